@@ -1,0 +1,94 @@
+"""Velocity and heading of tracks that were recorded as positions only, estimated causally.
+
+Positions of Argoverse 1 are noisy enough that the last step's difference is useless: constant velocity from it ends
+9.2 m off after 3 s (mean over the train sample), from five steps 6.1 m, from the fit below 5.7 m. The fit is a
+parabola over the last 20 steps, recent steps weighing more, with a weak pull of the acceleration towards zero, so
+that a track of two or three steps gets a straight line. Its tangent is also the best heading above walking speed
+(90 % of errors below 6.5 degrees, against 8.1 for a 2 m displacement); below, a displacement of 2 m is better.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+WINDOW_STEPS = 20
+LOOK_AHEAD_STEPS = 5  # the first steps of a track share the fit at its fifth step
+MEMORY_S = 1.0  # weight exp(-age / MEMORY_S)
+ACCELERATION_PENALTY = 0.005  # s^4, against squared residuals in m^2
+VELOCITY_PENALTY = 1e-9  # only there to make a single step's fit (velocity 0) solvable
+TANGENT_SPEED_M_S = 1.5  # from here on the fit's tangent beats a displacement
+DISPLACEMENT_M = 2.0
+
+
+def estimate_motion(
+    position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Velocity and heading at every valid step from the steps up to it.
+
+    The first steps of a track look ahead, at most to its fifth step and never from history into the future, so
+    that entries below `num_history` do not change with anything that happens later.
+
+    Args:
+        position: float64 [A, T, 2], metres.
+        valid: bool [A, T].
+        num_history: H.
+        period_s: seconds between steps.
+
+    Returns:
+        velocity float64 [A, T, 2] in m/s; heading float64 [A, T] in radians; and the length float64 [A, T] in
+        metres of the displacement behind it: if below 2 m, the shorter the less the heading means (below 0.5 m
+        it is noise). All zero where invalid.
+    """
+    agent, step = np.nonzero(valid)
+    velocity, heading, length = np.zeros(position.shape), np.zeros(valid.shape), np.zeros(valid.shape)
+    end = _window_end(valid, num_history)[agent, step]
+    fitted = _fit_velocity(position, valid, (agent, step, end), period_s)
+    direction, distance = _displacement(position, valid, (agent, step, end))
+    moving = np.hypot(fitted[:, 0], fitted[:, 1]) >= TANGENT_SPEED_M_S
+    direction[moving] = fitted[moving]
+    velocity[agent, step], length[agent, step] = fitted, distance
+    heading[agent, step] = np.arctan2(direction[:, 1], direction[:, 0])
+    return velocity, heading, length
+
+
+def _window_end(valid: np.ndarray, num_history: int) -> np.ndarray:
+    """The last step [A, T] that the estimate at each step may use."""
+    steps = np.arange(valid.shape[1])
+    first = valid.argmax(1)
+    limit = np.where(first < num_history, num_history, valid.shape[1]) - 1
+    shared = np.minimum(first + LOOK_AHEAD_STEPS - 1, limit)
+    return np.maximum(steps[None], shared[:, None])
+
+
+def _fit_velocity(
+    position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray], period_s: float
+) -> np.ndarray:
+    """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window that closes at `end`."""
+    agent, step, end = (index[:, None] for index in where)
+    window = end - np.arange(WINDOW_STEPS)
+    inside = np.maximum(window, 0)
+    weight = np.exp((window - end) * (period_s / MEMORY_S)) * ((window >= 0) & valid[agent, inside])
+    offset = position[agent, inside] - position[agent, step]
+    age = (window - step) * period_s
+    powers = np.stack([np.ones_like(age), age, age * age / 2], -1)  # [N, W, 3]
+    weighted = powers * weight[..., None]
+    normal = np.einsum("nwi,nwj->nij", weighted, powers)
+    normal += np.diag([0.0, VELOCITY_PENALTY, ACCELERATION_PENALTY])
+    moment = np.einsum("nwi,nwd->nid", weighted, offset)
+    return np.linalg.solve(normal, moment)[:, 1]
+
+
+def _displacement(
+    position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Direction of travel [N, 2] from the latest usable position 2 m away, else the farthest; and its length [N]."""
+    agent, step, end = (index[:, None] for index in where)
+    steps = np.arange(valid.shape[1])
+    travel = position[agent, step] - position[where[0]]  # [N, T, 2]
+    distance = np.hypot(travel[..., 0], travel[..., 1]) * (valid[where[0]] & (steps <= end))
+    far = distance >= DISPLACEMENT_M
+    latest = len(steps) - 1 - far[:, ::-1].argmax(1)
+    chosen = np.where(far.any(1), latest, distance.argmax(1))
+    row = np.arange(len(chosen))
+    sign = np.where(chosen > where[1], -1.0, 1.0)  # a position ahead in time is where the track goes to
+    return travel[row, chosen] * sign[:, None], distance[row, chosen]

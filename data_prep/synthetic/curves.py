@@ -1,0 +1,110 @@
+"""Plane curves as polylines: integrate, offset, bridge, resample. Metres and radians throughout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def wrap(angle: ArrayLike) -> Array:
+    """Return ``angle`` (radians, any shape) folded into [-pi, pi)."""
+    return np.mod(np.asarray(angle, dtype=np.float64) + np.pi, 2.0 * np.pi) - np.pi
+
+
+def smoothstep(x: ArrayLike) -> Array:
+    """Return the quintic ramp from 0 to 1, flat at both ends; ``x`` is clipped to [0, 1]."""
+    t = np.clip(np.asarray(x, dtype=np.float64), 0.0, 1.0)
+    return t**3 * (10.0 - 15.0 * t + 6.0 * t**2)
+
+
+def arc_length(points: Array) -> Array:
+    """Return the distance [N] in metres travelled along the polyline ``points`` [N, 2] up to each vertex."""
+    step = np.diff(points, axis=0)
+    out = np.zeros(len(points))
+    np.cumsum(np.hypot(step[:, 0], step[:, 1]), out=out[1:])
+    return out
+
+
+def at_length(points: Array, length: Array, where: Array) -> Array:
+    """Return points [M, 2] at lengths ``where`` [M] of ``points`` [N, 2], themselves at ``length`` [N]."""
+    return np.stack((np.interp(where, length, points[:, 0]), np.interp(where, length, points[:, 1])), axis=-1)
+
+
+def resample(points: Array, step: float) -> Array:
+    """Return ``points`` [N, 2] as [M, 2] with equal spacing close to ``step`` metres; both ends are kept."""
+    length = arc_length(points)
+    count = max(2, round(float(length[-1]) / step) + 1)
+    return at_length(points, length, np.linspace(0.0, length[-1], count))
+
+
+def headings(points: Array) -> Array:
+    """Return the unwrapped tangent direction [..., N] in radians of the polylines ``points`` [..., N, 2]."""
+    tangent = np.empty_like(points)
+    tangent[..., 1:-1, :] = points[..., 2:, :] - points[..., :-2, :]
+    tangent[..., 0, :] = points[..., 1, :] - points[..., 0, :]
+    tangent[..., -1, :] = points[..., -1, :] - points[..., -2, :]
+    return np.unwrap(np.arctan2(tangent[..., 1], tangent[..., 0]), axis=-1)
+
+
+def offset(points: Array, heading: Array, lateral: ArrayLike) -> Array:
+    """Return ``points`` [N, 2] moved by ``lateral`` metres (scalar or [N]) to the left of ``heading`` [N]."""
+    normal = np.stack((-np.sin(heading), np.cos(heading)), axis=-1)
+    return points + normal * np.asarray(lateral, dtype=np.float64)[..., None]
+
+
+def integrate(start: Array, heading: float, curvature: Array, step: float) -> tuple[Array, Array]:
+    """Integrate a curvature profile into a curve.
+
+    Args:
+        start: first point [2].
+        heading: first direction in radians.
+        curvature: signed curvature [N] in 1/m, one value a step, positive to the left.
+        step: distance between vertices in metres.
+
+    Returns:
+        The vertices [N + 1, 2] and the direction at each [N + 1].
+    """
+    direction = heading + np.concatenate(([0.0], np.cumsum(curvature) * step))
+    middle = 0.5 * (direction[1:] + direction[:-1])
+    moves = step * np.stack((np.cos(middle), np.sin(middle)), axis=-1)
+    return start + np.concatenate((np.zeros((1, 2)), np.cumsum(moves, axis=0))), direction
+
+
+def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step: float) -> Array:
+    """Return a cubic Bezier curve [N, 2] that leaves and arrives in given directions.
+
+    Args:
+        start: first point [2].
+        heading_in: direction at ``start`` in radians.
+        end: last point [2].
+        heading_out: direction at ``end`` in radians.
+        step: spacing of the result in metres.
+    """
+    chord = end - start
+    # The handle length makes a quarter turn close to a circle, and a straight line where there is no turn.
+    turn = abs(float(wrap(heading_out - heading_in)))
+    handle = float(np.hypot(*chord)) * (1.0 / 3.0 + 0.035 * turn**2)
+    inner = start + handle * np.array((np.cos(heading_in), np.sin(heading_in)))
+    outer = end - handle * np.array((np.cos(heading_out), np.sin(heading_out)))
+    t = np.linspace(0.0, 1.0, 40)[:, None]
+    curve = (1 - t) ** 3 * start + 3 * t * (1 - t) ** 2 * inner + 3 * t**2 * (1 - t) * outer + t**3 * end
+    return resample(curve, step)
+
+
+def curvature(heading: Array, step: float) -> Array:
+    """Return the curvature [..., N] in 1/m of curves with unwrapped ``heading`` [..., N] every ``step`` m."""
+    return np.asarray(np.gradient(heading, step, axis=-1), dtype=np.float64)
+
+
+def soften(points: Array) -> Array:
+    """Return ``points`` [..., N, 2] (N > 4) smoothed over two vertices on either side, without the ends."""
+    out = points.copy()
+    count = points.shape[-2] - 4
+    out[..., 2:-2, :] = 0.0
+    for shift, weight in enumerate((1.0, 2.0, 3.0, 2.0, 1.0)):
+        out[..., 2:-2, :] += weight / 9.0 * points[..., shift : shift + count, :]
+    return out

@@ -1,0 +1,96 @@
+"""The map of a scene while it is being read: ragged polylines and typed edges, float64 in the city frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from trajformer.scene import PolylineKind
+
+
+@dataclass(frozen=True, eq=False)
+class VectorMap:
+    """Polylines and the edges between them; fields as in `Scene`, but float64 metres in the city frame."""
+
+    polyline_id: np.ndarray  # int64 [M]
+    polyline_kind: np.ndarray  # uint8 [M]
+    polyline_flags: np.ndarray  # uint8 [M]
+    polyline_offset: np.ndarray  # int32 [M + 1]
+    point: np.ndarray  # float64 [P, 2]
+    edge: np.ndarray  # int32 [2, E]
+    edge_kind: np.ndarray  # uint8 [E]
+
+    def select(self, keep: np.ndarray) -> VectorMap:
+        """The polylines whose entry of keep (bool [M]) is True, and the edges between two of them."""
+        length = np.diff(self.polyline_offset)
+        place = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+        edge = place[self.edge]
+        inner = (edge >= 0).all(0)
+        return VectorMap(
+            polyline_id=self.polyline_id[keep],
+            polyline_kind=self.polyline_kind[keep],
+            polyline_flags=self.polyline_flags[keep],
+            polyline_offset=np.concatenate([[0], np.cumsum(length[keep])]).astype(np.int32),
+            point=self.point[np.repeat(keep, length)],
+            edge=edge[:, inner],
+            edge_kind=self.edge_kind[inner],
+        )
+
+    @cached_property
+    def segments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Start [S, 2] and end [S, 2] of every straight piece, and the polyline [S] that it belongs to."""
+        owner = np.repeat(np.arange(len(self.polyline_id)), np.diff(self.polyline_offset))
+        inner = owner[1:] == owner[:-1]
+        return self.point[:-1][inner], self.point[1:][inner], owner[1:][inner]
+
+    def scene_fields(self, origin: np.ndarray) -> dict[str, np.ndarray]:
+        """The map fields of a `Scene`, points float32 relative to origin (float64 [2])."""
+        shared = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**shared, "point": (self.point - origin).astype(np.float32)}
+
+
+def build_map(
+    heads: Sequence[tuple[int, int, int]],
+    lengths: Sequence[int],
+    point: np.ndarray,
+    links: Iterable[tuple[int, int, int]],
+) -> VectorMap:
+    """Put polylines and the links between lanes together.
+
+    Args:
+        heads: raw id, `PolylineKind` and `LaneFlag` bits of M polylines; lane ids are unique among all kinds of lanes.
+        lengths: number of points of each.
+        point: float64 [P, 2], their points one after the other, metres in the city frame.
+        links: (lane id, lane id, `EdgeKind`); one that names an absent lane is left out, a repeated one kept once.
+    """
+    last_lane = int(PolylineKind.LANE_BIKE)
+    place = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
+    known = {(place[a], place[b], kind): None for a, b, kind in links if a in place and b in place}  # keeps the order
+    edges = np.array(list(known), np.int32).reshape(-1, 3)
+    head = np.array(heads, np.int64).reshape(-1, 3)
+    return VectorMap(
+        polyline_id=head[:, 0].copy(),
+        polyline_kind=head[:, 1].astype(np.uint8),
+        polyline_flags=head[:, 2].astype(np.uint8),
+        polyline_offset=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        point=point,
+        edge=np.ascontiguousarray(edges[:, :2].T),
+        edge_kind=edges[:, 2].astype(np.uint8),
+    )
+
+
+def without_repeats(points: np.ndarray) -> np.ndarray:
+    """Points [p, 2] without those that equal their predecessor."""
+    return points[np.concatenate([[True], (np.diff(points, axis=0) != 0).any(1)])] if len(points) else points
+
+
+def distance_to_segments(query: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Distances [Q, S] in metres from points query [Q, 2] to straight pieces start, end [S, 2]."""
+    along = end - start
+    length = np.maximum((along * along).sum(-1), 1e-12)
+    x, y = query[:, :1] - start[:, 0], query[:, 1:] - start[:, 1]  # [Q, S]
+    share = np.clip((x * along[:, 0] + y * along[:, 1]) / length, 0.0, 1.0)
+    return np.hypot(x - share * along[:, 0], y - share * along[:, 1])

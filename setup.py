@@ -1,0 +1,42 @@
+"""Package metadata; tool settings are in pyproject.toml, tested versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "trajformer/__init__.py").read_text())[1]
+
+setup(
+    name="trajformer",
+    version=VERSION,
+    description="Multi-agent trajectory prediction on one shared attention core",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["trajformer*", "data_prep*"]),
+    package_data={"trajformer": ["py.typed", "recipes/*.yaml"]},
+    entry_points={"console_scripts": ["trajformer = trajformer.cli:main"]},
+    install_requires=[
+        "torch>=2.6",
+        "lightning>=2.6.6",
+        "torchmetrics>=1.4",
+        "jsonargparse[signatures]>=4.40",
+        "numpy>=1.26",
+        "pandas>=2.1",
+        "scipy>=1.11",
+        "pyarrow>=15",
+        "orjson>=3.9",
+        "matplotlib>=3.8",
+        "torch-geometric>=2.5",
+        "tensorboard>=2.15",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "argoverse": ["av2>=0.3"],
+        "ray": ["ray>=2.30"],
+        "dev": ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "pandas-stubs", "scipy-stubs", "types-tqdm", "types-PyYAML"],
+    },
+)

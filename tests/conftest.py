@@ -1,0 +1,21 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real recordings; tests that need it are skipped where the variable is not set."""
+    folder = os.environ.get(REAL_DATA_VARIABLE)
+    if not folder:
+        pytest.skip(f"set {REAL_DATA_VARIABLE} to the folder of real recordings")
+    if not Path(folder).is_dir():
+        pytest.fail(f"{REAL_DATA_VARIABLE} is set, but there is no folder {folder}")
+    return Path(folder)

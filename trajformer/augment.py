@@ -1,0 +1,114 @@
+"""Augmentation of a SceneBatch in training, on its device, with an explicit generator.
+
+Each is a function of (batch, generator) to batch; `augment` applies those that the config asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trajformer.batch import SceneBatch, transform
+from trajformer.scene import LaneFlag
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Attributes:
+    flip: probability of mirroring a scene.
+    rotate: turn every scene by a uniform angle of at most this many radians either way.
+    agent_dropout: probability of hiding each agent that is not a target.
+    history_mask: probability of hiding the beginning of an agent's history.
+    history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
+    """
+
+    flip: float = 0.5
+    rotate: float = 0.0
+    agent_dropout: float = 0.1
+    history_mask: float = 0.2
+    history_mask_steps: int = 10
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Drawn on the generator's device, so that a seed means the same on CPU and GPU."""
+    return torch.rand(shape, generator=generator, device=generator.device).to(device)
+
+
+def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Mirror scenes at the x axis of the batch frame; left turns become right turns in the lanes' flags."""
+    chosen = _uniform((batch.num_scenes,), generator, batch.position.device) < probability
+    sign = torch.where(chosen, -1.0, 1.0)
+    mirror = torch.stack([torch.ones_like(sign), sign], -1)
+
+    def per_scene(value: Tensor, ndim: int) -> Tensor:
+        return value.reshape(-1, *([1] * (ndim - value.ndim)), *value.shape[1:])
+
+    left, right = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT)
+    flags = batch.polyline_flags
+    swapped = (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
+    pose_sign = torch.stack([torch.ones_like(sign), sign, sign], -1)
+    return replace(
+        batch,
+        position=batch.position * per_scene(mirror, 4),
+        heading=batch.heading * sign[:, None, None],
+        velocity=batch.velocity * per_scene(mirror, 4),
+        pose=batch.pose * per_scene(pose_sign, 3),
+        target=batch.target * per_scene(mirror, 4),
+        polyline=batch.polyline * per_scene(mirror, 4),
+        polyline_flags=torch.where(chosen[:, None], swapped, flags),
+    )
+
+
+def turn(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Rotate every scene about its origin by a uniform angle within +-limit radians."""
+    angle = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * min(limit, math.pi)
+    return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
+
+
+def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Hide context agents as if they had not been seen; targets stay."""
+    kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
+    kept[:, : batch.num_targets] |= batch.target_mask
+    return _hide(batch, batch.valid & kept[..., None], batch.agent_mask & kept)
+
+
+def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+    """Hide the first few steps of some agents' histories, as if their tracks had begun later."""
+    device, shape = batch.position.device, tuple(batch.agent_mask.shape)
+    steps = min(steps, batch.num_history - 2)  # velocity needs two steps
+    count = (_uniform(shape, generator, device) * (steps + 1)).floor()
+    count = torch.where(_uniform(shape, generator, device) < probability, count, 0.0)
+    late = torch.arange(batch.num_history, device=device) >= count[..., None]
+    # A track that ended early must keep what it has: nobody may vanish by masking.
+    kept = batch.valid & late
+    gone = ~kept.any(-1, keepdim=True)
+    return _hide(batch, torch.where(gone, batch.valid, kept), batch.agent_mask)
+
+
+def _hide(batch: SceneBatch, valid: Tensor, agent_mask: Tensor) -> SceneBatch:
+    wide = valid[..., None]
+    return replace(
+        batch,
+        position=batch.position * wide,
+        heading=batch.heading * valid,
+        velocity=batch.velocity * wide,
+        valid=valid,
+        agent_mask=agent_mask,
+        pose=batch.pose * agent_mask[..., None],
+    )
+
+
+def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
+    """Apply every augmentation that the config asks for."""
+    if config.flip:
+        batch = flip(batch, generator, config.flip)
+    if config.rotate:
+        batch = turn(batch, generator, config.rotate)
+    if config.agent_dropout:
+        batch = drop_agents(batch, generator, config.agent_dropout)
+    if config.history_mask:
+        batch = mask_history(batch, generator, config.history_mask, config.history_mask_steps)
+    return batch

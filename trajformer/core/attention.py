@@ -1,0 +1,104 @@
+"""Attention, written once: the only module that calls softmax over scores or the fused kernel.
+
+Masks are boolean, True = may attend. A query with nothing to attend gives exact zeros and finite gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Scaled dot-product attention (Vaswani et al. 2017, eq. 1) on the fused kernel.
+
+    Args:
+        query: [..., L, d_k].
+        key: [..., S, d_k].
+        value: [..., S, d_v]; d_v need not be d_k.
+        mask: bool, broadcastable to [..., L, S]; True = may attend.
+        scale: factor on the scores, d_k ** -0.5 by default.
+        dropout: probability of dropping a weight; pass 0 in evaluation.
+
+    Returns:
+        [..., L, d_v]; zeros for a query whose mask row is all False.
+    """
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
+    alive = mask.any(-1, keepdim=True)
+    # An empty row attends to everything and is then cut away: no backend ever sees a softmax over nothing.
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout, scale=scale)
+    return out.masked_fill(~alive, 0.0)
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None) -> Tensor:
+    """The weights [..., L, S] that `attend` uses (without dropout), for pictures; rows with an empty mask are zero.
+
+    Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    score = (query * scale) @ key.transpose(-2, -1)
+    if mask is None:
+        return score.softmax(-1)
+    score = score.masked_fill(~mask, torch.finfo(score.dtype).min)
+    return score.softmax(-1).masked_fill(~mask, 0.0)
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention with free key and value widths (Vaswani et al. 2017, section 3.2.2).
+
+    Args:
+        width: D, of queries and of the output.
+        heads: number of heads.
+        d_k: width of a head's queries and keys, D / heads by default.
+        d_v: width of a head's values, d_k by default.
+        bias: biases in the four projections.
+        dropout: on the weights, in training.
+
+    Raises:
+        ValueError: heads does not divide width and no d_k is given.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, d_k: int | None = None, d_v: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if d_k is None and width % heads:
+            raise ValueError(f"heads {heads} does not divide width {width}; give d_k")
+        d_k = d_k or width // heads
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(width, heads * d_k, bias=bias)
+        self.key = nn.Linear(width, heads * d_k, bias=bias)
+        self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
+        self.out = nn.Linear(heads * (d_v or d_k), width, bias=bias)
+        for layer in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if bias:
+                nn.init.zeros_(layer.bias)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Attend from `query` [..., L, D] to `key` [..., S, D], reading `value` [..., S, D] (the key by default).
+
+        Positions that belong to queries and keys alone (DETR) are added by the caller to those two.
+
+        Args:
+            mask: bool, broadcastable to [..., L, S]; for padding [B, S] pass mask[:, None].
+
+        Returns:
+            [..., L, D]; a row with nothing to attend gives the output projection's bias.
+        """
+        q, k, v = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(key if value is None else value))
+        mask = None if mask is None else mask.unsqueeze(-3)
+        out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
+        return self.out(out.transpose(-3, -2).flatten(-2))
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout."""
+        mask = None if mask is None else mask.unsqueeze(-3)
+        return attention_weights(self._split(self.query(query)), self._split(self.key(key)), mask)

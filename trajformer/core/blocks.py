@@ -1,0 +1,168 @@
+"""Feed-forward, encoder and decoder blocks (pre- or post-norm), and stacks that keep every layer's output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from trajformer.core.attention import MultiHeadAttention
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """The shape of a transformer block.
+
+    Attributes:
+        width: D.
+        heads: attention heads.
+        feedforward: inner width of the feed-forward layer.
+        dropout: on every residual branch and inside the feed-forward.
+        attention_dropout: on attention weights; above 0 it costs the fused kernel on CPU.
+        norm_first: normalise before each sub-layer (ViT, mmTransformer) instead of after it (Transformer, DETR).
+        activation: of the feed-forward layer.
+        bias: biases in the attention projections.
+        norm_eps: epsilon of the layer norms.
+        d_k, d_v: widths of a head, D / heads by default.
+    """
+
+    width: int = 128
+    heads: int = 4
+    feedforward: int = 256
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    norm_first: bool = True
+    activation: Literal["relu", "gelu"] = "relu"
+    bias: bool = True
+    norm_eps: float = 1e-5
+    d_k: int | None = None
+    d_v: int | None = None
+
+    def attention(self) -> MultiHeadAttention:
+        """A multi-head attention of this shape."""
+        return MultiHeadAttention(
+            self.width, self.heads, d_k=self.d_k, d_v=self.d_v, bias=self.bias, dropout=self.attention_dropout
+        )
+
+
+class FeedForward(nn.Sequential):
+    """Linear, activation, dropout, linear: [..., D] -> [..., D]."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        activation = nn.ReLU() if config.activation == "relu" else nn.GELU()
+        inner, outer = nn.Linear(config.width, config.feedforward), nn.Linear(config.feedforward, config.width)
+        super().__init__(inner, activation, nn.Dropout(config.dropout), outer)
+
+
+class Residual(nn.Module):
+    """x + sublayer(norm(x)) when `norm_first`, else norm(x + sublayer(x)); dropout on the branch."""
+
+    def __init__(self, config: BlockConfig, sublayer: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.sublayer, self.dropout, self.norm_first = sublayer, nn.Dropout(config.dropout), config.norm_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]."""
+        return self.close(x, self.sublayer(self.open(x)))
+
+    def open(self, x: Tensor) -> Tensor:
+        """What the sub-layer reads."""
+        return self.norm(x) if self.norm_first else x
+
+    def close(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Add the sub-layer's output back to x."""
+        out = x + self.dropout(branch)
+        return out if self.norm_first else self.norm(out)
+
+
+def _plus(x: Tensor, position: Tensor | None) -> Tensor:
+    return x if position is None else x + position
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.attention = Residual(config, config.attention())
+        self.feedforward = Residual(config, FeedForward(config))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None) -> Tensor:
+        """[..., L, D] -> [..., L, D].
+
+        Args:
+            mask: bool, broadcastable to [..., L, L]; True = may attend.
+            position: added to queries and keys, not to values; broadcastable to x.
+        """
+        seen = self.attention.open(x)
+        placed = _plus(seen, position)
+        x = self.attention.close(x, self.attention.sublayer(placed, placed, seen, mask))
+        return self.feedforward(x)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention among queries, cross-attention to a memory, then feed-forward."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.self_attention = Residual(config, config.attention())
+        self.cross_attention = Residual(config, config.attention())
+        self.feedforward = Residual(config, FeedForward(config))
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        position: Tensor | None = None,
+        memory_position: Tensor | None = None,
+    ) -> Tensor:
+        """[..., Q, D] attending to itself and to memory [..., S, D]; returns [..., Q, D].
+
+        Args:
+            mask: bool, broadcastable to [..., Q, Q]; `memory_mask` to [..., Q, S].
+            position: added to the queries' own queries and keys; `memory_position` to the memory's keys.
+        """
+        seen = self.self_attention.open(x)
+        placed = _plus(seen, position)
+        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask))
+        placed = _plus(self.cross_attention.open(x), position)
+        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask)
+        x = self.cross_attention.close(x, branch)
+        return self.feedforward(x)
+
+
+class Encoder(nn.Module):
+    """A stack of encoder blocks; a pre-norm stack ends with a layer norm."""
+
+    def __init__(self, config: BlockConfig, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_first and layers else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None) -> Tensor:
+        """[..., L, D] -> [..., L, D]; arguments as for `EncoderBlock`."""
+        for layer in self.layers:
+            x = layer(x, mask, position)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """A stack of decoder blocks that returns every layer's output, normalised alike, for auxiliary losses."""
+
+    def __init__(self, config: BlockConfig, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_first and layers else nn.Identity()
+
+    def forward(self, x: Tensor, memory: Tensor, **arguments: Tensor | None) -> list[Tensor]:
+        """Outputs [..., Q, D] of every layer, first to last; arguments as for `DecoderBlock`."""
+        outputs = []
+        for layer in self.layers:
+            x = layer(x, memory, **arguments)
+            outputs.append(self.norm(x))
+        return outputs

@@ -1,0 +1,120 @@
+"""Run a model over a store: the metrics table, a row per agent on request, and forecasts for a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from trajformer.batch import BatchConfig, SceneBatch, collate
+from trajformer.errors import TrajformerError
+from trajformer.forecast import Forecast
+from trajformer.manifest import write_atomically
+from trajformer.metrics.accumulate import DisplacementMetrics
+from trajformer.metrics.displacement import displacement
+from trajformer.models import ConstantVelocity, ConstantVelocityConfig
+from trajformer.store import SceneStore
+from trajformer.submission import TrackForecast
+from trajformer.training.checkpoint import load_checkpoint
+
+KS = (1, 6)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A model ready to run: in evaluation mode, on its device, with the way it wants scenes batched."""
+
+    model: nn.Module
+    batch: BatchConfig
+    device: torch.device
+
+
+def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
+    """The device that a word names.
+
+    Raises:
+        TrajformerError: a GPU is wanted and there is none.
+    """
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise TrajformerError("no CUDA device here; use --accelerator cpu")
+    return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def load_predictor(
+    checkpoint: Path | None, device: torch.device, targets: Literal["scored", "focal", "all"] = "scored"
+) -> Predictor:
+    """The model of a checkpoint, or constant velocity (with five varied modes beside the plain one) for None."""
+    if checkpoint is None:
+        model: nn.Module = ConstantVelocity(ConstantVelocityConfig(modes=max(KS)))
+        config = BatchConfig()
+    else:
+        model, recipe = load_checkpoint(checkpoint)
+        config = recipe.data.batch
+    return Predictor(model.to(device).eval(), replace(config, targets=targets), device)
+
+
+@torch.inference_mode()
+def run(predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True) -> Iterator[tuple[SceneBatch, Forecast]]:
+    """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device."""
+    starts = range(0, len(store), batch_size)
+    with tqdm(total=len(store), unit="scene", desc=store.split, disable=not progress, dynamic_ncols=True) as bar:
+        for start in starts:
+            scenes = [store[i] for i in range(start, min(start + batch_size, len(store)))]
+            batch = collate(scenes, predictor.batch).to(predictor.device)
+            yield batch, predictor.model(batch)
+            bar.update(len(scenes))
+
+
+def evaluate(
+    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True, rows: Path | None = None
+) -> dict[str, float]:
+    """Means over all agents whose future is known: num_agents, and minADE_k, minFDE_k, MR_k, brier_minFDE_k, k = 1, 6.
+
+    Args:
+        rows: a CSV file that gets one row an agent: scenario_id, track_id and the same figures.
+
+    Raises:
+        TrajformerError: no agent of the split has a known future (a test split).
+    """
+    metrics, table = DisplacementMetrics(KS).to(predictor.device), []
+    for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
+        metrics.update(forecast, batch.target, batch.target_valid)
+        if rows is not None:
+            table += _rows(batch, forecast)
+    result = metrics.compute()
+    if not result["num_agents"]:
+        raise TrajformerError(f"{store.root}: split '{store.split}' has no known future to score against; use predict")
+    if rows is not None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+        write_atomically(rows, text.getvalue())
+    return result
+
+
+def _rows(batch: SceneBatch, forecast: Forecast) -> list[dict[str, object]]:
+    columns = {}
+    for k in KS:
+        values, counts = displacement(forecast, batch.target, batch.target_valid, k)
+        columns |= {f"{name}_{k}": value.cpu() for name, value in values.items()}
+    return [
+        {"scenario_id": batch.scene_id[b], "track_id": batch.agent_id[b][s]}
+        | {name: round(value[b, s].item(), 6) for name, value in columns.items()}
+        for b, s in counts.nonzero().tolist()
+    ]
+
+
+def track_forecasts(predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True) -> Iterator[TrackForecast]:
+    """Every target's modes in the city frame, in the store's order."""
+    for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
+        position, probability = forecast.in_city_frame(batch), forecast.probability().double().cpu().numpy()
+        for b, s in batch.target_mask.nonzero().tolist():
+            yield TrackForecast(batch.scene_id[b], batch.agent_id[b][s], probability[b, s], position[b, s])

@@ -1,0 +1,82 @@
+"""Forecast: what every model returns, in training and evaluation alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajformer.batch import Frame, SceneBatch
+from trajformer.geometry import from_frame
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """K futures for each of the S targets of B scenes.
+
+    `position` is given in `frame`: the batch's own, or (Frame.AGENT) each target's pose `pose` in the batch frame.
+    `logit` is marginal [B, S, K], or joint [B, K] when mode k of all agents is one world. Samples are modes too.
+    """
+
+    position: Tensor  # [B, S, K, F, 2], metres
+    logit: Tensor  # [B, S, K] or [B, K]
+    frame: Frame
+    pose: Tensor | None = None  # [B, S, 3], for Frame.AGENT
+    scale: Tensor | None = None  # [B, S, K, F, 2], metres, spread of each coordinate in `frame`
+    auxiliary: tuple[Forecast, ...] = ()  # forecasts of earlier decoder layers, first to last
+
+    @property
+    def num_modes(self) -> int:
+        """K."""
+        return self.position.shape[2]
+
+    @property
+    def is_joint(self) -> bool:
+        """True when a mode is a world: one probability for all agents of a scene."""
+        return self.logit.ndim == 2
+
+    def probability(self) -> Tensor:
+        """[B, S, K], summing to 1 over modes; a joint forecast repeats its world probability for every agent."""
+        probability = self.logit.float().softmax(-1)
+        return probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
+
+    def in_batch_frame(self) -> Tensor:
+        """Positions [B, S, K, F, 2] in the frame of the batch."""
+        if self.frame is not Frame.AGENT:
+            return self.position
+        assert self.pose is not None
+        return from_frame(self.position, self.pose[:, :, None, None])
+
+    def select(self, index: Tensor) -> Forecast:
+        """Modes `index` [B, S, k] of every agent, in that order (marginal forecasts)."""
+        wide = index[..., None, None].expand(*index.shape, *self.position.shape[3:])
+        scale = None if self.scale is None else self.scale.gather(2, wide)
+        position, logit = self.position.gather(2, wide), self.logit.gather(2, index)
+        return replace(self, position=position, logit=logit, scale=scale, auxiliary=())
+
+    def in_city_frame(self, batch: SceneBatch) -> np.ndarray:
+        """Positions float64 [B, S, K, F, 2] in the city frame."""
+        position = self.in_batch_frame().detach().to("cpu", torch.float64)
+        return from_frame(position, batch.frame_pose.cpu()[:, None, None, None]).numpy()
+
+
+def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecast:
+    """Greedy non-maximum suppression of end points: the `num_modes` most probable modes that lie `radius_m` apart.
+
+    Where fewer than `num_modes` survive, the most probable suppressed modes fill up, so that every agent keeps
+    `num_modes` modes. Gradients do not flow through the choice. (mmTransformer, section 3.4.)
+    """
+    end = forecast.position[..., -1, :].detach()
+    close = torch.cdist(end, end) < radius_m  # [B, S, K, K]
+    rest = forecast.probability().detach().clone()
+    suppressed = torch.zeros_like(rest)  # what suppressed modes are worth when nothing else is left
+    chosen = []
+    for _ in range(num_modes):
+        best = torch.where(rest > 0, rest + 2.0, suppressed).argmax(-1, keepdim=True)
+        chosen.append(best)
+        near = close.gather(2, best[..., None].expand(*best.shape, close.shape[-1])).squeeze(2)
+        suppressed = torch.where(near & (rest > 0), rest, suppressed).scatter(2, best, -1.0)
+        rest = rest.masked_fill(near, 0.0).scatter(2, best, 0.0)
+    return forecast.select(torch.cat(chosen, -1))

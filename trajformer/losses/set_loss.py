@@ -1,0 +1,116 @@
+"""Set loss: K modes against the observed futures of an agent, matched one to one as in DETR (Carion et al. 2020).
+
+Cost of giving target g to mode k: w_class * (-p_k) + w_ade * ADE + w_fde * FDE. The matched modes are regressed
+(smooth L1) and classified (cross-entropy); beside them mmTransformer's confidence term (its eq. 6) pulls all scores
+towards softmax(-FDE). Auxiliary layers get the same terms, with matches of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trajformer.forecast import Forecast
+from trajformer.geometry import to_frame
+from trajformer.losses.matching import match
+
+
+@dataclass(frozen=True)
+class SetLossConfig:
+    """Weights of the matching cost and of the terms.
+
+    Attributes:
+        cost_class, cost_ade, cost_fde: the matching cost.
+        regression: smooth L1 on the matched mode's positions.
+        endpoint: further smooth L1 on its last position.
+        classification: cross-entropy towards the matched mode.
+        confidence: KL divergence from softmax(-FDE / temperature) to the predicted scores.
+        temperature_m: of that softmax, metres.
+        huber_m: where smooth L1 turns from quadratic to linear, metres.
+        auxiliary: weight of the earlier decoder layers' terms.
+    """
+
+    cost_class: float = 0.0
+    cost_ade: float = 0.5
+    cost_fde: float = 1.0
+    regression: float = 1.0
+    endpoint: float = 0.2
+    classification: float = 0.2
+    confidence: float = 1.0
+    temperature_m: float = 1.0
+    huber_m: float = 1.0
+    auxiliary: float = 0.5
+
+
+def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> dict[str, Tensor]:
+    """The loss of a marginal forecast.
+
+    Args:
+        forecast: K modes of B x S agents.
+        target: [B, S, F, 2] in the batch frame, or [B, S, G, F, 2] with G possible futures of each agent.
+        valid: bool [B, S, F] or [B, S, G, F]; a future without a valid step is no target.
+
+    Returns:
+        Means over matched futures: "regression", "endpoint", "classification", "confidence" of the last layer,
+        "auxiliary" of the others, and their weighted sum "loss" (the only one with a gradient to use).
+    """
+    if target.ndim == 4:
+        target, valid = target[:, :, None], valid[:, :, None]
+    if forecast.pose is not None:
+        target = to_frame(target, forecast.pose[:, :, None, None])
+    terms = _terms(forecast, target, valid, config)
+    total = _weigh(terms, config)
+    if forecast.auxiliary:
+        layers = [_weigh(_terms(layer, target, valid, config), config) for layer in forecast.auxiliary]
+        terms["auxiliary"] = torch.stack(layers).mean()
+        total = total + config.auxiliary * terms["auxiliary"]
+    return {name: value.detach() for name, value in terms.items()} | {"loss": total}
+
+
+def _weigh(terms: dict[str, Tensor], config: SetLossConfig) -> Tensor:
+    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
+
+
+def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> dict[str, Tensor]:
+    position, logit = forecast.position.flatten(0, 1), forecast.logit.flatten(0, 1)  # [N, K, F, 2], [N, K]
+    target, valid = target.flatten(0, 1), valid.flatten(0, 1)  # [N, G, F, 2], [N, G, F]
+    ade, fde = pairwise_errors(position.detach(), target, valid)
+    cost = config.cost_ade * ade + config.cost_fde * fde
+    if config.cost_class:
+        cost = cost - config.cost_class * logit.detach().softmax(-1)[..., None]
+    exists = valid.any(-1)
+    problem, mode, which = match(cost, exists)
+    count = max(len(problem), 1)
+    mask = valid[problem, which]
+    error = F.smooth_l1_loss(position[problem, mode], target[problem, which], reduction="none", beta=config.huber_m)
+    error = error.sum(-1) * mask
+    last = _last_valid(mask)
+    log_probability = logit.log_softmax(-1)
+    nearest = torch.where(exists[:, None], fde, torch.inf).amin(-1)[problem]  # [M, K]
+    wanted = (-nearest / config.temperature_m).softmax(-1)
+    return {
+        "regression": (error.sum(-1) / mask.sum(-1).clamp(min=1)).sum() / count,
+        "endpoint": error.gather(1, last[:, None]).sum() / count,
+        "classification": -log_probability[problem, mode].sum() / count,
+        "confidence": F.kl_div(log_probability[problem], wanted, reduction="sum") / count,
+    }
+
+
+def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """ADE and FDE [N, K, G] in metres between modes [N, K, F, 2] and targets [N, G, F, 2] over their valid steps.
+
+    The final error is taken at the target's last valid step; both are zero for a target without one.
+    """
+    distance = (position[:, :, None] - target[:, None]).norm(dim=-1) * valid[:, None]
+    ade = distance.sum(-1) / valid.sum(-1).clamp(min=1)[:, None]
+    last = _last_valid(valid)[:, None, :, None].expand(*distance.shape[:3], 1)
+    return ade, distance.gather(-1, last).squeeze(-1)
+
+
+def _last_valid(valid: Tensor) -> Tensor:
+    """Index of the last True along the last axis, 0 where there is none."""
+    step = torch.arange(valid.shape[-1], device=valid.device)
+    return torch.where(valid, step, 0).amax(-1)

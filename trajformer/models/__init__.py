@@ -1,0 +1,38 @@
+"""Published systems on the shared core, one short file each, and the one list of them.
+
+To add a model: write its file with a config dataclass and a module `SceneBatch -> Forecast`, add a field and a line
+below, and give it a recipe in `configs/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from trajformer.errors import TrajformerError
+from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
+from trajformer.models.mmtransformer import MMTransformer, MMTransformerConfig
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, with its sizes: exactly one field is given."""
+
+    constant_velocity: ConstantVelocityConfig | None = None
+    mmtransformer: MMTransformerConfig | None = None
+
+
+def build_model(config: ModelConfig) -> nn.Module:
+    """The model that the config names.
+
+    Raises:
+        TrajformerError: none or several models are given.
+    """
+    given = [name for name, value in vars(config).items() if value is not None]
+    if len(given) != 1:
+        raise TrajformerError(f"model: give exactly one of {', '.join(vars(config))}; found {given or 'none'}")
+    if config.mmtransformer is not None:
+        return MMTransformer(config.mmtransformer)
+    assert config.constant_velocity is not None
+    return ConstantVelocity(config.constant_velocity)

@@ -1,0 +1,73 @@
+"""Constant velocity: the floor that every learned model must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trajformer.batch import Frame, SceneBatch
+from trajformer.forecast import Forecast
+from trajformer.geometry import rotate
+
+
+@dataclass(frozen=True)
+class ConstantVelocityConfig:
+    """Attributes:
+    modes: K; the first mode is the plain extrapolation, the others vary its speed and direction.
+    steps: the velocity is the mean over this many last steps (their displacement divided by their time).
+    speed_spread: standard deviation of the factor on the speed.
+    turn_spread: standard deviation of the change of direction, radians.
+    seed: of the variants; they are the same for every agent and every call.
+    """
+
+    modes: int = 1
+    steps: int = 5
+    speed_spread: float = 0.3
+    turn_spread: float = 0.15
+    seed: int = 0
+
+
+class ConstantVelocity(nn.Module):
+    """SceneBatch -> Forecast in the batch frame. It has no parameters."""
+
+    def __init__(self, config: ConstantVelocityConfig = ConstantVelocityConfig()) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        """Extrapolate the mean velocity of the last observed steps of every target."""
+        start, velocity = _mean_velocity(batch, self.config.steps)
+        factor, turn = self._variants(velocity)
+        velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
+        time = torch.arange(1, batch.num_future + 1, device=velocity.device, dtype=velocity.dtype) * batch.period_s
+        position = start[:, :, None, None] + velocity[..., None, :] * time[:, None]
+        logit = -0.5 * ((factor - 1.0) / self.config.speed_spread) ** 2 - 0.5 * (turn / self.config.turn_spread) ** 2
+        return Forecast(position, logit.expand(position.shape[:3]), Frame(batch.frame))
+
+    def _variants(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors on the speed and changes of direction [K]; the first is (1, 0)."""
+        generator = torch.Generator().manual_seed(self.config.seed)
+        noise = torch.randn(2, self.config.modes, generator=generator)
+        noise[:, 0] = 0.0
+        factor = (1.0 + self.config.speed_spread * noise[0]).clamp(min=0.0)
+        return factor.to(like), (self.config.turn_spread * noise[1]).to(like)
+
+
+def _mean_velocity(batch: SceneBatch, steps: int) -> tuple[Tensor, Tensor]:
+    """Last observed positions and mean velocities [B, S, 2], over the last `steps` steps that were observed."""
+    targets = slice(0, batch.num_targets)
+    valid, position = batch.valid[:, targets], batch.position[:, targets]
+    index = torch.arange(batch.num_history, device=valid.device)
+    last = torch.where(valid, index, -1).amax(-1)
+    recent = valid & (index >= last[..., None] - steps)
+    first = torch.where(recent, index, batch.num_history).amin(-1).clamp(max=batch.num_history - 1)
+    last = last.clamp(min=0)
+    end, begin = _at(position, last), _at(position, first)
+    span = ((last - first) * batch.period_s)[..., None]
+    return end, torch.where(span > 0, (end - begin) / span.clamp(min=1e-6), torch.zeros_like(end))
+
+
+def _at(position: Tensor, step: Tensor) -> Tensor:
+    return position.gather(2, step[..., None, None].expand(*step.shape, 1, 2)).squeeze(2)

@@ -1,0 +1,157 @@
+"""From a SceneBatch to tokens: agents' motion in their own frames, lanes and neighbours around chosen agents.
+
+Everything here is expressed relative to an agent's pose at its last observed step, so that what a model learns from
+these tokens cannot depend on where the world's origin lies or how it is turned.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trajformer.batch import SceneBatch
+from trajformer.geometry import relative_pose, rotate, to_frame
+from trajformer.scene import AgentKind, LaneFlag, PolylineKind
+
+LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditioning, not of meaning
+
+
+def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
+    """Linear layers with (layer norm and) ReLU between them; the last one is bare."""
+    layers: list[nn.Module] = []
+    for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+        layers += [nn.Linear(before, after), *([nn.LayerNorm(after)] if norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
+
+
+def motion_vectors(batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    """Displacements between consecutive observed steps, in each agent's own frame (mmTransformer, section 3.1).
+
+    Returns:
+        features [B, A, H - 1, 8]: displacement, time in seconds before the last step, end point, end point's
+        heading as cosine and sine, one; and their mask bool [B, A, H - 1]. Missing ones are zero.
+    """
+    pose = batch.pose[:, :, None]
+    mask = batch.valid[..., 1:] & batch.valid[..., :-1]
+    own = to_frame(batch.position, pose) / LENGTH_SCALE_M
+    step = (own[..., 1:, :] - own[..., :-1, :]) * LENGTH_SCALE_M
+    angle = batch.heading[..., 1:] - pose[..., 2]
+    count = batch.num_history - 1
+    time = torch.arange(-count + 1, 1, device=own.device, dtype=own.dtype) * batch.period_s
+    parts = [step, time.expand(mask.shape)[..., None], own[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
+    features = torch.cat([*parts, torch.ones_like(parts[1])], -1)
+    return features * mask[..., None], mask
+
+
+class MotionTokenizer(nn.Module):
+    """Motion tokens: the displacement vectors of `steps` consecutive steps each, plus what kind of agent it is.
+
+    mmTransformer has one token a step (`steps` 1); more steps a token cost proportionally less.
+    """
+
+    def __init__(self, width: int, steps: int = 1) -> None:
+        super().__init__()
+        self.steps = steps
+        self.vector = mlp(8 * steps, width, width)
+        self.kind = nn.Embedding(len(AgentKind), width)
+
+    def forward(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+        """Tokens [B, A, L, D] and bool [B, A, L], L = ceil((H - 1) / steps); the last token ends at the last step."""
+        features, mask = motion_vectors(batch)
+        missing = -mask.shape[-1] % self.steps
+        features = nn.functional.pad(features, (0, 0, missing, 0)).unflatten(2, (-1, self.steps)).flatten(-2)
+        mask = nn.functional.pad(mask, (missing, 0)).unflatten(2, (-1, self.steps)).any(-1)
+        return self.vector(features) + self.kind(batch.agent_kind)[:, :, None], mask
+
+
+def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` nearest of N candidates within a radius.
+
+    Args:
+        distance: [..., N], metres.
+        mask: bool, broadcastable to [..., N]; which candidates exist.
+
+    Returns:
+        indices int64 [..., n] with n = min(count, N), nearest first, and bool [..., n]: which of them are real.
+    """
+    distance = torch.where(mask, distance, torch.inf)
+    value, index = distance.topk(min(count, distance.shape[-1]), largest=False)
+    return index, value <= radius_m
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """x [B, N, ...] gathered by index [B, S, n] -> [B, S, n, ...]."""
+    return x[torch.arange(len(x), device=x.device)[:, None, None], index]
+
+
+class MapTokenizer(nn.Module):
+    """A token for each polyline near an agent, seen from the agent (VectorNet's polyline subgraph).
+
+    Args:
+        width: D of the tokens.
+        hidden: width inside the subgraph.
+        radius_m, count: how far and how many polylines an agent sees.
+    """
+
+    def __init__(self, width: int, hidden: int, radius_m: float, count: int) -> None:
+        super().__init__()
+        self.radius_m, self.count = radius_m, count
+        self.vector = nn.Linear(5, hidden)
+        self.attribute = nn.Linear(len(PolylineKind) + len(_FLAGS), hidden)
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, hidden)) for _ in range(2))
+        self.pooled = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
+        self.out = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+    def forward(self, batch: SceneBatch, agents: int) -> tuple[Tensor, Tensor]:
+        """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
+        pose = batch.pose[:, :agents]
+        middle = batch.polyline[:, :, batch.polyline.shape[2] // 2]
+        distance = torch.cdist(pose[..., :2], middle)
+        index, mask = nearest(distance, batch.polyline_mask[:, None], self.radius_m, self.count)
+        point = to_frame(_take(batch.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
+        start, end = point[..., :-1, :], point[..., 1:, :]
+        # The nearest point tells how far the lane is: without it a subgraph must find a minimum by itself.
+        gap = point.norm(dim=-1).amin(-1, keepdim=True)[..., None].expand(*start.shape[:-1], 1)
+        attribute = _take(self.attribute(_attributes(batch)), index)
+        x = self.vector(torch.cat([start, end, gap], -1)) + attribute[..., None, :]
+        for layer, pooled in zip(self.layers, self.pooled, strict=True):
+            x = x + layer(x) + pooled(x.amax(-2, keepdim=True))
+        return self.out(x.amax(-2)), mask
+
+
+_FLAGS = tuple(flag for flag in LaneFlag if flag)
+
+
+def _attributes(batch: SceneBatch) -> Tensor:
+    """Float [B, M, kinds + flags], ones and zeros."""
+    kind = nn.functional.one_hot(batch.polyline_kind, len(PolylineKind))
+    flags = torch.stack([(batch.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
+    return torch.cat([kind, flags], -1).to(batch.polyline.dtype)
+
+
+class NeighbourTokenizer(nn.Module):
+    """Every target's neighbours: the neighbours' features with their pose and velocity seen from the target.
+
+    Args:
+        width: D.
+        radius_m, count: how far and how many neighbours, the target itself included (it is the nearest).
+    """
+
+    def __init__(self, width: int, radius_m: float, count: int) -> None:
+        super().__init__()
+        self.radius_m, self.count = radius_m, count
+        self.relative = mlp(7, width, width)
+
+    def forward(self, batch: SceneBatch, feature: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, A, D] to tokens [B, S, n, D] and bool [B, S, n]."""
+        pose = batch.pose[:, : batch.num_targets]
+        distance = torch.cdist(pose[..., :2], batch.pose[..., :2])
+        seen = batch.agent_mask & batch.valid[..., -1]
+        own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
+        index, mask = nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, self.radius_m, self.count)
+        relative = relative_pose(_take(batch.pose, index), pose[:, :, None])
+        velocity = rotate(_take(batch.velocity[:, :, -1], index), -pose[:, :, None, 2])
+        xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
+        gap = xy.norm(dim=-1, keepdim=True)
+        place = torch.cat([xy, gap, angle.cos(), angle.sin(), velocity / LENGTH_SCALE_M], -1)
+        return _take(feature, index) + self.relative(place), mask

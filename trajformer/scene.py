@@ -1,0 +1,207 @@
+"""Scene: one scenario as numpy arrays, ragged, the record that readers produce and the store keeps.
+
+Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges.
+Metres, seconds, radians in (-pi, pi] counter-clockwise from +x. Every array but `origin` is relative to
+`origin`, so that float32 is exact to well under a millimetre.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum, IntFlag
+
+import numpy as np
+
+from trajformer.errors import SceneError
+
+MAX_EXTENT_M = 50_000.0  # farther from the origin than this is a broken file, not a scene
+
+
+class AgentKind(IntEnum):
+    """What an agent is; names follow Argoverse 2, UNKNOWN where the source does not say."""
+
+    UNKNOWN = 0
+    VEHICLE = 1
+    PEDESTRIAN = 2
+    MOTORCYCLIST = 3
+    CYCLIST = 4
+    BUS = 5
+    STATIC = 6
+    BACKGROUND = 7
+    CONSTRUCTION = 8
+    RIDERLESS_BICYCLE = 9
+
+
+class AgentRole(IntEnum):
+    """CONTEXT agents are seen, SCORED ones are predicted and scored, FOCAL is the scene's main one."""
+
+    CONTEXT = 0
+    SCORED = 1
+    FOCAL = 2
+
+
+class PolylineKind(IntEnum):
+    """What a polyline is. Lanes are directed centrelines; the last two are closed rings."""
+
+    LANE_VEHICLE = 0
+    LANE_BUS = 1
+    LANE_BIKE = 2
+    CROSSWALK = 3
+    DRIVABLE_AREA = 4
+
+
+class LaneFlag(IntFlag):
+    """Attributes of a lane, or-ed together."""
+
+    NONE = 0
+    INTERSECTION = 1
+    TRAFFIC_CONTROL = 2
+    TURN_LEFT = 4
+    TURN_RIGHT = 8
+
+
+class EdgeKind(IntEnum):
+    """Edge (a, b, kind): b is the kind of a, for example b is the successor of a."""
+
+    SUCCESSOR = 0
+    PREDECESSOR = 1
+    LEFT = 2
+    RIGHT = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One scenario.
+
+    `num_history` is H; `num_future` is F, the horizon to be predicted. T = H + F, or H where the future is
+    unknown (a test file). Entries with `valid` False are zero. `position[:, :H]` is all that a model may see.
+    """
+
+    scene_id: str
+    source: str
+    split: str
+    city: str
+    period_s: float
+    num_history: int
+    num_future: int
+    origin: np.ndarray  # float64 [2], city frame
+    agent_id: tuple[str, ...]  # A ids exactly as in the raw file
+    agent_kind: np.ndarray  # uint8 [A], AgentKind
+    agent_role: np.ndarray  # uint8 [A], AgentRole
+    position: np.ndarray  # float32 [A, T, 2]
+    heading: np.ndarray  # float32 [A, T]
+    velocity: np.ndarray  # float32 [A, T, 2], metres per second
+    valid: np.ndarray  # bool [A, T]
+    polyline_id: np.ndarray  # int64 [M], the raw file's id, unique within a kind
+    polyline_kind: np.ndarray  # uint8 [M], PolylineKind
+    polyline_flags: np.ndarray  # uint8 [M], LaneFlag
+    polyline_offset: np.ndarray  # int32 [M + 1], polyline m owns point[offset[m]:offset[m + 1]]
+    point: np.ndarray  # float32 [P, 2]
+    edge: np.ndarray  # int32 [2, E], indices of polylines
+    edge_kind: np.ndarray  # uint8 [E], EdgeKind
+
+    @property
+    def num_agents(self) -> int:
+        """A."""
+        return len(self.agent_id)
+
+    @property
+    def num_steps(self) -> int:
+        """T, the number of recorded steps."""
+        return int(self.position.shape[1])
+
+    @property
+    def num_polylines(self) -> int:
+        """M."""
+        return len(self.polyline_kind)
+
+    def polyline(self, index: int) -> np.ndarray:
+        """Points [p, 2] of one polyline, metres relative to `origin`."""
+        return self.point[self.polyline_offset[index] : self.polyline_offset[index + 1]]
+
+    def validate(self) -> Scene:
+        """Check every shape, dtype and value, and return the scene itself.
+
+        Raises:
+            SceneError: names the scene and the first field that is wrong.
+        """
+        self._check_shapes()
+        self._check_agents()
+        self._check_map()
+        return self
+
+    def _require(self, condition: bool | np.bool_, field: str, problem: str) -> None:
+        if not condition:
+            raise SceneError(f"scene {self.scene_id}: {field}: {problem}")
+
+    def _check_shapes(self) -> None:
+        sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
+        sizes |= {"T": self.num_steps if self.position.ndim == 3 else -1, "2": 2}
+        for name, (dtype, shape) in ARRAY_FIELDS.items():
+            value = getattr(self, name)
+            self._require(value.dtype == dtype, name, f"dtype {value.dtype}, expected {np.dtype(dtype)}")
+            self._require(value.ndim == len(shape), name, f"{value.ndim} dimensions, expected {shape}")
+            for axis, letter in enumerate(shape):
+                expected = sizes.setdefault(letter, value.shape[axis])
+                self._require(value.shape[axis] == expected, name, f"shape {value.shape}, expected {shape}")
+            if value.dtype.kind == "f":
+                self._require(np.isfinite(value).all(), name, "has NaN or infinity")
+
+    def _check_agents(self) -> None:
+        self._require(self.num_agents > 0, "agent_id", "the scene has no agent")
+        self._require(len(set(self.agent_id)) == self.num_agents, "agent_id", "an id occurs twice")
+        self._require(not any("\n" in i or not i for i in self.agent_id), "agent_id", "empty or with a newline")
+        self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
+        self._require(self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2")
+        self._require(self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1")
+        expected = (self.num_history, self.num_history + self.num_future)
+        self._require(self.num_steps in expected, "position", f"{self.num_steps} steps, expected one of {expected}")
+        self._require(self.agent_kind.max() <= max(AgentKind), "agent_kind", "unknown kind")
+        self._require(self.agent_role.max() <= max(AgentRole), "agent_role", "unknown role")
+        self._require(self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step")
+        self._require(np.abs(self.position).max() < MAX_EXTENT_M, "position", "farther than 50 km from the origin")
+        for name in ("position", "heading", "velocity"):
+            self._require(not getattr(self, name)[~self.valid].any(), name, "not zero where invalid")
+
+    def _check_map(self) -> None:
+        lengths = np.diff(self.polyline_offset)
+        self._require(self.polyline_offset[0] == 0, "polyline_offset", "does not begin at 0")
+        self._require(self.polyline_offset[-1] == len(self.point), "polyline_offset", "does not end at P")
+        self._require((lengths >= 2).all(), "polyline_offset", "a polyline has fewer than 2 points")
+        if self.num_polylines:
+            self._require(self.polyline_kind.max() <= max(PolylineKind), "polyline_kind", "unknown kind")
+            self._require(np.abs(self.point).max() < MAX_EXTENT_M, "point", "farther than 50 km from the origin")
+        if self.edge.size:
+            inside = (self.edge >= 0).all() and (self.edge < self.num_polylines).all()
+            self._require(inside, "edge", "names a polyline that does not exist")
+            self._require(self.edge_kind.max() <= max(EdgeKind), "edge_kind", "unknown kind")
+
+
+ARRAY_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "origin": (np.float64, ("2",)),
+    "agent_kind": (np.uint8, ("A",)),
+    "agent_role": (np.uint8, ("A",)),
+    "position": (np.float32, ("A", "T", "2")),
+    "heading": (np.float32, ("A", "T")),
+    "velocity": (np.float32, ("A", "T", "2")),
+    "valid": (np.bool_, ("A", "T")),
+    "polyline_id": (np.int64, ("M",)),
+    "polyline_kind": (np.uint8, ("M",)),
+    "polyline_flags": (np.uint8, ("M",)),
+    "polyline_offset": (np.int32, ("M1",)),
+    "point": (np.float32, ("P", "2")),
+    "edge": (np.int32, ("2", "E")),
+    "edge_kind": (np.uint8, ("E",)),
+}
+
+
+def scenes_equal(left: Scene, right: Scene) -> bool:
+    """True when every field is the same, bit for bit."""
+    for field in fields(Scene):
+        a, b = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(a, np.ndarray):
+            if a.dtype != b.dtype or not np.array_equal(a, b):
+                return False
+        elif a != b:
+            return False
+    return True

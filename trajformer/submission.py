@@ -1,0 +1,196 @@
+"""Forecasts on disk: the parquet columns of the Argoverse 2 motion forecasting challenge, one row a mode.
+
+Positions are metres in the city frame (float64); scene and track ids are exactly those of the raw files. Within a
+track, rows fall in probability and the probabilities sum to 1. Tracks of one scene may be written in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from trajformer.errors import TrajformerError
+
+TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, all that is held in memory
+SUM_TOLERANCE = 1e-2  # a softmax in half precision is off by less; more than this is not a distribution
+_TEXT = ("scenario_id", "track_id")
+_TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
+COLUMNS = (*_TEXT, "probability", *_TRAJECTORY)
+_SCHEMA = pa.schema(
+    [pa.field(name, pa.string()) for name in _TEXT]
+    + [pa.field("probability", pa.float64())]
+    + [pa.field(name, pa.list_(pa.float64())) for name in _TRAJECTORY]
+)
+
+Mode = tuple[float, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class TrackForecast:
+    """The K possible futures of one track.
+
+    probability: float64 [K], not negative, sums to 1.
+    position: float64 [K, F, 2], metres in the city frame, one entry a step of the scene's period.
+    """
+
+    scene_id: str
+    track_id: str
+    probability: np.ndarray
+    position: np.ndarray
+
+
+def check_forecast(forecast: TrackForecast) -> TrackForecast:
+    """The same forecast with modes by falling probability (ties keep their order), normalised, float64.
+
+    Raises:
+        TrajformerError: a shape is wrong, a value is not finite, or the probabilities do not sum to 1.
+    """
+    probability = np.asarray(forecast.probability, np.float64)
+    position = np.asarray(forecast.position, np.float64)
+    where = f"forecast of track {forecast.track_id!r} in scene {forecast.scene_id!r}"
+    if not forecast.scene_id or not forecast.track_id:
+        raise TrajformerError(f"{where}: an id is empty")
+    if probability.ndim != 1 or not len(probability):
+        raise TrajformerError(f"{where}: probability has shape {probability.shape}, expected [K] with K >= 1")
+    if position.ndim != 3 or position.shape[0] != len(probability) or position.shape[2] != 2 or not position.shape[1]:
+        shape = f"[{len(probability)}, F, 2] with F >= 1"
+        raise TrajformerError(f"{where}: position has shape {position.shape}, expected {shape}")
+    if not np.isfinite(position).all() or not np.isfinite(probability).all():
+        raise TrajformerError(f"{where}: has NaN or infinity")
+    total = probability.sum()
+    if (probability < 0).any() or abs(total - 1) > SUM_TOLERANCE:
+        raise TrajformerError(f"{where}: probabilities {probability.tolist()} sum to {total:.4g}, expected 1")
+    order = np.argsort(-probability, kind="stable")
+    return TrackForecast(forecast.scene_id, forecast.track_id, probability[order] / total, position[order])
+
+
+def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
+    modes = [len(f.probability) for f in forecasts]
+    steps = np.repeat([f.position.shape[1] for f in forecasts], modes)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(steps)]), pa.int32())
+    columns = [
+        pa.array(np.repeat(np.array([f.scene_id for f in forecasts], object), modes), pa.string()),
+        pa.array(np.repeat(np.array([f.track_id for f in forecasts], object), modes), pa.string()),
+        pa.array(np.concatenate([f.probability for f in forecasts])),
+    ]
+    for axis in range(2):
+        values = np.concatenate([f.position[..., axis].reshape(-1) for f in forecasts])
+        columns.append(pa.ListArray.from_arrays(offsets, pa.array(values)))
+    return pa.record_batch(columns, schema=_SCHEMA)
+
+
+def _unique(forecasts: Iterable[TrackForecast]) -> Iterator[TrackForecast]:
+    seen: set[tuple[str, str]] = set()
+    for forecast in forecasts:
+        key = (forecast.scene_id, forecast.track_id)
+        if key in seen:
+            raise TrajformerError(f"track {key[1]!r} of scene {key[0]!r} is forecast twice")
+        seen.add(key)
+        yield check_forecast(forecast)
+
+
+def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int:
+    """Write forecasts as they come, atomically, and return the number of tracks.
+
+    Raises:
+        TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk.
+        OSError: the folder cannot be written.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    tracks, source = 0, _unique(forecasts)
+    try:
+        with pq.ParquetWriter(str(temporary), _SCHEMA, compression="snappy") as writer:
+            while group := list(itertools.islice(source, TRACKS_PER_GROUP)):
+                writer.write_batch(_group(group))
+                tracks += len(group)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return tracks
+
+
+def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
+    """All forecasts of a file in the challenge's columns, ours or another's, by scene id in order of appearance.
+
+    Raises:
+        TrajformerError: no such file, cut short, not parquet, a column missing or of the wrong type, a NaN or an
+            empty cell, trajectories of unequal length within a track, or probabilities that do not sum to 1.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise TrajformerError(f"{path}: no such file; make one with `trajformer predict`")
+    tracks: dict[tuple[str, str], list[Mode]] = {}
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow)
+            for batch in file.iter_batches(batch_size=8192, columns=list(COLUMNS)):
+                for key, mode in _rows(path, batch):
+                    tracks.setdefault(key, []).append(mode)
+    except (pa.ArrowException, OSError) as error:
+        raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {error}") from error
+    scenes: dict[str, list[TrackForecast]] = {}
+    for (scene_id, track_id), modes in tracks.items():
+        scenes.setdefault(scene_id, []).append(_track(path, scene_id, track_id, modes))
+    return scenes
+
+
+def _track(path: Path, scene_id: str, track_id: str, modes: list[Mode]) -> TrackForecast:
+    lengths = sorted({len(xy) for _, xy in modes})
+    if len(lengths) > 1:
+        problem = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
+        raise TrajformerError(f"{path}: track {track_id!r} of scene {scene_id!r}: {problem}, expected one length")
+    probability = np.array([p for p, _ in modes])
+    try:
+        return check_forecast(TrackForecast(scene_id, track_id, probability, np.stack([xy for _, xy in modes])))
+    except TrajformerError as error:
+        raise TrajformerError(f"{path}: {error}") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(inner) or pa.types.is_large_string(inner)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(check(kind) for check in kinds) and pa.types.is_floating(kind.value_type)
+
+
+def _check_columns(path: Path, schema: pa.Schema) -> None:
+    missing = [name for name in COLUMNS if name not in schema.names]
+    if missing:
+        raise TrajformerError(f"{path}: not a forecast file: no column {', '.join(missing)}")
+    expected = {name: (_is_text, "text") for name in _TEXT} | {
+        name: (_is_list, "lists of floats") for name in _TRAJECTORY
+    }
+    for name, (check, words) in (expected | {"probability": (pa.types.is_floating, "floats")}).items():
+        kind = schema.field(name).type
+        if not check(kind):
+            raise TrajformerError(f"{path}: column {name} holds {kind}, expected {words}")
+
+
+def _rows(path: Path, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Mode]]:
+    empty = [name for name in COLUMNS if batch.column(name).null_count]
+    if empty:
+        raise TrajformerError(f"{path}: column {empty[0]} has an empty cell")
+    length_x, length_y = (pc.list_value_length(batch.column(name)).to_numpy() for name in _TRAJECTORY)
+    uneven = np.flatnonzero(length_x != length_y)
+    scene_id, track_id = (batch.column(name).to_pylist() for name in _TEXT)
+    if len(uneven):
+        row = uneven[0]
+        where = f"track {track_id[row]!r} of scene {scene_id[row]!r}"
+        raise TrajformerError(f"{path}: {where}: {length_x[row]} values of x but {length_y[row]} of y")
+    xy = np.stack([batch.column(n).flatten().to_numpy(zero_copy_only=False) for n in _TRAJECTORY], -1)
+    pieces = np.split(xy.astype(np.float64), np.cumsum(length_x)[:-1])
+    probability = batch.column("probability").to_numpy(zero_copy_only=False).tolist()
+    return iter(list(zip(zip(scene_id, track_id, strict=True), zip(probability, pieces, strict=True), strict=True)))

@@ -1,0 +1,68 @@
+"""Checkpoints: plain tensors and plain values only, loaded without executing anything from the file."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import trajformer
+from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.models import build_model
+from trajformer.training.config import TrainConfig, from_plain, to_plain
+
+CONFIG_KEY = "trajformer"
+_PREFIX = "model."
+
+
+def describe(config: TrainConfig) -> dict[str, Any]:
+    """What a checkpoint says of itself, as plain values."""
+    return {"version": trajformer.__version__, "config": to_plain(config)}
+
+
+def load_checkpoint(path: Path | str) -> tuple[nn.Module, TrainConfig]:
+    """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with.
+
+    Raises:
+        CheckpointError: no such file, not a checkpoint of this project, or its weights do not fit its recipe.
+    """
+    raw = _read(Path(path))
+    if CONFIG_KEY not in raw or "state_dict" not in raw:
+        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
+    try:
+        config = from_plain(TrainConfig, raw[CONFIG_KEY]["config"])
+        model = build_model(config.model)
+        weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
+        model.load_state_dict(weights)
+    except (TrajformerError, RuntimeError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"{path}: recipe and weights do not fit this software: {reason}") from error
+    return model.eval(), config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        raw = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a trajformer checkpoint")
+    return raw
+
+
+def check_resume(path: Path, config: TrainConfig) -> Path:
+    """The checkpoint itself, if a run with this recipe may go on from it.
+
+    Raises:
+        CheckpointError: it is damaged or foreign, or was trained with another model.
+    """
+    _, before = load_checkpoint(path)
+    if before.model != config.model:
+        raise CheckpointError(f"{path}: was trained with another model config; resume with the config beside it")
+    return path

@@ -1,0 +1,143 @@
+"""The recipe: one typed dataclass for everything that `trajformer train` reads from a YAML file and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from trajformer.augment import AugmentConfig
+from trajformer.batch import BatchConfig
+from trajformer.errors import TrajformerError
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models import ModelConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Attributes:
+    train, val: stores made by `trajformer preprocess` (often the same folder).
+    train_split, val_split: the splits used of them.
+    batch_size: scenes a step and device.
+    workers: loader processes; 0 loads in the training process.
+    cache: keep samples (about 10 kB each) in memory after their first use.
+    limit_train: use only the first so many scenes.
+    batch: how scenes become tensors.
+    """
+
+    train: str = ""
+    val: str = ""
+    train_split: str = "train"
+    val_split: str = "val"
+    batch_size: int = 32
+    workers: int = 0
+    cache: bool = False
+    limit_train: int | None = None
+    batch: BatchConfig = field(default_factory=BatchConfig)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """AdamW with linear warm-up, then a cosine to zero over the whole training.
+
+    Attributes:
+        learning_rate, weight_decay: of AdamW; biases, norms and embeddings are not decayed.
+        betas: of AdamW.
+        warmup: share of the steps spent warming up.
+        clip: largest norm of the gradient, 0 for no clipping.
+        average: decay of an exponential moving average of the weights that is used to evaluate; 0 for none.
+    """
+
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup: float = 0.05
+    clip: float = 1.0
+    average: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Attributes:
+    epochs: passes over the training data.
+    accelerator, devices: as Lightning names them.
+    precision: "32-true", "bf16-mixed" or "16-mixed".
+    threads: CPU threads of torch, all cores by default.
+    early_stopping: stop after so many validations without a better minFDE; 0 is off.
+    validate_every: epochs between validations.
+    log_every: steps between logged losses.
+    compile: run the model through torch.compile.
+    """
+
+    epochs: int = 50
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    threads: int | None = None
+    early_stopping: int = 0
+    validate_every: int = 1
+    log_every: int = 20
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole recipe."""
+
+    model: ModelConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    loss: SetLossConfig = field(default_factory=SetLossConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    seed: int = 0
+
+
+def to_plain(value: Any) -> Any:
+    """A config as nested dicts, lists, numbers and strings, as YAML and a safe checkpoint can hold it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain(asdict(value))
+    if isinstance(value, dict):
+        return {name: to_plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_plain(kind: Any, value: Any, where: str = "config") -> Any:
+    """The inverse of `to_plain` for a dataclass `kind`, checked field by field; nothing is imported by name.
+
+    Raises:
+        TrajformerError: an unknown field or a value of the wrong type; names the field.
+    """
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and type(None) in get_args(kind):
+            return None
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise TrajformerError(f"{where}: expected fields of {kind.__name__}, found {value!r}")
+        hints = get_type_hints(kind)
+        unknown = set(value) - {f.name for f in fields(kind)}
+        if unknown:
+            raise TrajformerError(f"{where}: unknown field '{sorted(unknown)[0]}' (known: {', '.join(hints)})")
+        return kind(**{name: from_plain(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+    return _leaf(kind, value, where)
+
+
+def _leaf(kind: Any, value: Any, where: str) -> Any:
+    origin = get_origin(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(value)
+    if origin is Literal and value in get_args(kind):
+        return value
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    number = kind is float and isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(kind, type) and (number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))):
+        return kind(value)
+    raise TrajformerError(f"{where}: expected {kind}, found {value!r}")

@@ -1,0 +1,66 @@
+"""The data module: stores to batches, deterministic under a seed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import lightning as L
+from torch.utils.data import DataLoader, Dataset
+
+from trajformer.batch import BatchConfig, Sample, SceneBatch, sample, stack
+from trajformer.errors import TrajformerError
+from trajformer.store import SceneStore
+from trajformer.training.config import DataConfig
+
+
+class SceneDataset(Dataset[Sample]):
+    """A store as a torch data set of samples, of its first `limit` scenes; `cache` keeps them in memory."""
+
+    def __init__(self, store: SceneStore, batch: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
+        self.store, self.batch = store, batch
+        self.size = len(store) if limit is None else min(limit, len(store))
+        self.kept: dict[int, Sample] | None = {} if cache else None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Sample:
+        if self.kept is None:
+            return sample(self.store[index], self.batch)
+        if index not in self.kept:
+            self.kept[index] = sample(self.store[index], self.batch)
+        return self.kept[index]
+
+
+class SceneData(L.LightningDataModule):
+    """Training and validation loaders of a recipe; opening the stores fails early and clearly."""
+
+    def __init__(self, config: DataConfig) -> None:
+        super().__init__()
+        self.config = config
+        for name in ("train", "val"):
+            if not getattr(config, name):
+                raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
+        self.train = SceneDataset(SceneStore(config.train, config.train_split), config.batch, config.limit_train, cache=config.cache)
+        self.val = SceneDataset(SceneStore(config.val, config.val_split), config.batch, cache=config.cache)
+
+    def _loader(self, data: SceneDataset, shuffle: bool) -> DataLoader[SceneBatch]:
+        many = self.config.workers > 0
+        return DataLoader(
+            data,  # type: ignore[arg-type]  # the collate function decides what a batch is
+            batch_size=self.config.batch_size,
+            shuffle=shuffle,
+            drop_last=shuffle and len(data) > self.config.batch_size,
+            num_workers=self.config.workers,
+            persistent_workers=many,
+            multiprocessing_context="spawn" if many else None,
+            collate_fn=partial(stack, frame=self.config.batch.frame),
+        )
+
+    def train_dataloader(self) -> DataLoader[SceneBatch]:
+        """Shuffled; the last incomplete batch of an epoch is left out."""
+        return self._loader(self.train, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[SceneBatch]:
+        """In the store's order, every scene once."""
+        return self._loader(self.val, shuffle=False)

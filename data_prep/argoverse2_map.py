@@ -63,9 +63,7 @@ def read_map(path: Path) -> VectorMap:
         with _Entry(path, "drivable_areas", key):
             rings.append(_ring(area["area_boundary"]))
             heads.append((int(area["id"]), int(PolylineKind.DRIVABLE_AREA), 0))
-    even = resample(
-        _points(boundaries, _xyz, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS
-    )
+    even = resample(_points(boundaries, _xyz, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS)
     centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
     lengths = [CENTERLINE_POINTS] * len(centre) + [len(ring) for ring in rings]
     return build_map(heads, lengths, np.concatenate([centre.reshape(-1, 2), _points(rings, _xy, path)]), links)

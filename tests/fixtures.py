@@ -58,9 +58,7 @@ def argoverse1_rows(tracks: list[Track], city: str = "PIT") -> list[list[str]]:
     return sorted(rows, key=lambda row: row[0])
 
 
-def write_argoverse1(
-    path: Path, rows: list[list[str]], header: str = "TIMESTAMP,TRACK_ID,OBJECT_TYPE,X,Y,CITY_NAME"
-) -> Path:
+def write_argoverse1(path: Path, rows: list[list[str]], header: str = "TIMESTAMP,TRACK_ID,OBJECT_TYPE,X,Y,CITY_NAME") -> Path:
     """Write one sequence, by convention RAW/<split>/data/<sequence>.csv."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([header, *map(",".join, rows)]) + "\n")
@@ -149,9 +147,7 @@ def argoverse2_map() -> dict[str, Any]:
         return own | {"left_lane_boundary": left, "right_lane_boundary": right} | marks | none | links
 
     lanes = [
-        lane(
-            1, "VEHICLE", line((0, 2), (9, 2)), line((0, -2), (3, -2), (9, -2)), successors=[2, 99], left_neighbor_id=3
-        ),
+        lane(1, "VEHICLE", line((0, 2), (9, 2)), line((0, -2), (3, -2), (9, -2)), successors=[2, 99], left_neighbor_id=3),
         lane(2, "BUS", line((9, 2), (12, 2), (12, 8)), line((9, -2), (16, -2), (16, 8)), predecessors=[1]),
         lane(3, "BIKE", line((0, 4), (9, 4)), line((0, 2), (9, 2)), right_neighbor_id=1),
     ]

@@ -12,9 +12,9 @@ from pathlib import Path
 import fixtures
 import numpy as np
 import pytest
-from data_prep.argoverse1 import Argoverse1
 from fixtures import CITY_XY, Lane, Track, argoverse1_rows, argoverse1_tracks, straight
 
+from data_prep.argoverse1 import Argoverse1
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Scene
 
@@ -175,7 +175,7 @@ def test_the_radius_is_an_option(raw: Path) -> None:
 
 def test_the_radius_counts_from_the_observed_path_only(raw: Path) -> None:
     tracks = argoverse1_tracks()
-    tracks[0].positions[H:] = CITY_XY + (0.0, 300.0)
+    tracks[0].positions[H:] = CITY_XY + np.array((0.0, 300.0))
     assert 15 not in read(raw, tracks).polyline_id
 
 

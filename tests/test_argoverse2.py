@@ -11,10 +11,10 @@ import fixtures
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from data_prep import argoverse2_map as map_module
-from data_prep.argoverse2 import Argoverse2
 from fixtures import argoverse2_columns, argoverse2_map
 
+from data_prep import argoverse2_map as map_module
+from data_prep.argoverse2 import Argoverse2
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene, scenes_equal
 
@@ -310,10 +310,7 @@ def test_the_map_equals_av2(real_path: Path) -> None:
     oracle = map_api.ArgoverseStaticMap.from_json(real_path.with_name(f"log_map_archive_{uuid}.json"))
     scene = read(real_path)
     kinds = [PolylineKind(kind) for kind in scene.polyline_kind]
-    city = {
-        (kinds[index], int(number)): scene.polyline(index) + scene.origin
-        for index, number in enumerate(scene.polyline_id)
-    }
+    city = {(kinds[index], int(number)): scene.polyline(index) + scene.origin for index, number in enumerate(scene.polyline_id)}
     expected: dict[tuple[PolylineKind, int], np.ndarray] = {}
     links = set()
     for number, lane in oracle.vector_lane_segments.items():

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import fixtures
 import pytest
+from scenes import make_scene
+
 from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, PrepareSummary, Reader, prepare
-from scenes import make_scene
-
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
 from trajformer.scene import Scene, scenes_equal

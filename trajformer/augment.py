@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trajformer.batch import SceneBatch, transform
+from trajformer.geometry import wrap
 from trajformer.scene import LaneFlag
 
 
@@ -19,7 +20,10 @@ from trajformer.scene import LaneFlag
 class AugmentConfig:
     """Attributes:
     flip: probability of mirroring a scene.
-    rotate: turn every scene by a uniform angle of at most this many radians either way.
+    rotate: turn every scene by a uniform angle of at most this many radians either way (models that work in agents'
+        frames do not notice; for them there is `heading_noise`).
+    heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
+    scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
     agent_dropout: probability of hiding each agent that is not a target.
     history_mask: probability of hiding the beginning of an agent's history.
     history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
@@ -27,6 +31,8 @@ class AugmentConfig:
 
     flip: float = 0.5
     rotate: float = 0.0
+    heading_noise: float = 0.0
+    scale: float = 0.0
     agent_dropout: float = 0.1
     history_mask: float = 0.2
     history_mask_steps: int = 10
@@ -68,6 +74,22 @@ def turn(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBa
     return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
 
 
+def disturb_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
+    """Turn every agent's reference frame a little: measured headings are uncertain, and no model should trust them."""
+    noise = torch.randn(tuple(batch.agent_mask.shape), generator=generator, device=generator.device)
+    heading = wrap(batch.pose[..., 2] + deviation * noise.to(batch.pose.device))
+    pose = torch.cat([batch.pose[..., :2], heading[..., None]], -1)
+    return replace(batch, pose=pose * batch.agent_mask[..., None])
+
+
+def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Scale every scene about its origin, lanes, displacements and velocities alike."""
+    factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * limit
+    pose = torch.cat([batch.pose[..., :2] * factor[:, None, None], batch.pose[..., 2:]], -1)
+    names = ("position", "velocity", "target", "polyline")
+    return replace(batch, pose=pose, **{name: getattr(batch, name) * factor[:, None, None, None] for name in names})
+
+
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide context agents as if they had not been seen; targets stay."""
     kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
@@ -107,6 +129,10 @@ def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator
         batch = flip(batch, generator, config.flip)
     if config.rotate:
         batch = turn(batch, generator, config.rotate)
+    if config.heading_noise:
+        batch = disturb_headings(batch, generator, config.heading_noise)
+    if config.scale:
+        batch = stretch(batch, generator, config.scale)
     if config.agent_dropout:
         batch = drop_agents(batch, generator, config.agent_dropout)
     if config.history_mask:

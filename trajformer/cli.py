@@ -10,13 +10,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 import trajformer
 from trajformer.errors import TrajformerError
 
 ACCELERATORS = ("auto", "cpu", "gpu")
 WORKERS = 2
+
+
+class Formatter(DefaultHelpFormatter):
+    """Help that speaks of kinds of values, not of Python classes."""
+
+    def _expand_help(self, action: Any) -> str:
+        names = {"<class 'Path'>": "path", "PositiveInt": "int > 0", "NonNegativeInt": "int >= 0"}
+        text = super()._expand_help(action)
+        for name, words in names.items():
+            text = text.replace(f"type: {name}", f"type: {words}")
+        return text
 
 
 class Parser(ArgumentParser):
@@ -31,16 +43,16 @@ class Parser(ArgumentParser):
 
 
 def _parser(text: str) -> Parser:
-    return Parser(description=text)
+    return Parser(description=text, formatter_class=Formatter)
 
 
 def synthesize_parser() -> Parser:
     """OUT --scenes N --seed S."""
     parser = _parser("Simulate traffic and write it in the official Argoverse 2 raw layout, split in train, val, test.")
     parser.add_argument("out", type=Path, help="folder that gets train/, val/ and test/")
-    parser.add_argument("--scenes", type=int, default=200, help="how many, over all splits")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes")
-    parser.add_argument("--workers", type=int, default=WORKERS, help="processes")
+    parser.add_argument("--scenes", type=PositiveInt, default=200, help="how many, over all splits")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="the same seed gives the same bytes")
+    parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes")
     return parser
 
 
@@ -54,9 +66,9 @@ def preprocess_parser() -> Parser:
     parser.add_argument("raw", type=Path, help="folder with train/, val/ ... as published")
     parser.add_argument("store", type=Path, help="folder of the store, made or extended")
     parser.add_argument("--split", nargs="+", default=[], help="only these splits (default: all found)")
-    parser.add_argument("--workers", type=int, default=WORKERS, help="processes")
-    parser.add_argument("--limit", type=int, help="only the first so many scenes of each split")
-    parser.add_argument("--shard-size", type=int, default=500, help="scenes a file")
+    parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes")
+    parser.add_argument("--limit", type=PositiveInt, help="only the first so many scenes of each split")
+    parser.add_argument("--shard-size", type=PositiveInt, default=500, help="scenes a file")
     parser.add_argument("--strict", action="store_true", help="stop at the first scene that cannot be used")
     return parser
 
@@ -64,8 +76,8 @@ def preprocess_parser() -> Parser:
 def store_parser() -> Parser:
     """info|verify STORE."""
     parser = _parser("Look at a store: what it holds (info), or whether every byte and scene is sound (verify).")
-    parser.add_argument("action", choices=("info", "verify"))
-    parser.add_argument("store", type=Path)
+    parser.add_argument("action", choices=("info", "verify"), help="counts and sizes, or a full check")
+    parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
     return parser
 
 
@@ -74,7 +86,8 @@ def train_parser() -> Parser:
     from trajformer.training.config import TrainConfig
 
     parser = _parser(
-        "Train a recipe of configs/. Every field can be set here, too: --data.train STORE --optim.learning_rate 5e-4. "
+        "Train a recipe of configs/. Every field can be set here, too: --data.train STORE --optim.learning_rate 5e-4; "
+        "--model.mmtransformer.help lists the fields of a model. "
         "OUT gets best.ckpt, last.ckpt, config.yaml, tensorboard/ and csv/metrics.csv."
     )
     parser.add_argument("--config", action="config", help="YAML recipe; later options override it")
@@ -88,9 +101,9 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run")
     parser.add_argument("--model", choices=("constant_velocity",), help="a model that needs no training")
     parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
-    parser.add_argument("--split", default="val")
-    parser.add_argument("--batch-size", type=int, default=32, help="scenes at a time")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto")
+    parser.add_argument("--split", default="val", help="which of the store's splits")
+    parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes at a time")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto = a GPU where there is one")
 
 
 def evaluate_parser() -> Parser:
@@ -115,13 +128,13 @@ def predict_parser() -> Parser:
 def plot_parser() -> Parser:
     """STORE [--forecasts FORECASTS.parquet] --out DIR."""
     parser = _parser("Draw scenes: map, histories, what happened, and the predicted modes. 8 random scenes by default.")
-    parser.add_argument("store", type=Path)
-    parser.add_argument("--split", help="default: the split that the forecasts are of, else val")
+    parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    parser.add_argument("--split", help="default: the split that has the named scenes or the forecast ones, else val")
     parser.add_argument("--forecasts", type=Path, help="file of `trajformer predict`")
-    parser.add_argument("--scene", nargs="+", default=[], help="ids")
-    parser.add_argument("--worst", type=int, help="so many scenes with the largest minFDE")
-    parser.add_argument("--random", type=int, help="so many scenes at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the random choice")
+    parser.add_argument("--scene", nargs="+", default=[], help="scenes with these ids")
+    parser.add_argument("--worst", type=PositiveInt, help="so many scenes with the largest minFDE")
+    parser.add_argument("--random", type=PositiveInt, help="so many scenes at random")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the random choice")
     parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files")
     return parser
 
@@ -130,9 +143,9 @@ def demo_parser() -> Parser:
     """[--out DIR]."""
     parser = _parser("The whole line on simulated scenes in a few minutes: prepare, train, evaluate, predict, plot.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for everything it makes")
-    parser.add_argument("--scenes", type=int, default=360, help="how many to simulate")
-    parser.add_argument("--epochs", type=int, default=24, help="passes over the training scenes")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scenes", type=PositiveInt, default=360, help="how many to simulate")
+    parser.add_argument("--epochs", type=PositiveInt, default=24, help="passes over the training scenes")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the simulation and of the training")
     return parser
 
 
@@ -238,8 +251,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrajformerError as error:
         print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"trajformer {words[0]}: interrupted", file=sys.stderr)
+    except OSError as error:  # no space, no permission: the message names the file
+        print(f"trajformer {words[0]}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        print(f"trajformer {words[0]}: interrupted{stop}", file=sys.stderr)
         return 130
     return 0
 

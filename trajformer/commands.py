@@ -6,6 +6,7 @@ Imports are local where they are slow, so that `trajformer --help` answers at on
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,15 +15,43 @@ from tqdm import tqdm
 
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store, write_atomically
+from trajformer.store import SCHEMA_VERSION
 
 Accelerator = Literal["auto", "cpu", "gpu"]
+
+
+def _bars() -> bool:
+    """Progress bars are for terminals; a log file would fill with them."""
+    return sys.stderr.isatty()
+
+
+def _make_folder(out: Path, wanted_for: Path | None = None) -> None:
+    """Make a folder before the work begins.
+
+    Raises:
+        TrajformerError: it cannot be made; names what was to be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrajformerError(f"{wanted_for or out}: cannot be written: {error.filename}: {error.strerror}") from error
+
+
+def _make_room(*files: Path | None) -> None:
+    """Make the folders of files that will be written, before the work begins."""
+    for file in files:
+        if file is not None and file.is_dir():
+            raise TrajformerError(f"{file}: cannot be written: is a folder")
+        if file is not None:
+            _make_folder(file.parent, file)
 
 
 def synthesize(out: Path, scenes: int, seed: int, workers: int) -> None:
     """Write simulated scenes in the official Argoverse 2 raw layout and say how many each split has."""
     from data_prep.synthetic import synthesize as simulate
 
-    counts = simulate(out, scenes, seed, workers=workers)
+    _make_folder(out)
+    counts = simulate(out, scenes, seed, workers=workers, progress=_bars())
     print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" scenes in {out}")
 
 
@@ -33,7 +62,7 @@ def preprocess(source: str, raw: Path, store: Path, **options: Any) -> None:
     from data_prep.prepare import PrepareOptions, prepare
 
     reader = {"argoverse1": Argoverse1, "argoverse2": Argoverse2}[source]()
-    summary = prepare(reader, raw, store, PrepareOptions(**options))
+    summary = prepare(reader, raw, store, PrepareOptions(progress=_bars(), **options))
     for split in summary.splits:
         kept = f", {split.kept_shards} of {split.shards} shards were there already" if split.kept_shards else ""
         print(f"{split.split}: {split.scenes} scenes, {split.bytes / 1e6:.1f} MB, {len(split.skipped)} skipped{kept}")
@@ -44,7 +73,7 @@ def preprocess(source: str, raw: Path, store: Path, **options: Any) -> None:
 
 def store_info(store: Path) -> None:
     """Print the counts and sizes of every split."""
-    manifest = read_manifest(store)
+    manifest = _manifest(store)
     print(f"{store}: schema version {manifest['schema_version']}")
     for split, entry in manifest["splits"].items():
         size = entry["bytes"]
@@ -56,6 +85,17 @@ def store_info(store: Path) -> None:
             print(f"    skipped {skipped['input']}: {skipped['reason']}")
 
 
+def _manifest(store: Path) -> dict[str, Any]:
+    if not store.is_dir():
+        raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
+    manifest = read_manifest(store)
+    found = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    if found != SCHEMA_VERSION:
+        expected = f"this software reads {SCHEMA_VERSION}: preprocess again"
+        raise StoreError(f"{store}/manifest.json: schema_version {found}, {expected}")
+    return manifest
+
+
 def store_verify(store: Path) -> None:
     """Check every shard and scene.
 
@@ -64,13 +104,15 @@ def store_verify(store: Path) -> None:
     """
 
     def progress(items: Iterator[Path], total: int) -> Iterator[Path]:
-        return iter(tqdm(items, total=total, unit="shard", desc="verify", dynamic_ncols=True))
+        return iter(tqdm(items, total=total, unit="shard", desc="verify", dynamic_ncols=True, disable=not _bars()))
 
+    _manifest(store)
     faults = verify_store(store, progress)
     for fault in faults:
         print(fault)
     if faults:
-        raise StoreError(f"{store}: {len(faults)} faults")
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults, the first"
+        raise StoreError(f"{store}: {count}: {faults[0]}")
     print(f"{store}: sound")
 
 
@@ -91,7 +133,8 @@ def evaluate(
 
     scenes = SceneStore(store, split)
     predictor = load_predictor(checkpoint, pick_device(accelerator))
-    result = score(predictor, scenes, batch_size=batch_size, rows=csv_file)
+    _make_room(json_file, csv_file)
+    result = score(predictor, scenes, batch_size=batch_size, progress=_bars(), rows=csv_file)
     print_table([(str(checkpoint or "constant_velocity"), result)])
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1) + "\n")
@@ -124,7 +167,10 @@ def predict(
 
     scenes = SceneStore(store, split)
     predictor = load_predictor(checkpoint, pick_device(accelerator), targets)
-    count = write_forecasts(out, track_forecasts(predictor, scenes, batch_size=batch_size))
+    _make_room(out)
+    count = write_forecasts(out, track_forecasts(predictor, scenes, batch_size=batch_size, progress=_bars()))
+    if not count:
+        raise TrajformerError(f"{store}: split '{split}' has no agent to forecast ({targets})")
     print(f"{out}: forecasts of {count} agents in {len(scenes)} scenes")
 
 
@@ -148,24 +194,27 @@ def plot(
     if worst is not None and forecasts is None:
         raise TrajformerError("--worst needs --forecasts to tell what is bad")
     modes = read_forecasts(forecasts) if forecasts is not None else {}
-    scenes = SceneStore(store, split or _split_of(store, modes))
+    scenes = SceneStore(store, split or _split_of(store, scene or list(modes)))
     if not (scene or worst is not None or random is not None):
         random = 8
     chosen = choose_scenes(scenes, modes, scene_ids=scene, worst=worst, random=random, seed=seed)
-    paths = save_scene_plots(scenes, chosen, modes, out)
+    if not chosen:
+        raise TrajformerError(f"{store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
+    _make_folder(out)
+    paths = save_scene_plots(scenes, chosen, modes, out, progress=_bars())
     for path in paths:
         print(path)
     return paths
 
 
-def _split_of(store: Path, forecasts: dict[str, Any]) -> str:
-    """The split that a forecast file speaks of; without one, val, or the only split there is."""
+def _split_of(store: Path, wanted: list[str]) -> str:
+    """The split that has one of the wanted scenes; when none are wanted, val, or the only split there is."""
     from trajformer.store import SceneStore, store_splits
 
     splits = store_splits(store)
     for split in splits:
-        if forecasts and not forecasts.keys().isdisjoint(SceneStore(store, split).scene_ids()):
+        if wanted and not set(wanted).isdisjoint(SceneStore(store, split).scene_ids()):
             return split
-    if forecasts:
-        raise TrajformerError(f"{store}: has none of the scenes that the forecasts speak of")
+    if wanted and splits:
+        raise TrajformerError(f"{store}: has no scene {wanted[0]} in any split ({', '.join(splits)})")
     return splits[0] if len(splits) == 1 else "val"

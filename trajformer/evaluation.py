@@ -13,13 +13,14 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from trajformer.batch import BatchConfig, SceneBatch, collate
+from trajformer.batch import BatchConfig, Sample, SceneBatch, sample, stack
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.manifest import write_atomically
 from trajformer.metrics.accumulate import DisplacementMetrics
 from trajformer.metrics.displacement import displacement
 from trajformer.models import ConstantVelocity, ConstantVelocityConfig
+from trajformer.scene import AgentRole, Scene
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 from trajformer.training.checkpoint import load_checkpoint
@@ -60,16 +61,37 @@ def load_predictor(
     return Predictor(model.to(device).eval(), replace(config, targets=targets), device)
 
 
+def _sample(scene: Scene, config: BatchConfig) -> Sample:
+    """A sample that leaves out no agent that is to be forecast, even where they are more than `max_agents`."""
+    return sample(scene, replace(config, max_agents=max(config.max_agents, _num_wanted(scene, config))))
+
+
+def _num_wanted(scene: Scene, config: BatchConfig) -> int:
+    if config.targets == "all":
+        return int(scene.valid[:, scene.num_history - 1].sum())
+    return int((scene.agent_role != AgentRole.CONTEXT).sum())
+
+
 @torch.inference_mode()
-def run(predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True) -> Iterator[tuple[SceneBatch, Forecast]]:
-    """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device."""
+def run(
+    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True
+) -> Iterator[tuple[SceneBatch, Forecast]]:
+    """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
+
+    Raises:
+        TrajformerError: the model does not fit the scenes (another horizon); names the store.
+    """
     starts = range(0, len(store), batch_size)
     with tqdm(total=len(store), unit="scene", desc=store.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in starts:
-            scenes = [store[i] for i in range(start, min(start + batch_size, len(store)))]
-            batch = collate(scenes, predictor.batch).to(predictor.device)
-            yield batch, predictor.model(batch)
-            bar.update(len(scenes))
+            samples = [_sample(store[i], predictor.batch) for i in range(start, min(start + batch_size, len(store)))]
+            batch = stack(samples, predictor.batch.frame).to(predictor.device)
+            try:
+                forecast = predictor.model(batch)
+            except TrajformerError as error:
+                raise TrajformerError(f"{store.root}: split '{store.split}' does not fit the model: {error}") from error
+            yield batch, forecast
+            bar.update(len(samples))
 
 
 def evaluate(
@@ -112,7 +134,9 @@ def _rows(batch: SceneBatch, forecast: Forecast) -> list[dict[str, object]]:
     ]
 
 
-def track_forecasts(predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True) -> Iterator[TrackForecast]:
+def track_forecasts(
+    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True
+) -> Iterator[TrackForecast]:
     """Every target's modes in the city frame, in the store's order."""
     for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
         position, probability = forecast.in_city_frame(batch), forecast.probability().double().cpu().numpy()

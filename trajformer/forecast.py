@@ -70,11 +70,13 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
     """
     end = forecast.position[..., -1, :].detach()
     close = torch.cdist(end, end) < radius_m  # [B, S, K, K]
-    rest = forecast.probability().detach().clone()
+    # Modes are worth their rank, K for the most probable: exact, where sums with tiny probabilities would tie.
+    rank = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    rest = (forecast.num_modes - rank).float()
     suppressed = torch.zeros_like(rest)  # what suppressed modes are worth when nothing else is left
     chosen = []
     for _ in range(num_modes):
-        best = torch.where(rest > 0, rest + 2.0, suppressed).argmax(-1, keepdim=True)
+        best = torch.where(rest > 0, rest + forecast.num_modes, suppressed).argmax(-1, keepdim=True)
         chosen.append(best)
         near = close.gather(2, best[..., None].expand(*best.shape, close.shape[-1])).squeeze(2)
         suppressed = torch.where(near & (rest > 0), rest, suppressed).scatter(2, best, -1.0)

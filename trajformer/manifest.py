@@ -39,7 +39,8 @@ def describe_store(root: Path) -> dict[str, Any]:
     """
     splits: dict[str, Any] = {}
     for split in store_splits(root):
-        shards, skipped, sources = [], [], set()
+        shards: list[dict[str, Any]] = []
+        skipped, sources = [], set()
         for path in sorted((root / split).glob("*.arrow")):
             info, count = read_shard_info(path)
             size, checksum = path.stat().st_size, _checksum(path)

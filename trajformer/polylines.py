@@ -26,7 +26,8 @@ def resample(point: np.ndarray, offset: np.ndarray, num_points: int, max_length_
     step[offset[1:-1] - 1] = 1.0  # a gap between polylines keeps one global, increasing arc coordinate
     arc = np.concatenate([[0.0], np.cumsum(step)])
     start, end = arc[offset[:-1]], arc[offset[1:] - 1]
-    pieces = np.maximum(np.ceil((end - start) / max_length_m), 1).astype(np.int64)
+    # Rounding must not cut 40 m into three pieces of at most 20 m: 1e-5 of a piece is forgiven.
+    pieces = np.maximum(np.ceil((end - start) / max_length_m - 1e-5), 1).astype(np.int64)
     owner = np.repeat(np.arange(count), pieces)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     fraction = (number[:, None] + np.linspace(0.0, 1.0, num_points)) / pieces[owner, None]

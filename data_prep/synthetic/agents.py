@@ -151,7 +151,7 @@ def _draw_fleet(
         length=body[:, 0] + body[:, 1] * np.clip(rng.normal(size=count), -2, 2), width=body[:, 2],
         accel=body[:, 3] * rng.uniform(0.8, 1.25, count), brake=rng.uniform(1.4, 2.2, count),
         headway=rng.uniform(0.9, 1.7, count), standstill=rng.uniform(1.6, 3.0, count),
-        lateral=np.where(edge, 0.65 - room / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25)),
+        lateral=np.where(edge, 0.45 - room / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25)),
         edge=edge, row=row, other=other, profile=profile,
         at=np.array([p.at for p in places]), speed=np.zeros(count),
     )  # fmt: skip

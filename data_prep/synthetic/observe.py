@@ -179,7 +179,7 @@ def _smooth_noise(rng: np.random.Generator, count: int, channels: int, steps: in
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / 4.0) ** 2)
     kernel /= np.sqrt((kernel**2).sum())
     white = rng.standard_normal((count, channels, steps + 2 * reach))
-    # A plain sum rather than a matrix product, whose rounding differs from one linear algebra library to the next.
+    # A plain sum: the rounding of a matrix product differs between linear algebra libraries.
     out = np.zeros((count, channels, steps))
     for shift, weight in enumerate(kernel):
         out += weight * white[..., shift : shift + steps]

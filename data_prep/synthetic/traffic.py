@@ -109,9 +109,7 @@ class Simulation:
         fleet = self.fleet
         origin, low, high, merging = np.take(self.view, lane, axis=2)
         distance = origin + along - self.at[:, None]
-        near = (
-            (along >= paths.low[pick]) & (along <= paths.high[pick]) & (distance > 0.0) & (distance < 120.0)
-        )
+        near = (along >= low) & (along <= high) & (distance > 0.0) & (distance < 120.0)
         near &= self.notself[:, who]
         soft = (merging > 0.0) | self.passing[:, who]
         if self.fleet.edge.any():

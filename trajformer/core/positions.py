@@ -30,7 +30,13 @@ def sinusoid(position: Tensor, width: int, temperature: float = 10_000.0) -> Ten
 
 
 def sinusoid_2d(position: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
-    """Encoding of [..., 2] positions (row, column): each coordinate's sinusoid on half of the D channels (DETR)."""
+    """Encoding of [..., 2] positions (row, column): each coordinate's sinusoid on half of the D channels (DETR).
+
+    Raises:
+        ValueError: four does not divide width.
+    """
+    if width % 4:
+        raise ValueError(f"width {width} is no multiple of four")
     return sinusoid(position, width // 2, temperature).flatten(-2)
 
 

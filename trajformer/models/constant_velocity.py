@@ -56,7 +56,7 @@ class ConstantVelocity(nn.Module):
 
 
 def _mean_velocity(batch: SceneBatch, steps: int) -> tuple[Tensor, Tensor]:
-    """Last observed positions and mean velocities [B, S, 2], over the last `steps` steps that were observed."""
+    """Positions at the last step of the history and mean velocities [B, S, 2], over the last `steps` observed steps."""
     targets = slice(0, batch.num_targets)
     valid, position = batch.valid[:, targets], batch.position[:, targets]
     index = torch.arange(batch.num_history, device=valid.device)
@@ -66,7 +66,9 @@ def _mean_velocity(batch: SceneBatch, steps: int) -> tuple[Tensor, Tensor]:
     last = last.clamp(min=0)
     end, begin = _at(position, last), _at(position, first)
     span = ((last - first) * batch.period_s)[..., None]
-    return end, torch.where(span > 0, (end - begin) / span.clamp(min=1e-6), torch.zeros_like(end))
+    velocity = torch.where(span > 0, (end - begin) / span.clamp(min=1e-6), torch.zeros_like(end))
+    unseen = ((batch.num_history - 1 - last) * batch.period_s)[..., None]  # an agent lost earlier has moved on since
+    return end + velocity * unseen, velocity
 
 
 def _at(position: Tensor, step: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 K proposals per agent are queries that pass through a motion extractor (its own history), a map aggregator (lanes) and
 a social constructor (neighbours). Read as the paper has it, with these choices of ours: every agent is normalised in
 its own frame instead of one target's, so that all targets of a scene are predicted in one pass; positions of the
-history are learned and added at each attention (DETR style); proposals start from orthogonal learned queries.
+history are learned and added at each attention (DETR style); proposals start from orthogonal learned queries; offsets
+are cumulated on top of constant velocity.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, endpoint_nms
-from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, NeighbourTokenizer, mlp
+from trajformer.geometry import rotate
+from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighbourTokenizer, last_velocity, mlp
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,11 @@ class MMTransformer(nn.Module):
         return endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
 
     def _decode(self, batch: SceneBatch, x: Tensor) -> tuple[Tensor, Tensor, Frame, Tensor]:
+        """Cumulated offsets (as in the paper) from where the agent would be if it kept its velocity."""
+        targets = slice(0, batch.num_targets)
+        pose = batch.pose[:, targets]
+        velocity = rotate(last_velocity(batch)[:, targets], -pose[..., 2])
+        time = torch.arange(1, self.config.num_future + 1, device=x.device) * batch.period_s
+        base = velocity[:, :, None, None] * time[:, None]
         offset = self.trajectory(x).unflatten(-1, (self.config.num_future, 2)).float()
-        position = offset.cumsum(-2) * (LENGTH_SCALE_M * 0.1)
-        return position, self.score(x).squeeze(-1).float(), Frame.AGENT, batch.pose[:, : batch.num_targets]
+        return base + offset.cumsum(-2), self.score(x).squeeze(-1).float(), Frame.AGENT, pose

@@ -43,6 +43,11 @@ def motion_vectors(batch: SceneBatch) -> tuple[Tensor, Tensor]:
     return features * mask[..., None], mask
 
 
+def last_velocity(batch: SceneBatch) -> Tensor:
+    """Velocities [B, A, 2] at the last observed step; zero for agents that were not seen there."""
+    return batch.velocity[:, :, -1] * batch.valid[:, :, -1:]
+
+
 class MotionTokenizer(nn.Module):
     """Motion tokens: the displacement vectors of `steps` consecutive steps each, plus what kind of agent it is.
 
@@ -150,7 +155,7 @@ class NeighbourTokenizer(nn.Module):
         own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
         index, mask = nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, self.radius_m, self.count)
         relative = relative_pose(_take(batch.pose, index), pose[:, :, None])
-        velocity = rotate(_take(batch.velocity[:, :, -1], index), -pose[:, :, None, 2])
+        velocity = rotate(_take(last_velocity(batch), index), -pose[:, :, None, 2])
         xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
         gap = xy.norm(dim=-1, keepdim=True)
         place = torch.cat([xy, gap, angle.cos(), angle.sin(), velocity / LENGTH_SCALE_M], -1)

@@ -1,0 +1,250 @@
+"""What every model keeps: indifferent to padding, order, frame, future and unseen steps; it learns and names errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scenes import PERIOD_S, make_scene, transform_scene
+from torch import Tensor, nn
+
+from trajformer.batch import BatchConfig, Frame, SceneBatch, collate
+from trajformer.core.blocks import BlockConfig
+from trajformer.errors import TrajformerError
+from trajformer.forecast import Forecast
+from trajformer.geometry import rotate
+from trajformer.losses.set_loss import SetLossConfig, set_loss
+from trajformer.metrics.displacement import displacement
+from trajformer.models import ModelConfig, build_model
+from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
+from trajformer.models.mmtransformer import MMTransformerConfig
+from trajformer.scene import Scene
+
+FUTURE = 12
+BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
+PLAIN = MMTransformerConfig(num_future=FUTURE, block=BLOCK, map_width=16)
+LEARNED = {
+    "mmtransformer": PLAIN,
+    "mmtransformer-neighbour-map": replace(PLAIN, neighbour_map=True),
+    "mmtransformer-3-steps": replace(PLAIN, steps_per_token=3),
+    "mmtransformer-9-proposals": replace(PLAIN, proposals=9, neighbour_map=True),
+}
+CONFIGS = {"constant-velocity": ModelConfig(constant_velocity=ConstantVelocityConfig(modes=6))}
+CONFIGS |= {name: ModelConfig(mmtransformer=config) for name, config in LEARNED.items()}
+AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
+POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS.keys())
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(request.param).eval()
+
+
+def hide(scene: Scene, agent: int, steps: slice) -> Scene:
+    """The scene without some steps of one agent."""
+    arrays = {name: getattr(scene, name).copy() for name in ("position", "heading", "velocity", "valid")}
+    for value in arrays.values():
+        value[agent, steps] = 0
+    return replace(scene, **arrays).validate()
+
+
+def varied() -> list[Scene]:
+    """Three scenes of different sizes; a scored agent and a context agent are lost early, one is seen once."""
+    late = hide(hide(make_scene(12), 1, slice(7, 10)), 4, slice(8, 10))
+    return [hide(late, 5, slice(0, 9)), make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)]
+
+
+def rows(batch: SceneBatch, forecast: Forecast, scene: int = 0) -> tuple[Tensor, Tensor]:
+    """Positions in the batch frame and logits of one scene's real targets."""
+    real = batch.target_mask[scene]
+    return forecast.in_batch_frame()[scene, real], forecast.logit[scene, real]
+
+
+def assert_same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], tolerance: float = 1e-5) -> None:
+    assert left[0].numel() > 0
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def test_shape_and_type_of_the_forecast(model: nn.Module) -> None:
+    batch = collate(varied())
+    forecast = model(batch)
+    assert forecast.position.shape == (3, 5, 6, FUTURE, 2) and forecast.logit.shape == (3, 5, 6)
+    assert forecast.position.dtype == forecast.logit.dtype == torch.float32
+    assert forecast.position.isfinite().all() and forecast.logit.isfinite().all()
+
+
+def test_batch_mates_change_nothing(model: nn.Module) -> None:
+    scenes = varied()
+    together = collate(scenes)
+    forecast = model(together)
+    for number, scene in enumerate(scenes):
+        alone = collate([scene])
+        assert_same(rows(together, forecast, number), rows(alone, model(alone)))
+
+
+def test_padding_full_of_garbage_changes_nothing(model: nn.Module) -> None:
+    batch, extra, generator = collate(varied()[:1]), 7, torch.Generator().manual_seed(1)
+
+    def widened(value: Tensor) -> Tensor:
+        new = torch.rand((1, extra, *value.shape[2:]), generator=generator) * 4  # kinds exist up to 4
+        new = torch.zeros_like(new) if value.dtype == torch.bool else new
+        return torch.cat([value, new.to(value.dtype)], 1)
+
+    padded = replace(batch, **{name: widened(getattr(batch, name)) for name in (*AGENT_FIELDS, *POLYLINE_FIELDS)})
+    assert padded.position.shape[1] == batch.position.shape[1] + extra
+    assert_same(rows(batch, model(batch)), rows(padded, model(padded)))
+
+
+def test_order_of_agents_and_polylines_changes_nothing(model: nn.Module) -> None:
+    batch = collate(varied()[2:])
+    size, targets, generator = batch.agent_mask.shape[1], batch.num_targets, torch.Generator().manual_seed(2)
+    first = torch.randperm(targets, generator=generator)
+    agents = torch.cat([first, targets + torch.randperm(size - targets, generator=generator)])
+    lines = torch.randperm(batch.polyline.shape[1], generator=generator)
+    order = dict.fromkeys(AGENT_FIELDS, agents) | dict.fromkeys(("target_mask", "target", "target_valid"), first)
+    order |= dict.fromkeys(POLYLINE_FIELDS, lines)
+    mixed = replace(batch, **{name: getattr(batch, name)[:, index] for name, index in order.items()})
+    position, logit = rows(batch, model(batch))
+    assert_same((position[first], logit[first]), rows(mixed, model(mixed)))
+
+
+@pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
+def test_moving_the_world_moves_the_forecast_along(model: nn.Module, frame: Frame) -> None:
+    angle, shift, scenes, config = 2.1, (37.0, -110.0), varied(), BatchConfig(frame=frame)
+    moved = [transform_scene(scene, angle, shift) for scene in scenes]
+    before, after = collate(scenes, config), collate(moved, config)
+    first, second = model(before), model(after)
+    origin = scenes[0].origin
+    expected = rotate(first.in_city_frame(before) - origin, np.array(angle)) + np.array(shift) + origin
+    assert np.abs(second.in_city_frame(after) - expected)[before.target_mask.numpy()].max() < 1e-3
+    torch.testing.assert_close(second.logit[before.target_mask], first.logit[before.target_mask], atol=1e-3, rtol=0)
+
+
+def test_the_future_is_not_seen(model: nn.Module) -> None:
+    scene = make_scene(12)
+    position = scene.position.copy()
+    position[:, scene.num_history :] += np.float32(5.0) * scene.valid[:, scene.num_history :, None]
+    known = collate([scene])
+    for other in (replace(scene, position=position).validate(), make_scene(12, with_future=False)):
+        batch = collate([other])
+        assert not torch.equal(batch.target, known.target)
+        for a, b in zip(rows(known, model(known)), rows(batch, model(batch)), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_unseen_steps_are_not_read(model: nn.Module) -> None:
+    batch = collate(varied())
+    assert not batch.valid[0, 1, -1] and not batch.valid[batch.agent_mask][:, -1].all()
+    generator = torch.Generator().manual_seed(3)
+    garbage = {}
+    for name in ("position", "heading", "velocity"):
+        value = getattr(batch, name)
+        unseen = ~batch.valid.reshape(*batch.valid.shape, *[1] * (value.ndim - 3))
+        garbage[name] = torch.where(unseen, 30 * torch.randn(value.shape, generator=generator), value)
+    spoiled = replace(batch, **garbage)
+    first, second = model(batch), model(spoiled)
+    for number in range(batch.num_scenes):
+        assert_same(rows(batch, first, number), rows(spoiled, second, number))
+
+
+def test_all_agents_as_targets(model: nn.Module) -> None:
+    scenes = varied()
+    batch = collate(scenes, BatchConfig(targets="all"))
+    assert batch.target_mask.sum(1).tolist() == [int(scene.valid[:, 9].sum()) for scene in scenes]
+    forecast = model(batch)
+    assert forecast.position.shape[1] == batch.num_targets and forecast.position.isfinite().all()
+
+
+@pytest.mark.parametrize("case", ["no map", "single agent", "one observed step", "no target"])
+def test_poor_scenes_give_finite_forecasts(model: nn.Module, case: str) -> None:
+    scene = {
+        "no map": make_scene(with_map=False),
+        "single agent": make_scene(1, num_scored=0),
+        "one observed step": hide(make_scene(1, num_scored=0, with_map=False), 0, slice(0, 9)),
+        "no target": replace(make_scene(), agent_role=np.zeros(12, np.uint8)),
+    }[case]
+    batch = collate([scene])
+    forecast = model.train()(batch)
+    assert forecast.position.shape[:3] == (1, batch.num_targets, forecast.num_modes)
+    assert forecast.position.isfinite().all() and forecast.logit.isfinite().all()
+    loss = set_loss(forecast, batch.target, batch.target_valid, SetLossConfig())["loss"]
+    assert loss.isfinite()
+    if loss.requires_grad:
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_bf16_is_close(model: nn.Module) -> None:
+    batch = collate(varied())
+    model.train()  # no suppression: which modes survive may differ
+    exact = model(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model(batch)
+    assert rough.position.dtype == rough.logit.dtype == torch.float32
+    assert (rough.position - exact.position)[batch.target_mask].abs().max() < 0.05
+    assert (rough.logit - exact.logit)[batch.target_mask].abs().max() < 0.05
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_every_parameter_learns(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model(CONFIGS[name])
+    batch = collate(varied())
+    forecast = model(batch)
+    assert len(forecast.auxiliary) == LEARNED[name].social_layers[1] - 1
+    set_loss(forecast, batch.target, batch.target_valid, SetLossConfig())["loss"].backward()
+    # A softmax does not change when all its scores shift: these two kinds of bias have no gradient in mathematics.
+    free = [f"score.{len(model.score) - 1}.bias", *(n for n, _ in model.named_parameters() if n.endswith(".key.bias"))]
+    still = [n for n, p in model.named_parameters() if n not in free and (p.grad is None or p.grad.abs().max() < 1e-8)]
+    assert still == []
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_four_scenes_are_learned_by_heart() -> None:
+    torch.manual_seed(0)
+    batch = collate([make_scene(8, seed=seed) for seed in range(4)])
+    model = build_model(CONFIGS["mmtransformer"])
+    optimizer, steps = torch.optim.AdamW(model.parameters(), lr=4e-3), 120
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        set_loss(model(batch), batch.target, batch.target_valid, SetLossConfig())["loss"].backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    values, counts = displacement(model.eval()(batch), batch.target, batch.target_valid, 6)
+    assert counts.all()
+    assert values["minFDE"].mean() < 0.2
+
+
+def test_wrong_lengths_are_named() -> None:
+    model = build_model(ModelConfig(mmtransformer=replace(PLAIN, max_history=10)))
+    with pytest.raises(TrajformerError, match="13 future steps, the model predicts 12"):
+        model(collate([make_scene(num_future=13)]))
+    with pytest.raises(TrajformerError, match="11 observed steps, the model max_history 10"):
+        model(collate([make_scene(num_history=11)]))
+
+
+def test_exactly_one_model_is_built() -> None:
+    with pytest.raises(TrajformerError, match="found none"):
+        build_model(ModelConfig())
+    with pytest.raises(TrajformerError, match=r"found \['constant_velocity', 'mmtransformer'\]"):
+        build_model(ModelConfig(constant_velocity=ConstantVelocityConfig(), mmtransformer=PLAIN))
+
+
+@pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [9]])
+def test_constant_velocity_goes_straight_on_and_stands_after_one_step(valid: list[int]) -> None:
+    scene = make_scene(1, num_scored=0, with_map=False)
+    line = np.array([1.0, 2.0]) + (np.arange(22) - 9)[:, None] * PERIOD_S * np.array([3.0, -4.0])
+    scene = replace(scene, position=line[None].astype(np.float32))
+    for step in set(range(10)) - set(valid):
+        scene = hide(scene, 0, slice(step, step + 1))
+    forecast = ConstantVelocity(ConstantVelocityConfig(modes=3))(collate([scene]))
+    expected = line[10:] if len(valid) > 1 else line[[9] * FUTURE]
+    np.testing.assert_allclose(forecast.position[0, 0, 0], expected, atol=1e-5)
+    assert forecast.logit[0, 0].argmax() == 0
+    assert len(valid) == 1 or (forecast.position[0, 0, 1:, -1] - forecast.position[0, 0, 0, -1]).norm(dim=-1).min() > 0.01

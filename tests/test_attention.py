@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trajformer.core.attention import MultiHeadAttention, attend, attention_weights
 
@@ -78,6 +79,19 @@ def test_empty_rows_are_exact_zeros_with_finite_gradients(dtype: torch.dtype, wi
         assert x.grad.isfinite().all() and x.grad[0].abs().max() > 0
     assert not q.grad[empty].any()
     assert not any(x.grad[1].any() for x in (q, k, v))
+
+
+def test_the_kernel_never_sees_an_empty_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every backend survives one, so the CPU's tolerance must not hide it."""
+    kernel, seen = F.scaled_dot_product_attention, []
+
+    def watched(*arguments: Tensor, attn_mask: Tensor, **options: float) -> Tensor:
+        seen.append(attn_mask)
+        return kernel(*arguments, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    attend(*qkv(), random_mask(3, 2, 5, 7))
+    assert len(seen) == 1 and seen[0].any(-1).all()
 
 
 def test_gradients_equal_the_reference() -> None:

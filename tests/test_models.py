@@ -20,14 +20,15 @@ from trajformer.metrics.displacement import displacement
 from trajformer.models import ModelConfig, build_model
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.mmtransformer import MMTransformerConfig
+from trajformer.models.tokens import nearest
 from trajformer.scene import Scene
 
 FUTURE = 12
 BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
-PLAIN = MMTransformerConfig(num_future=FUTURE, block=BLOCK, map_width=16)
+PLAIN = MMTransformerConfig(num_future=FUTURE, block=BLOCK, map_width=16, max_polylines=120)  # more than there are
 LEARNED = {
     "mmtransformer": PLAIN,
-    "mmtransformer-neighbour-map": replace(PLAIN, neighbour_map=True),
+    "mmtransformer-neighbour-map": replace(PLAIN, neighbour_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(PLAIN, steps_per_token=3),
     "mmtransformer-9-proposals": replace(PLAIN, proposals=9, neighbour_map=True),
 }
@@ -69,19 +70,11 @@ def assert_same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], toler
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def test_shape_and_type_of_the_forecast(model: nn.Module) -> None:
-    batch = collate(varied())
-    forecast = model(batch)
-    assert forecast.position.shape == (3, 5, 6, FUTURE, 2) and forecast.logit.shape == (3, 5, 6)
-    assert forecast.position.dtype == forecast.logit.dtype == torch.float32
-    assert forecast.position.isfinite().all() and forecast.logit.isfinite().all()
-
-
 def test_batch_mates_change_nothing(model: nn.Module) -> None:
-    scenes = varied()
-    together = collate(scenes)
+    together = collate(varied())
     forecast = model(together)
-    for number, scene in enumerate(scenes):
+    assert forecast.position.shape == (3, 5, 6, FUTURE, 2) and forecast.logit.shape == (3, 5, 6)
+    for number, scene in enumerate(varied()):
         alone = collate([scene])
         assert_same(rows(together, forecast, number), rows(alone, model(alone)))
 
@@ -118,8 +111,7 @@ def test_moving_the_world_moves_the_forecast_along(model: nn.Module, frame: Fram
     moved = [transform_scene(scene, angle, shift) for scene in scenes]
     before, after = collate(scenes, config), collate(moved, config)
     first, second = model(before), model(after)
-    origin = scenes[0].origin
-    expected = rotate(first.in_city_frame(before) - origin, np.array(angle)) + np.array(shift) + origin
+    expected = rotate(first.in_city_frame(before) - scenes[0].origin, np.array(angle)) + scenes[0].origin + np.array(shift)
     assert np.abs(second.in_city_frame(after) - expected)[before.target_mask.numpy()].max() < 1e-3
     torch.testing.assert_close(second.logit[before.target_mask], first.logit[before.target_mask], atol=1e-3, rtol=0)
 
@@ -136,27 +128,37 @@ def test_the_future_is_not_seen(model: nn.Module) -> None:
             assert torch.equal(a, b)
 
 
-def test_unseen_steps_are_not_read(model: nn.Module) -> None:
+def test_unseen_steps_and_lost_neighbours_are_not_read(model: nn.Module) -> None:
     batch = collate(varied())
-    assert not batch.valid[0, 1, -1] and not batch.valid[batch.agent_mask][:, -1].all()
-    generator = torch.Generator().manual_seed(3)
-    garbage = {}
-    for name in ("position", "heading", "velocity"):
+    lost = batch.agent_mask & ~batch.valid[..., -1]
+    lost[:, : batch.num_targets] = False
+    assert lost.any() and not batch.valid[0, 1, -1]
+    generator, spoiled = torch.Generator().manual_seed(3), batch
+    for name, unseen in {"position": ~batch.valid, "heading": ~batch.valid, "velocity": ~batch.valid, "pose": lost}.items():
         value = getattr(batch, name)
-        unseen = ~batch.valid.reshape(*batch.valid.shape, *[1] * (value.ndim - 3))
-        garbage[name] = torch.where(unseen, 30 * torch.randn(value.shape, generator=generator), value)
-    spoiled = replace(batch, **garbage)
+        unseen = unseen.reshape(*unseen.shape, *[1] * (value.ndim - unseen.ndim))
+        garbage = torch.where(unseen, 10 * torch.randn(value.shape, generator=generator), value)
+        spoiled = replace(spoiled, **{name: garbage})
     first, second = model(batch), model(spoiled)
     for number in range(batch.num_scenes):
         assert_same(rows(batch, first, number), rows(spoiled, second, number))
+
+
+def test_an_unseen_beginning_is_as_good_as_none(model: nn.Module) -> None:
+    batch, names = collate(varied()), ("position", "heading", "velocity", "valid")
+    short = replace(batch, **{name: getattr(batch, name)[:, :, 4:] for name in names})
+    empty = {name: torch.zeros_like(getattr(batch, name)[:, :, :4]) for name in names}
+    late = replace(batch, **{name: torch.cat([empty[name], getattr(short, name)], 2) for name in names})
+    first, second = model(short), model(late)
+    for number in range(3):
+        assert_same(rows(batch, first, number), rows(batch, second, number))
 
 
 def test_all_agents_as_targets(model: nn.Module) -> None:
     scenes = varied()
     batch = collate(scenes, BatchConfig(targets="all"))
     assert batch.target_mask.sum(1).tolist() == [int(scene.valid[:, 9].sum()) for scene in scenes]
-    forecast = model(batch)
-    assert forecast.position.shape[1] == batch.num_targets and forecast.position.isfinite().all()
+    assert model(batch).position.isfinite().all() and model(batch).position.shape[1] == batch.num_targets
 
 
 @pytest.mark.parametrize("case", ["no map", "single agent", "one observed step", "no target"])
@@ -180,60 +182,58 @@ def test_poor_scenes_give_finite_forecasts(model: nn.Module, case: str) -> None:
 
 def test_bf16_is_close(model: nn.Module) -> None:
     batch = collate(varied())
-    model.train()  # no suppression: which modes survive may differ
-    exact = model(batch)
+    exact = model.train()(batch)  # no suppression: which modes survive may differ
     with torch.autocast("cpu", torch.bfloat16):
         rough = model(batch)
-    assert rough.position.dtype == rough.logit.dtype == torch.float32
-    assert (rough.position - exact.position)[batch.target_mask].abs().max() < 0.05
-    assert (rough.logit - exact.logit)[batch.target_mask].abs().max() < 0.05
+    for a, b in ((rough.position, exact.position), (rough.logit, exact.logit)):
+        assert a.dtype == torch.float32 and (a - b)[batch.target_mask].abs().max() < 0.05
 
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_every_parameter_learns(name: str) -> None:
     torch.manual_seed(0)
-    model = build_model(CONFIGS[name])
-    batch = collate(varied())
+    model, batch = build_model(CONFIGS[name]), collate(varied())
     forecast = model(batch)
     assert len(forecast.auxiliary) == LEARNED[name].social_layers[1] - 1
     set_loss(forecast, batch.target, batch.target_valid, SetLossConfig())["loss"].backward()
     # A softmax does not change when all its scores shift: these two kinds of bias have no gradient in mathematics.
     free = [f"score.{len(model.score) - 1}.bias", *(n for n, _ in model.named_parameters() if n.endswith(".key.bias"))]
     still = [n for n, p in model.named_parameters() if n not in free and (p.grad is None or p.grad.abs().max() < 1e-8)]
-    assert still == []
-    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert still == [] and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_four_scenes_are_learned_by_heart() -> None:
     torch.manual_seed(0)
-    batch = collate([make_scene(8, seed=seed) for seed in range(4)])
-    model = build_model(CONFIGS["mmtransformer"])
-    optimizer, steps = torch.optim.AdamW(model.parameters(), lr=4e-3), 120
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
-    for _ in range(steps):
+    model, batch = build_model(CONFIGS["mmtransformer"]), collate([make_scene(8, seed=seed) for seed in range(4)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=120)
+    for _ in range(120):
         optimizer.zero_grad()
         set_loss(model(batch), batch.target, batch.target_valid, SetLossConfig())["loss"].backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     values, counts = displacement(model.eval()(batch), batch.target, batch.target_valid, 6)
-    assert counts.all()
-    assert values["minFDE"].mean() < 0.2
+    assert counts.all() and values["minFDE"].mean() < 0.2
 
 
-def test_wrong_lengths_are_named() -> None:
+def test_mistakes_are_named() -> None:
     model = build_model(ModelConfig(mmtransformer=replace(PLAIN, max_history=10)))
     with pytest.raises(TrajformerError, match="13 future steps, the model predicts 12"):
         model(collate([make_scene(num_future=13)]))
     with pytest.raises(TrajformerError, match="11 observed steps, the model max_history 10"):
         model(collate([make_scene(num_history=11)]))
-
-
-def test_exactly_one_model_is_built() -> None:
     with pytest.raises(TrajformerError, match="found none"):
         build_model(ModelConfig())
     with pytest.raises(TrajformerError, match=r"found \['constant_velocity', 'mmtransformer'\]"):
         build_model(ModelConfig(constant_velocity=ConstantVelocityConfig(), mmtransformer=PLAIN))
+
+
+def test_nearest_by_hand() -> None:
+    distance, exists = torch.tensor([4.0, 1.0, 9.0, 2.0, 3.0]), torch.tensor([True, True, True, False, True])
+    for radius, count, indices in ((5.0, 3, [1, 4, 0]), (3.0, 5, [1, 4]), (0.5, 2, []), (99.0, 9, [1, 4, 0, 2])):
+        index, real = nearest(distance, exists, radius, count)
+        assert index[real].tolist() == indices and len(index) == min(count, 5)
 
 
 @pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [9]])
@@ -241,7 +241,7 @@ def test_constant_velocity_goes_straight_on_and_stands_after_one_step(valid: lis
     scene = make_scene(1, num_scored=0, with_map=False)
     line = np.array([1.0, 2.0]) + (np.arange(22) - 9)[:, None] * PERIOD_S * np.array([3.0, -4.0])
     scene = replace(scene, position=line[None].astype(np.float32))
-    for step in set(range(10)) - set(valid):
+    for step in {*range(10)} - {*valid}:
         scene = hide(scene, 0, slice(step, step + 1))
     forecast = ConstantVelocity(ConstantVelocityConfig(modes=3))(collate([scene]))
     expected = line[10:] if len(valid) > 1 else line[[9] * FUTURE]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 from trajformer import commands
 from trajformer.batch import BatchConfig
 from trajformer.core.blocks import BlockConfig
+from trajformer.errors import TrajformerError
+from trajformer.manifest import write_atomically
 from trajformer.models import MMTransformerConfig, ModelConfig
 from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 
@@ -30,6 +34,18 @@ def demo_recipe(store: Path, epochs: int, seed: int) -> TrainConfig:
     )
 
 
+def _remember(out: Path, arguments: dict[str, int]) -> None:
+    """Write down what the demo was asked for: half of it with other arguments would be no demo.
+
+    Raises:
+        TrajformerError: the folder holds a demo with other arguments.
+    """
+    path, text = out / "arguments.json", json.dumps(arguments) + "\n"
+    if path.is_file() and path.read_text() != text:
+        raise TrajformerError(f"{path}: this demo was begun with {path.read_text().strip()}; give another --out")
+    write_atomically(path, text)
+
+
 def _headline(text: str) -> None:
     print(f"\n== {text}", flush=True)
 
@@ -44,6 +60,7 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
 
     began = time.monotonic()
     raw, store, run = out / "raw", out / "store", out / "run"
+    _remember(out, {"scenes": scenes, "epochs": epochs, "seed": seed})
     _headline(f"simulating {scenes} traffic scenes in the Argoverse 2 raw layout: {raw}")
     commands.synthesize(raw, scenes, seed, workers=2)
     _headline(f"preparing them: {store}")
@@ -51,12 +68,12 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
     _headline(f"training an mmTransformer: {run}")
     checkpoint = train(demo_recipe(store, epochs, seed), run, resume=True)
     _headline("scoring held-out scenes, constant velocity first")
-    options = {"json_file": None, "csv_file": None, "accelerator": "auto", "batch_size": 32}
+    options: dict[str, Any] = {"json_file": None, "csv_file": None, "accelerator": "auto", "batch_size": 32}
     floor = commands.evaluate(None, store, VAL, **options)
     learned = commands.evaluate(checkpoint, store, VAL, **options)
     _headline("predicting and drawing")
     forecasts = out / "forecasts.parquet"
-    choice = {"targets": "scored", "accelerator": "auto", "batch_size": 32}
+    choice: dict[str, Any] = {"targets": "scored", "accelerator": "auto", "batch_size": 32}
     commands.predict(checkpoint, store, VAL, forecasts, **choice)
     commands.plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
     _headline(f"done in {time.monotonic() - began:.0f} s; held-out scenes, metres")

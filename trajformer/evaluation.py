@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _rows(batch: SceneBatch, forecast: Forecast) -> list[dict[str, object]]:
-    columns = {}
+    columns: dict[str, torch.Tensor] = {}
     for k in KS:
         values, counts = displacement(forecast, batch.target, batch.target_valid, k)
         columns |= {f"{name}_{k}": value.cpu() for name, value in values.items()}

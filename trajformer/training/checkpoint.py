@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from trajformer.training.config import TrainConfig, from_plain, to_plain
 
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
+_MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, *_MISFIT)
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
@@ -38,8 +41,8 @@ def load_checkpoint(path: Path | str) -> tuple[nn.Module, TrainConfig]:
         model = build_model(config.model)
         weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
         model.load_state_dict(weights)
-    except (TrajformerError, RuntimeError, KeyError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except _MISFIT as error:
+        reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{path}: recipe and weights do not fit this software: {reason}") from error
     return model.eval(), config
 
@@ -48,8 +51,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
-        raw = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError, KeyError) as error:
+        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
+            raw = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: not a trajformer checkpoint")
@@ -64,5 +68,5 @@ def check_resume(path: Path, config: TrainConfig) -> Path:
     """
     _, before = load_checkpoint(path)
     if before.model != config.model:
-        raise CheckpointError(f"{path}: was trained with another model config; resume with the config beside it")
+        raise CheckpointError(f"{path}: was trained with another model config; resume with the config.yaml beside it")
     return path

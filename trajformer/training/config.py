@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -17,14 +17,18 @@ from trajformer.models import ModelConfig
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Attributes:
-    train, val: stores made by `trajformer preprocess` (often the same folder).
-    train_split, val_split: the splits used of them.
-    batch_size: scenes a step and device.
-    workers: loader processes; 0 loads in the training process.
-    cache: keep samples (about 10 kB each) in memory after their first use.
-    limit_train: use only the first so many scenes.
-    batch: how scenes become tensors.
+    """Where scenes come from and how they become batches.
+
+    Attributes:
+        train: store made by `trajformer preprocess`.
+        val: store to validate on, often the same folder.
+        train_split: split of `train` that is used.
+        val_split: split of `val` that is used.
+        batch_size: scenes a step and device.
+        workers: loader processes; 0 loads in the training process.
+        cache: keep samples (about 10 kB each) in memory after their first use.
+        limit_train: use only the first so many scenes.
+        batch: how scenes become tensors.
     """
 
     train: str = ""
@@ -43,7 +47,8 @@ class OptimConfig:
     """AdamW with linear warm-up, then a cosine to zero over the whole training.
 
     Attributes:
-        learning_rate, weight_decay: of AdamW; biases, norms and embeddings are not decayed.
+        learning_rate: of AdamW, after the warm-up.
+        weight_decay: of AdamW; biases, norms and embeddings are not decayed.
         betas: of AdamW.
         warmup: share of the steps spent warming up.
         clip: largest norm of the gradient, 0 for no clipping.
@@ -60,15 +65,18 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """Attributes:
-    epochs: passes over the training data.
-    accelerator, devices: as Lightning names them.
-    precision: "32-true", "bf16-mixed" or "16-mixed".
-    threads: CPU threads of torch, all cores by default.
-    early_stopping: stop after so many validations without a better minFDE; 0 is off.
-    validate_every: epochs between validations.
-    log_every: steps between logged losses.
-    compile: run the model through torch.compile.
+    """How long and on what to train.
+
+    Attributes:
+        epochs: passes over the training data.
+        accelerator: auto takes a GPU where there is one.
+        devices: how many of them.
+        precision: of the forward and backward pass.
+        threads: CPU threads of torch, all cores by default.
+        early_stopping: stop after so many validations without a better minFDE; 0 is off.
+        validate_every: epochs between validations (the last epoch is always validated).
+        log_every: steps between logged losses.
+        compile: run the model through torch.compile.
     """
 
     epochs: int = 50
@@ -84,7 +92,17 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole recipe."""
+    """A whole recipe.
+
+    Attributes:
+        model: which model, with its sizes.
+        data: stores, batches and loading.
+        loss: weights of the set loss.
+        augment: what is varied in training.
+        optim: optimiser and schedule.
+        trainer: length, device and precision.
+        seed: of weights, order and augmentation; the same seed gives the same run.
+    """
 
     model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
@@ -98,13 +116,16 @@ class TrainConfig:
 def to_plain(value: Any) -> Any:
     """A config as nested dicts, lists, numbers and strings, as YAML and a safe checkpoint can hold it."""
     if is_dataclass(value) and not isinstance(value, type):
-        return to_plain(asdict(value))
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, Enum):
-        return value.value
+        return value.name  # as the command line takes it
+    for kind in (int, float, str):  # not their subclasses, which a safe checkpoint refuses
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return kind(value)
     return str(value) if isinstance(value, Path) else value
 
 
@@ -118,25 +139,35 @@ def from_plain(kind: Any, value: Any, where: str = "config") -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
             raise TrajformerError(f"{where}: expected fields of {kind.__name__}, found {value!r}")
         hints = get_type_hints(kind)
         unknown = set(value) - {f.name for f in fields(kind)}
         if unknown:
             raise TrajformerError(f"{where}: unknown field '{sorted(unknown)[0]}' (known: {', '.join(hints)})")
+        if missing := [f.name for f in fields(kind) if f.name not in value and _is_required(f)]:
+            raise TrajformerError(f"{where}: no field '{missing[0]}'")
         return kind(**{name: from_plain(hints[name], item, f"{where}.{name}") for name, item in value.items()})
     return _leaf(kind, value, where)
 
 
+def _is_required(item: Field) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
 def _leaf(kind: Any, value: Any, where: str) -> Any:
-    origin = get_origin(kind)
+    origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(value)
+        inner = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(inner) == len(value):
+            return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(zip(inner, value, strict=True)))
     if origin is Literal and value in get_args(kind):
         return value
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
+        for member in kind:
+            if value in (member.name, member.value):
+                return member
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     if isinstance(kind, type) and (number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))):
         return kind(value)

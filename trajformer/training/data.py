@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import lightning as L
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from trajformer.batch import BatchConfig, Sample, SceneBatch, sample, stack
 from trajformer.errors import TrajformerError
@@ -35,22 +37,35 @@ class SceneDataset(Dataset[Sample]):
 class SceneData(L.LightningDataModule):
     """Training and validation loaders of a recipe; opening the stores fails early and clearly."""
 
-    def __init__(self, config: DataConfig) -> None:
+    def __init__(self, config: DataConfig, seed: int = 0) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.seed = config, seed
         for name in ("train", "val"):
             if not getattr(config, name):
                 raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
-        self.train = SceneDataset(SceneStore(config.train, config.train_split), config.batch, config.limit_train, cache=config.cache)
-        self.val = SceneDataset(SceneStore(config.val, config.val_split), config.batch, cache=config.cache)
+        train, val = SceneStore(config.train, config.train_split), SceneStore(config.val, config.val_split)
+        self.train = SceneDataset(train, config.batch, config.limit_train, cache=config.cache)
+        self.val = SceneDataset(val, config.batch, cache=config.cache)
+        for name, data in (("train", self.train), ("val", self.val)):
+            if not len(data) or data.store[0].num_steps == data.store[0].num_history:
+                known = "scenes" if not len(data) else "known future"
+                raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {known} to learn from")
 
     def _loader(self, data: SceneDataset, shuffle: bool) -> DataLoader[SceneBatch]:
         many = self.config.workers > 0
+        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        # The order of an epoch depends on seed and epoch only, so that it resumes; no scene is validated twice.
+        sampler: Iterable[Any] = range(rank, len(data), world)
+        if shuffle:
+            sampler = order = DistributedSampler[Sample](data, world, rank, shuffle=True, seed=self.seed)
+            if self.trainer:  # where a resumed run goes on
+                progress: Any = self.trainer.fit_loop.epoch_progress.current
+                order.set_epoch(progress.processed)
         return DataLoader(
             data,  # type: ignore[arg-type]  # the collate function decides what a batch is
             batch_size=self.config.batch_size,
-            shuffle=shuffle,
-            drop_last=shuffle and len(data) > self.config.batch_size,
+            sampler=sampler,
+            drop_last=shuffle and len(data) // world > self.config.batch_size,
             num_workers=self.config.workers,
             persistent_workers=many,
             multiprocessing_context="spawn" if many else None,

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from trajformer.augment import augment
@@ -38,10 +39,16 @@ class ForecastingModule(L.LightningModule):
         """Batches move as a whole."""
         return batch.to(device, non_blocking=True)
 
+    def on_train_epoch_start(self) -> None:
+        """The last epoch is always validated."""
+        if self.current_epoch + 1 == self.trainer.max_epochs:
+            self.trainer.check_val_every_n_epoch = 1
+
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
-        """Loss of one augmented batch; the augmentation depends on seed, step and process only, so it resumes exactly."""
+        """Loss of one augmented batch; all chance in it depends on seed, step and process only, so it resumes exactly."""
         seed = (self.config.seed * 1_000_003 + self.global_step) * 4096 + self.global_rank
         batch = augment(batch, self.config.augment, torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)  # of dropout
         terms = set_loss(self(batch), batch.target, batch.target_valid, self.config.loss)
         self.log_dict({f"train/{name}": value for name, value in terms.items()}, batch_size=batch.num_scenes)
         self.log("loss", terms["loss"].detach(), prog_bar=True, logger=False, batch_size=batch.num_scenes)
@@ -58,9 +65,10 @@ class ForecastingModule(L.LightningModule):
         for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
             self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"), rank_zero_only=True)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a schedule that is stepped after every batch."""
-        optimizer, schedule = build_optimizer(self.model, self.config.optim, int(self.trainer.estimated_stepping_batches))
+        steps, fused = int(self.trainer.estimated_stepping_batches), self.config.trainer.precision == "32-true"
+        optimizer, schedule = build_optimizer(self.model, self.config.optim, steps, fused=fused)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,21 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback, EarlyStopping, EMAWeightAveraging, LearningRateMonitor
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    EMAWeightAveraging,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    TQDMProgressBar,
+)
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from trajformer.errors import TrajformerError
 from trajformer.manifest import write_atomically
+from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import check_resume
 from trajformer.training.config import TrainConfig, to_plain
 from trajformer.training.data import SceneData
@@ -25,23 +36,67 @@ MONITOR = "val/minFDE_6"
 
 
 def _callbacks(config: TrainConfig, out: Path, progress: bool) -> list[Callback]:
-    best = ModelCheckpoint(
-        out, filename="best", monitor=MONITOR, mode="min", save_last=True, enable_version_counter=False
-    )
-    callbacks: list[Callback] = [best, LearningRateMonitor("step")]
+    best = ModelCheckpoint(out, filename="best", monitor=MONITOR, mode="min", enable_version_counter=False)
+    # A callback of its own: with `save_last` the last checkpoint is written only when the best one is.
+    last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
+    callbacks: list[Callback] = [best, last, LearningRateMonitor("step")]
     if config.optim.average:
         callbacks.append(EMAWeightAveraging(decay=config.optim.average))
     if config.trainer.early_stopping:
         callbacks.append(EarlyStopping(MONITOR, patience=config.trainer.early_stopping, mode="min"))
-    return [*callbacks, TQDMProgressBar(refresh_rate=5)] if progress else callbacks
+    if progress:
+        callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines())
+    return callbacks
+
+
+class Bar(TQDMProgressBar):
+    """Lightning's bars without the logger's version."""
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        """What is shown beside the bar."""
+        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
+
+
+class Lines(Callback):
+    """Where standard error is no terminal: a line for each validation instead of bars."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Print epoch, time and the main figures."""
+        wanted = ("loss", "val/minADE_6", MONITOR, "val/MR_6", "val/minFDE_1")
+        found = {name: float(trainer.callback_metrics[name]) for name in wanted if name in trainer.callback_metrics}
+        figures = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
+        seconds = time.monotonic() - self.began
+        print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}", file=sys.stderr, flush=True)
+
+
+def _csv_logger(out: Path) -> CSVLogger:
+    """A logger that goes on with the file that is there (Lightning's deletes it)."""
+    path = out / "csv" / "metrics.csv"
+    before = path.read_text() if path.is_file() else ""
+    logger = CSVLogger(out, name="", version="csv")
+    writer = logger.experiment
+    if before and getattr(rank_zero_only, "rank", 0) == 0:
+        write_atomically(path, before)
+        writer.metrics_keys = before.splitlines()[0].split(",")
+    return logger
 
 
 def _quiet() -> None:
     """Silence Lightning's advice that does not concern a user of this program."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*Checkpoint directory.*exists.*", ".*LeafSpec.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*Checkpoint directory.*exists.*",
+        ".*LeafSpec.*",
+        ".*Experiment logs directory.*",
+        ".*overridden `transfer_batch_to_device`.*",
+        ".*number of training batches.*smaller than the logging interval.*",
+    ):
         warnings.filterwarnings("ignore", message)
-    warnings.filterwarnings("ignore", ".*number of training batches.*smaller than the logging interval.*")
 
 
 def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
@@ -49,20 +104,23 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: boo
 
     Args:
         config: the recipe.
-        out: gets `best.ckpt` (smallest val minFDE_6), `last.ckpt`, `config.yaml`, `metrics.csv` and TensorBoard logs.
+        out: gets `best.ckpt` (smallest val minFDE_6), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
         resume: go on from `out/last.ckpt` (from the start where there is none yet).
-        progress: show progress bars.
+        progress: show progress bars, or a line a validation where standard error is no terminal.
 
     Returns:
         The path of the best checkpoint.
 
     Raises:
-        TrajformerError: the stores or the folder cannot be used, or `out` holds another run and `resume` is off.
+        TrajformerError: the recipe, the stores or the folder cannot be used, or `out` holds another run and `resume`
+            is off.
+        KeyboardInterrupt: Ctrl-C; the last whole epoch is in `last.ckpt`.
     """
+    check_recipe(config)
     last = out / "last.ckpt"
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
-    data, resolved = SceneData(config.data), yaml.safe_dump(to_plain(config), sort_keys=False)
+    data, resolved = SceneData(config.data, config.seed), yaml.safe_dump(to_plain(config), sort_keys=False)
     start = check_resume(last, config) if resume and last.exists() else None
     try:
         write_atomically(out / "config.yaml", resolved)
@@ -73,28 +131,65 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: boo
         torch.set_num_threads(config.trainer.threads)
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
-    trainer = L.Trainer(
-        default_root_dir=out,
-        max_epochs=config.trainer.epochs,
-        accelerator=config.trainer.accelerator,
-        devices=config.trainer.devices,
-        precision=config.trainer.precision,
-        gradient_clip_val=config.optim.clip or None,
-        check_val_every_n_epoch=config.trainer.validate_every,
-        log_every_n_steps=config.trainer.log_every,
-        num_sanity_val_steps=0,
-        callbacks=_callbacks(config, out, progress),
-        logger=[TensorBoardLogger(out, name="", version="tensorboard"), CSVLogger(out, name="", version="csv")],
-        enable_progress_bar=progress,
-        enable_model_summary=False,
-    )
-    fit(trainer, ForecastingModule(config), data, start)
+    module = build_module(config)
+    trainer = build_trainer(config, out, progress)
+    fit(trainer, module, data, start)
     return out / "best.ckpt"
 
 
+def build_module(config: TrainConfig) -> ForecastingModule:
+    """The module of a recipe.
+
+    Raises:
+        TrajformerError: sizes of the model do not go together, or it has no parameters.
+    """
+    try:
+        module = ForecastingModule(config)
+    except ValueError as error:
+        raise TrajformerError(f"model: {error}") from error
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise TrajformerError("model: has nothing to learn; score it with `trajformer evaluate --model`")
+    return module
+
+
+def build_trainer(config: TrainConfig, out: Path, progress: bool) -> L.Trainer:
+    """Lightning's trainer for a recipe.
+
+    Raises:
+        TrajformerError: there is no such accelerator, or not so many devices.
+    """
+    options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
+    try:
+        return L.Trainer(**options | _trainer_options(config, out, progress))
+    except (MisconfigurationException, RuntimeError) as error:
+        raise TrajformerError(f"trainer: {options}: {error}") from error
+
+
+def _trainer_options(config: TrainConfig, out: Path, progress: bool) -> dict[str, Any]:
+    return {
+        "default_root_dir": out,
+        "max_epochs": config.trainer.epochs,
+        "precision": config.trainer.precision,
+        "gradient_clip_val": config.optim.clip or None,
+        "check_val_every_n_epoch": config.trainer.validate_every,
+        "log_every_n_steps": config.trainer.log_every,
+        "num_sanity_val_steps": 0,
+        "callbacks": _callbacks(config, out, progress),
+        "logger": [TensorBoardLogger(out, name="", version="tensorboard"), _csv_logger(out)],
+        "use_distributed_sampler": False,
+        "enable_progress_bar": progress,
+        "enable_model_summary": False,
+    }
+
+
 def fit(trainer: L.Trainer, module: ForecastingModule, data: SceneData, start: Path | None) -> None:
-    """Run the trainer; a Ctrl-C leaves the last checkpoint behind and is an error, not a success."""
-    options: dict[str, Any] = {"ckpt_path": start, "weights_only": True}
-    trainer.fit(module, datamodule=data, **options)
+    """Run the trainer; a Ctrl-C leaves the last checkpoint behind and is no success."""
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
+    except MisconfigurationException as error:  # the checkpoint is further than the recipe wants to go
+        raise TrajformerError(f"{start or 'trainer'}: {error}") from error
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        if not trainer.interrupted:
+            raise
     if trainer.interrupted:
-        raise TrajformerError("training was interrupted; go on with --resume")
+        raise KeyboardInterrupt("; go on with --resume")

@@ -1,0 +1,59 @@
+"""Is a recipe possible at all? Numbers that no training can use are refused by name, before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from trajformer.batch import Frame
+from trajformer.errors import TrajformerError
+from trajformer.training.config import TrainConfig
+
+# fmt: off
+# Fields, by the last part of their name, that must be more than 0; no other may be negative.
+_POSITIVE = {
+    "batch_size", "limit_train", "epochs", "devices", "threads", "validate_every", "log_every", "max_agents", "num_future",
+    "proposals", "modes", "max_history", "steps_per_token", "width", "heads", "feedforward", "d_k", "d_v", "max_polylines",
+    "map_width", "max_neighbours", "steps", "learning_rate", "temperature_m", "huber_m", "norm_eps", "polyline_length_m",
+    "polyline_points",
+}
+# fmt: on
+_SHARES = ("dropout", "attention_dropout", "warmup", "average", "flip", "agent_dropout", "history_mask")
+
+
+def check_recipe(config: TrainConfig) -> None:
+    """Refuse a recipe with sizes, shares or a device that cannot be.
+
+    Raises:
+        TrajformerError: names the field, its value and what it may be.
+    """
+    for path, value in _numbers(config, ""):
+        name = path.rpartition(".")[2].partition("[")[0]
+        if not math.isfinite(value) or value < 0 or (name in _POSITIVE and value == 0):
+            raise TrajformerError(f"{path}: {value}, expected {'more than 0' if name in _POSITIVE else 'at least 0'}")
+        if (name in _SHARES and value > 1) or (name == "betas" and value >= 1):
+            raise TrajformerError(f"{path}: {value}, expected {'less than' if name == 'betas' else 'at most'} 1")
+        if name.endswith("_layers") and path.endswith("[1]") and not value:
+            raise TrajformerError(f"{path}: 0 decoder layers, expected more than 0")
+    if config.data.batch.polyline_points < 2:
+        raise TrajformerError("data.batch.polyline_points: 1, expected at least 2")
+    if config.data.batch.frame is Frame.AGENT:
+        raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
+    if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Every number of a config with the path of its field."""
+    if is_dataclass(value):
+        for item in fields(value):
+            yield from _numbers(getattr(value, item.name), f"{path}.{item.name}" if path else item.name)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _numbers(item, f"{path}[{index}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value

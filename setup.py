@@ -37,6 +37,16 @@ setup(
     extras_require={
         "argoverse": ["av2>=0.3"],
         "ray": ["ray>=2.30"],
-        "dev": ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "pandas-stubs", "scipy-stubs", "types-tqdm", "types-PyYAML"],
+        "dev": [
+            "pytest>=8",
+            "pytest-xdist",
+            "hypothesis",
+            "ruff",
+            "mypy",
+            "pandas-stubs",
+            "scipy-stubs",
+            "types-tqdm",
+            "types-PyYAML",
+        ],
     },
 )

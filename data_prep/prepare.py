@@ -21,7 +21,7 @@ from data_prep.runners import in_process, in_processes
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.manifest import MANIFEST, write_manifest
 from trajformer.scene import Scene
-from trajformer.store import ShardInfo, read_shard_info, shard_path, write_shard
+from trajformer.shard import ShardInfo, read_shard_info, shard_path, write_shard
 
 
 class Reader(Protocol):

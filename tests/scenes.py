@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def _road(sink: _Map, heading: float) -> None:
         flags = [LaneFlag.TRAFFIC_CONTROL, LaneFlag.INTERSECTION, LaneFlag.NONE]
         lines = [rotate(_line((a, -side), (b, -side)), turn) for a, b in pieces]
         ids = tuple(sink.add(line, kind, flag) for line, flag in zip(lines, flags, strict=True))
-        for a, b in zip(ids, ids[1:], strict=False):
+        for a, b in pairwise(ids):
             sink.join(a, b, EdgeKind.SUCCESSOR, EdgeKind.PREDECESSOR)
         for left, right in zip(previous or (), ids, strict=False):
             sink.join(left, right, EdgeKind.RIGHT, EdgeKind.LEFT)
@@ -106,9 +107,7 @@ def _crossing() -> _Map:
     return sink
 
 
-def _motion(
-    rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Position [T, 2] and heading [T] of one agent: along a lane of its arm, the first one turning left."""
     speed = _SPEED_M_S.get(kind, 0.0)
     arm = np.array((number % 4) * math.pi / 2)

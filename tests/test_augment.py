@@ -11,10 +11,11 @@ from scenes import make_scene
 from torch import Tensor
 
 from trajformer.augment import AugmentConfig, augment, drop_agents, flip, mask_history, turn
-from trajformer.batch import Frame, SceneBatch, collate
+from trajformer.batch import SceneBatch, collate
 from trajformer.geometry import rotate, wrap
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.models.constant_velocity import ConstantVelocity
+from trajformer.sample import Frame
 from trajformer.scene import LaneFlag
 
 EVERYTHING = AugmentConfig(flip=0.5, rotate=math.pi, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6)

@@ -10,9 +10,10 @@ import torch
 from scenes import make_scene, transform_scene
 from torch import Tensor
 
-from trajformer.batch import BatchConfig, Frame, SceneBatch, collate, sample, stack, transform
+from trajformer.batch import SceneBatch, collate, stack, transform
 from trajformer.errors import SceneError
 from trajformer.geometry import from_frame, rotate, wrap
+from trajformer.sample import BatchConfig, Frame, sample
 from trajformer.scene import AgentRole, PolylineKind, Scene
 
 FUTURE_FIELDS = {"target", "target_valid"}

@@ -11,9 +11,10 @@ import torch
 from scenes import make_scene
 from torch import Tensor
 
-from trajformer.batch import BatchConfig, Frame, collate
+from trajformer.batch import collate
 from trajformer.forecast import Forecast, endpoint_nms
 from trajformer.geometry import to_frame
+from trajformer.sample import BatchConfig, Frame
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

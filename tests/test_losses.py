@@ -12,11 +12,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from trajformer.batch import Frame
 from trajformer.forecast import Forecast
 from trajformer.geometry import from_frame, rotate, to_frame
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import SetLossConfig, pairwise_errors, set_loss
+from trajformer.sample import Frame
 
 CONFIG = SetLossConfig(cost_class=0.3)
 TERMS = ("regression", "endpoint", "classification", "confidence")

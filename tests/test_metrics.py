@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from trajformer.batch import Frame
 from trajformer.forecast import Forecast
 from trajformer.geometry import from_frame, to_frame
 from trajformer.metrics.accumulate import DisplacementMetrics
 from trajformer.metrics.displacement import NAMES, displacement
+from trajformer.sample import Frame
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 

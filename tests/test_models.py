@@ -10,7 +10,7 @@ import torch
 from scenes import PERIOD_S, make_scene, transform_scene
 from torch import Tensor, nn
 
-from trajformer.batch import BatchConfig, Frame, SceneBatch, collate
+from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
@@ -21,6 +21,7 @@ from trajformer.models import ModelConfig, build_model
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.models.tokens import nearest
+from trajformer.sample import BatchConfig, Frame
 from trajformer.scene import Scene
 
 FUTURE = 12

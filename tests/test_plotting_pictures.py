@@ -17,7 +17,8 @@ from trajformer.plotting.errors import track_error
 from trajformer.plotting.scene import choose_scenes, file_name, plot_scene, save_scene_plots
 from trajformer.plotting.view import LARGEST_HALF_M, choose_view
 from trajformer.scene import AgentRole, Scene
-from trajformer.store import SceneStore, ShardInfo, shard_path, write_shard
+from trajformer.shard import ShardInfo, shard_path, write_shard
+from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 
 # whole pictures ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from data_prep.prepare import PrepareOptions, PrepareSummary, Reader, prepare
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
 from trajformer.scene import Scene, scenes_equal
-from trajformer.store import SceneStore, read_shard_info, shard_path
+from trajformer.shard import read_shard_info, shard_path
+from trajformer.store import SceneStore
 
 SMALL = PrepareOptions(shard_size=2, progress=False)
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from trajformer.errors import StoreError
 from trajformer.manifest import read_manifest, verify_store, write_manifest
 from trajformer.scene import Scene, scenes_equal
-from trajformer.store import SceneStore, Shard, ShardInfo, read_shard_info, shard_path, store_splits, write_shard
+from trajformer.shard import Shard, ShardInfo, read_shard_info, shard_path, write_shard
+from trajformer.store import SceneStore, store_splits
 
 
 def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True) -> Scene:

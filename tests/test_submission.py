@@ -115,9 +115,7 @@ def test_no_forecasts_at_all(tmp_path: Path) -> None:
         ({"track_id": ""}, "empty"),
     ],
 )
-def test_malformed_forecast_is_refused_and_the_old_file_kept(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_malformed_forecast_is_refused_and_the_old_file_kept(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = tmp_path / "f.parquet"
     good = TrackForecast("s", "t", np.array([0.5, 0.5]), np.zeros((2, 3, 2)))
     write_forecasts(path, [good])
@@ -141,7 +139,7 @@ def test_missing_truncated_and_foreign_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 3, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(TrajformerError, match="f.parquet: not a readable parquet file"):
+        with pytest.raises(TrajformerError, match=r"f\.parquet: not a readable parquet file"):
             read_forecasts(path)
     path.write_text("scenario_id,track_id\n" * 20)
     with pytest.raises(TrajformerError, match="not a readable parquet file"):
@@ -186,9 +184,7 @@ def test_ragged_track_is_named(tmp_path: Path) -> None:
 def test_other_arrow_types_and_any_row_order_are_read(tmp_path: Path) -> None:
     def change(table: pa.Table) -> pa.Table:
         kinds = [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.float32()]
-        schema = pa.schema(
-            list(zip(COLUMNS, [*kinds, pa.large_list(pa.float32()), pa.list_(pa.float64(), 60)], strict=True))
-        )
+        schema = pa.schema(list(zip(COLUMNS, [*kinds, pa.large_list(pa.float32()), pa.list_(pa.float64(), 60)], strict=True)))
         return table.take(np.random.default_rng(0).permutation(18)).cast(schema).append_column("note", [["x"] * 18])
 
     found = read_forecasts(rewrite(tmp_path / "f.parquet", change))

@@ -99,9 +99,7 @@ def test_av2_reads_scenario_and_map(dataset: Path) -> None:
         assert len(scenario.timestamps_ns) == 110
         assert np.allclose(np.diff(scenario.timestamps_ns), 1e8, atol=100)
         assert {track.track_id for track in scenario.tracks} >= {"AV", scenario.focal_track_id}
-        city_map = av2_map.ArgoverseStaticMap.from_json(
-            path.parent / f"log_map_archive_{path.parent.name}.json"
-        )
+        city_map = av2_map.ArgoverseStaticMap.from_json(path.parent / f"log_map_archive_{path.parent.name}.json")
         lanes = city_map.vector_lane_segments
         assert len(lanes) >= 4
         for lane in lanes.values():
@@ -164,9 +162,7 @@ def test_same_seed_same_bytes_for_any_number_of_workers(dataset: Path, tmp_path:
 def test_scenes_depend_on_seed_and_number_only(dataset: Path, tmp_path: Path) -> None:
     sequence = np.random.SeedSequence([3, 0])
     scene = simulate_scene(sequence)
-    assert (
-        scene.scene_id == scene_identity(np.random.SeedSequence([3, 0])) == simulate_scene(sequence).scene_id
-    )
+    assert scene.scene_id == scene_identity(np.random.SeedSequence([3, 0])) == simulate_scene(sequence).scene_id
     write_scene(scene, tmp_path)
     assert _digests(tmp_path / scene.scene_id) == _digests(dataset / "train" / scene.scene_id)
     assert scene_identity(0) != scene_identity(1)
@@ -270,9 +266,7 @@ def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
             way = heading[49:] - heading[49]
             sign = 1.0 if scene.focal_turn == "left" else -1.0
             assert (sign * way).max() > -0.3
-    heading = np.array(
-        [np.ptp(np.unwrap(s.tracks.heading[s.tracks.ids.index(s.focal_id), 49:])) for s in scenes]
-    )
+    heading = np.array([np.ptp(np.unwrap(s.tracks.heading[s.tracks.ids.index(s.focal_id), 49:])) for s in scenes])
     assert (heading > 0.6).mean() > 0.15
 
 
@@ -292,9 +286,7 @@ def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:
         # Tangent of the motion and heading agree.
         fast = (speed[:, 1:] > 3.0) & shown
         tangent = np.diff(world.xy[:count], axis=1)
-        slip = np.angle(
-            np.exp(1j * (np.arctan2(tangent[..., 1], tangent[..., 0]) - world.heading[:count, 1:]))
-        )
+        slip = np.angle(np.exp(1j * (np.arctan2(tangent[..., 1], tangent[..., 0]) - world.heading[:count, 1:])))
         assert np.abs(slip[fast]).max() < 0.2
 
 
@@ -335,9 +327,7 @@ def test_recorded_motion_is_smooth_and_close_to_lanes(scenes: list[SyntheticScen
             if kind not in WHEELS or tracks.valid[i].sum() < 40:
                 continue
             rows = tracks.valid[i]
-            smooth = np.stack(
-                [np.convolve(tracks.xy[i, rows, k], kernel, mode="valid") for k in range(2)], axis=-1
-            )
+            smooth = np.stack([np.convolve(tracks.xy[i, rows, k], kernel, mode="valid") for k in range(2)], axis=-1)
             accel = np.diff(smooth, 2, axis=0) * 100.0
             assert np.hypot(accel[:, 0], accel[:, 1]).max() < 8.0
             if speed[i, 49] > 1.0 and rows[49]:

@@ -11,26 +11,23 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-import yaml
 from scenes import make_scene
-from test_cli import run
 
 from trajformer.augment import AugmentConfig
-from trajformer.batch import BatchConfig, Frame, collate
+from trajformer.batch import collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation import evaluate, load_predictor
-from trajformer.models import MMTransformerConfig, ModelConfig, build_model
-from trajformer.store import SceneStore, ShardInfo, shard_path, write_shard
+from trajformer.models import MMTransformerConfig, ModelConfig
+from trajformer.sample import BatchConfig
+from trajformer.shard import ShardInfo, shard_path, write_shard
+from trajformer.store import SceneStore
 from trajformer.training import module as module_file
 from trajformer.training import run as run_file
-from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig, from_plain, to_plain
+from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.training.data import SceneData
 from trajformer.training.run import train
-
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -222,59 +219,3 @@ def test_processes_share_the_scenes(store: Path) -> None:
     assert sorted([*orders["val"][0], *orders["val"][1]]) == SceneStore(store, "val").scene_ids()  # each scene once
     assert len({*orders["train"][0], *orders["train"][1]}) == 8 and set(map(len, orders["train"])) == {4}
     assert orders["later"] != orders["train"]
-
-
-# ---- the recipe on disk --------------------------------------------------------------------------------------------
-
-
-def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:
-    """The recipe that the command line hands to `train`."""
-    caught: list[TrainConfig] = []
-    monkeypatch.setattr(run_file, "train", lambda config, out, resume: caught.append(config))
-    assert run("train", "--out", "unused", *words) == 0
-    return caught[0]
-
-
-def test_the_resolved_recipe_can_be_fed_back(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = recipe(store, data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)}, trainer={"epochs": 1})
-    train(config, tmp_path, progress=False)
-    assert from_plain(TrainConfig, yaml.safe_load((tmp_path / "config.yaml").read_text())) == config
-    again = parsed(monkeypatch, "--config", tmp_path / "config.yaml")
-    assert again == config
-    assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(config, seed=7)
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_recipe_parses_and_builds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = parsed(monkeypatch, "--config", path)
-    check_recipe(config)
-    build_model(config.model)
-    assert from_plain(TrainConfig, to_plain(config)) == config
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "complaint"),
-    [
-        ("optim.speed", 1, "config.optim: unknown field 'speed'"),
-        ("optim.learning_rate", "fast", "config.optim.learning_rate: expected .*float.*, found 'fast'"),
-        ("optim.betas", [0.9, "b"], r"config.optim.betas\[1\]: expected"),
-        ("optim.betas", [0.9], "config.optim.betas: expected"),
-        ("trainer.epochs", 1.5, "config.trainer.epochs: expected"),
-        ("trainer.epochs", True, "config.trainer.epochs: expected"),
-        ("trainer.compile", 1, "config.trainer.compile: expected"),
-        ("trainer.precision", "8-bit", "config.trainer.precision: expected"),
-        ("data.batch.frame", "MOON", "config.data.batch.frame: expected"),
-        ("data.limit_train", "all", "config.data.limit_train: expected"),
-        ("model.mmtransformer", {}, "config.model.mmtransformer: no field 'num_future'"),
-        ("data", 3, "config.data: expected fields of DataConfig"),
-    ],
-)
-def test_a_wrong_field_is_named(store: Path, field: str, value: object, complaint: str) -> None:
-    plain = to_plain(recipe(store))
-    *groups, name = field.split(".")
-    place = plain
-    for group in groups:
-        place = place[group]
-    place[name] = value
-    with pytest.raises(TrajformerError, match=complaint):
-        from_plain(TrainConfig, plain)

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trajformer.batch import BatchConfig, SceneBatch, collate
+from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.models import ConstantVelocityConfig, MMTransformerConfig, ModelConfig, build_model
+from trajformer.sample import BatchConfig
 from trajformer.scene import Scene
 
 SMALL = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
@@ -124,7 +125,10 @@ def environment(device: str) -> dict[str, Any]:
     """What the figures depend on."""
     allocator = {name: os.environ[name] for name in os.environ if name.startswith(("MALLOC_", "GLIBC_", "THP_", "LD_PRELOAD"))}
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+    ]
+    cpu = f"{len(names)} x {names[0]}" if names else platform.machine()
     return {"cpu": cpu, "threads": torch.get_num_threads(), "gpu": gpu, "torch": torch.__version__, "allocator": allocator}
 
 

@@ -5,55 +5,19 @@ A user's mistake ends in one line on standard error and exit code 1 (2 for a mal
 
 from __future__ import annotations
 
-import re
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 import trajformer
 from trajformer.errors import TrajformerError
+from trajformer.parsing import Formatter, Parser
 
 ACCELERATORS = ("auto", "cpu", "gpu")
 WORKERS = 2
-
-
-class Formatter(DefaultHelpFormatter):
-    """Help that speaks of kinds of values, not of Python classes."""
-
-    def _expand_help(self, action: Any) -> str:
-        names = {"<class 'Path'>": "path", "PositiveInt": "int > 0", "NonNegativeInt": "int >= 0"}
-        text = super()._expand_help(action)
-        for name, words in names.items():
-            text = text.replace(f"type: {name}", f"type: {words}")
-        return text
-
-
-class Parser(ArgumentParser):
-    """A parser whose complaints are one line."""
-
-    recipes: Sequence[str] = ()  # files given with --config, to be named in complaints
-
-    def error(self, message: str, *rest: Any) -> None:  # type: ignore[override]
-        """Print the complaint and where to read on, and exit with 2; in a part of a recipe, leave that to the whole."""
-        if not self.exit_on_error:
-            raise ArgumentError(None, message)
-        program, line = self.prog or "trajformer", _plain(str(message))
-        recipe = f"recipe {', '.join(self.recipes)}; " if self.recipes else ""
-        print(f"{program}: {line} ({recipe}see {program} --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def _plain(message: str) -> str:
-    """One line that names field and trouble, without jsonargparse's account of how it tried."""
-    line = " ".join(message.split())
-    line = re.sub(r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected a <class 'NoneType'>.*", r"\1", line)
-    return re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))
 
 
 def _parser(text: str) -> Parser:
@@ -244,14 +208,6 @@ def _overview() -> str:
     return "\n".join([*lines, "", "`trajformer COMMAND --help` tells more."])
 
 
-def _parse(parser: Parser, words: list[str]) -> Namespace:
-    try:
-        return parser.parse_args(words)
-    except UnicodeDecodeError as error:
-        parser.error(f"not a text file: {error}")
-        raise AssertionError from error  # `error` has left already
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -267,9 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build, run = COMMANDS[words[0]]
     parser = build()
     parser.prog = f"trajformer {words[0]}"
-    parser.recipes = [word for before, word in pairwise(words) if before == "--config"]
     try:
-        run(_parse(parser, words[1:]))
+        run(parser.parse_words(words[1:]))
     except TrajformerError as error:
         print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store, write_atomically
-from trajformer.store import SCHEMA_VERSION
+from trajformer.shard import SCHEMA_VERSION
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 

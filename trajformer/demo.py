@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trajformer import commands
-from trajformer.batch import BatchConfig
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.manifest import write_atomically
 from trajformer.models import MMTransformerConfig, ModelConfig
+from trajformer.sample import BatchConfig
 from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 
 VAL = "val"

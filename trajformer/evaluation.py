@@ -13,13 +13,14 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from trajformer.batch import BatchConfig, Sample, SceneBatch, sample, stack
+from trajformer.batch import SceneBatch, stack
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.manifest import write_atomically
 from trajformer.metrics.accumulate import DisplacementMetrics
 from trajformer.metrics.displacement import displacement
 from trajformer.models import ConstantVelocity, ConstantVelocityConfig
+from trajformer.sample import BatchConfig, Sample, sample
 from trajformer.scene import AgentRole, Scene
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.batch import Frame, SceneBatch
+from trajformer.batch import SceneBatch
 from trajformer.geometry import from_frame
+from trajformer.sample import Frame
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import SceneError, StoreError, TrajformerError
-from trajformer.store import SCHEMA_VERSION, Shard, read_shard_info, store_splits
+from trajformer.shard import SCHEMA_VERSION, Shard, read_shard_info
+from trajformer.store import store_splits
 
 MANIFEST = "manifest.json"
 

@@ -170,9 +170,7 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise TrajformerError(f"{path}: not a forecast file: no column {', '.join(missing)}")
-    expected = {name: (_is_text, "text") for name in _TEXT} | {
-        name: (_is_list, "lists of floats") for name in _TRAJECTORY
-    }
+    expected = dict.fromkeys(_TEXT, (_is_text, "text")) | dict.fromkeys(_TRAJECTORY, (_is_list, "lists of floats"))
     for name, (check, words) in (expected | {"probability": (pa.types.is_floating, "floats")}).items():
         kind = schema.field(name).type
         if not check(kind):

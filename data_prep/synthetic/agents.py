@@ -115,9 +115,7 @@ def _places(network: Network, rng: np.random.Generator) -> list[_Place]:
         while at < high:
             kind, edge = {"BIKE": "cyclist", "BUS": "bus"}.get(lane.kind, "vehicle"), False
             if lane.kind == "VEHICLE":
-                kind = str(
-                    rng.choice(["vehicle", "bus", "motorcyclist", "cyclist"], p=[0.88, 0.035, 0.035, 0.05])
-                )
+                kind = str(rng.choice(["vehicle", "bus", "motorcyclist", "cyclist"], p=[0.88, 0.035, 0.035, 0.05]))
                 edge = kind == "cyclist"
                 if edge and not has_edge:
                     kind, edge = "vehicle", False
@@ -129,9 +127,7 @@ def _places(network: Network, rng: np.random.Generator) -> list[_Place]:
     return places
 
 
-def _draw_fleet(
-    network: Network, rng: np.random.Generator, places: list[_Place], paths: Paths, other: Ints
-) -> Fleet:
+def _draw_fleet(network: Network, rng: np.random.Generator, places: list[_Place], paths: Paths, other: Ints) -> Fleet:
     count = len(places)
     body = np.array([_BODY[p.kind] for p in places]).reshape(count, 4)
     edge = np.array([p.edge for p in places], dtype=np.bool_)

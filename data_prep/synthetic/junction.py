@@ -130,9 +130,7 @@ def connect(network: Network, junction: Junction) -> None:
                 _add_connector(network, first, last, (source, target), turn)
 
 
-def _movements(
-    entering: list[Lane], leaving: list[Lane], turn: int, turns: set[int]
-) -> list[tuple[Lane, Lane]]:
+def _movements(entering: list[Lane], leaving: list[Lane], turn: int, turns: set[int]) -> list[tuple[Lane, Lane]]:
     """Return the pairs of lanes that a turn connects: left from the inner lane, right from the outer one."""
     pairs = []
     cars_in = [lane for lane in entering if lane.kind == "VEHICLE"]
@@ -184,9 +182,7 @@ def find_conflicts(network: Network) -> None:
     for junction in network.junctions:
         inside = [lane for lane in lanes if lane.junction == junction.index]
         ids = np.array([lane.index for lane in inside])
-        samples = np.stack(
-            [at_length(k.centre, k.length, np.linspace(0.0, k.length[-1], 14)) for k in inside]
-        )
+        samples = np.stack([at_length(k.centre, k.length, np.linspace(0.0, k.length[-1], 14)) for k in inside])
         gap = samples[:, None, :, None] - samples[None, :, None, :]
         distance = np.hypot(gap[..., 0], gap[..., 1])  # [C, C, 14, 14]
         close = distance.min(axis=(2, 3)) < CLEARANCE_M
@@ -196,9 +192,7 @@ def find_conflicts(network: Network) -> None:
         conflict = (close | (target[:, None] == target[None, :])) & ~siblings
         network.conflict[np.ix_(ids, ids)] = conflict
         apart = distance.min(axis=3) > CLEARANCE_M  # where on the first lane the second has gone its own way
-        together = np.where(apart.any(axis=2), apart.argmax(axis=2), apart.shape[2] - 1) / (
-            apart.shape[2] - 1
-        )
+        together = np.where(apart.any(axis=2), apart.argmax(axis=2), apart.shape[2] - 1) / (apart.shape[2] - 1)
         length = np.array([lane.length[-1] for lane in inside])
         np.fill_diagonal(siblings, False)
         network.shared[np.ix_(ids, ids)] = np.where(siblings, together * length[:, None], 0.0)

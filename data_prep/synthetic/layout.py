@@ -57,16 +57,12 @@ def _street(rng: np.random.Generator, bike: bool, bus_share: float) -> RoadSpec:
     bus = bool(lanes > 1 and rng.random() < bus_share)
     speed = float(rng.choice([8.9, 11.2, 13.4, 15.6], p=[0.2, 0.4, 0.3, 0.1]))
     parking = bool(rng.random() < 0.4 and lanes < 3)
-    return RoadSpec(
-        lanes, float(rng.uniform(3.1, 3.7)), speed, bike, bus, parking, double_line=bool(rng.random() < 0.7)
-    )
+    return RoadSpec(lanes, float(rng.uniform(3.1, 3.7)), speed, bike, bus, parking, double_line=bool(rng.random() < 0.7))
 
 
 def _open_road(network: Network, rng: np.random.Generator) -> None:
     lanes = int(rng.integers(1, 4))
-    merges = [
-        float(rng.choice([0.0, rng.uniform(7.0, 13.0)])) if rng.random() < 0.75 else None for _ in range(2)
-    ]
+    merges = [float(rng.choice([0.0, rng.uniform(7.0, 13.0)])) if rng.random() < 0.75 else None for _ in range(2)]
     if merges == [None, None]:
         merges[0] = 0.0
     spec = RoadSpec(lanes, float(rng.uniform(3.3, 3.8)), float(rng.uniform(11.0, 17.0)))
@@ -100,9 +96,7 @@ def _junctions(network: Network, rng: np.random.Generator, kind: str, bend: floa
     road = _lay(network, rng, (first, first.angles[0], spec), length, bend)
     _attach(network, joint, road, True, first.angles[0])
     heading = float(road.heading[-1])
-    second = _site(
-        rng, road.points[-1], heading + np.pi, int(rng.choice([3, 4])), (spec, _street(rng, bike, bus_share))
-    )
+    second = _site(rng, road.points[-1], heading + np.pi, int(rng.choice([3, 4])), (spec, _street(rng, bike, bus_share)))
     centre = road.points[-1] + second.radius * np.array((np.cos(heading), np.sin(heading)))
     second = replace(second, centre=centre)
     far = _add_junction(network, rng)
@@ -111,9 +105,7 @@ def _junctions(network: Network, rng: np.random.Generator, kind: str, bend: floa
         _add_arm_road(network, rng, second, (far, angle, arm_spec), bend)
 
 
-def _site(
-    rng: np.random.Generator, centre: Array, base: float, count: int, specs: tuple[RoadSpec, RoadSpec]
-) -> _Site:
+def _site(rng: np.random.Generator, centre: Array, base: float, count: int, specs: tuple[RoadSpec, RoadSpec]) -> _Site:
     """Draw a junction whose first arm points to ``base``; arms alternate between the two cross-sections."""
     if count == 4:
         turns, kinds = [0.0, 0.5, 1.0, 1.5], [0, 1, 0, 1]
@@ -159,32 +151,24 @@ def _add_arm_road(
     junction, angle, spec = what
     if rng.random() < 0.15 and not (spec.bike or spec.bus or spec.parking) and spec.lanes < 3:
         drop, ramp = rng.random() < 0.6, rng.random() < 0.6
-        spec = replace(
-            spec, merge_out=0.0 if drop else None, merge_in=float(rng.uniform(0.0, 9.0)) if ramp else None
-        )
+        spec = replace(spec, merge_out=0.0 if drop else None, merge_in=float(rng.uniform(0.0, 9.0)) if ramp else None)
     road = _lay(network, rng, (site, angle, spec), int(rng.integers(95, 140)), bend)
     _attach(network, junction, road, True, angle)
     network.arms[-1].crosswalk = bool(rng.random() < 0.75)
 
 
-def _lay(
-    network: Network, rng: np.random.Generator, what: tuple[_Site, float, RoadSpec], length: int, bend: float
-) -> Road:
+def _lay(network: Network, rng: np.random.Generator, what: tuple[_Site, float, RoadSpec], length: int, bend: float) -> Road:
     """Append the road that leaves a site in a direction."""
     site, angle, spec = what
     start = site.centre + site.radius * np.array((np.cos(angle), np.sin(angle)))
     points = _curve(rng, start, angle, length, spec, bend)
-    parts = (
-        [0.0, 0.4, 0.7, 1.0] if spec.merge_out is not None or spec.merge_in is not None else [0.0, 0.55, 1.0]
-    )
+    parts = [0.0, 0.4, 0.7, 1.0] if spec.merge_out is not None or spec.merge_in is not None else [0.0, 0.55, 1.0]
     road = make_road(len(network.roads), spec, points, [round(p * length) for p in parts])
     network.roads.append(road)
     return road
 
 
-def _curve(
-    rng: np.random.Generator, start: Array, angle: float, length: int, spec: RoadSpec, bend: float
-) -> Array:
+def _curve(rng: np.random.Generator, start: Array, angle: float, length: int, spec: RoadSpec, bend: float) -> Array:
     """Draw a road's middle line [length + 1, 2]: gently curved or with one sharp bend."""
     where = np.arange(length) + 0.5
     # Inside of a bend the kerb must still be a sensible curve, so wide roads bend less.

@@ -59,9 +59,7 @@ def synthesize(
     """
     splits = assign_splits(num_scenes, val_fraction, test_fraction)
     if seed < 0 or workers < 1:
-        raise ValueError(
-            f"seed must be at least 0 and workers at least 1, got seed={seed}, workers={workers}"
-        )
+        raise ValueError(f"seed must be at least 0 and workers at least 1, got seed={seed}, workers={workers}")
     for split in SPLITS:
         (Path(out) / split).mkdir(parents=True, exist_ok=True)
     jobs = [_Job(Path(out), seed, number, split) for number, split in enumerate(splits)]
@@ -89,9 +87,7 @@ def assign_splits(num_scenes: int, val_fraction: float, test_fraction: float) ->
     if num_scenes < 1:
         raise ValueError(f"num_scenes must be at least 1, got {num_scenes}")
     if not (0.0 <= val_fraction < 1.0 and 0.0 <= test_fraction < 1.0 and val_fraction + test_fraction < 1.0):
-        raise ValueError(
-            f"fractions must be in [0, 1) and sum to less than 1, got {val_fraction} and {test_fraction}"
-        )
+        raise ValueError(f"fractions must be in [0, 1) and sum to less than 1, got {val_fraction} and {test_fraction}")
     least = 1 if num_scenes >= 3 else 0
     val = max(least, round(num_scenes * val_fraction))
     test = max(least, round(num_scenes * test_fraction))

@@ -56,9 +56,7 @@ def observe(world: World, rng: np.random.Generator, now: int) -> Tracks | None:
         pieces += [(int(body), *piece) for piece in _sightings(seen[body], rng, sure)]
     pieces.sort(key=lambda piece: (piece[1], piece[0]))
     pieces.append((ego, 0, seen.shape[1] - 1))
-    categories = np.array(
-        [_category(piece, focal, scored, seen.shape[1]) for piece in pieces], dtype=np.int64
-    )
+    categories = np.array([_category(piece, focal, scored, seen.shape[1]) for piece in pieces], dtype=np.int64)
     number, ids = int(rng.integers(1_000, 150_000)), []
     for step in rng.integers(1, 30, len(pieces) - 1):
         number += int(step)
@@ -114,9 +112,7 @@ def _interest(world: World, now: int) -> Array:
     return np.where(moved > least, weight, 0.0)
 
 
-def _scored(
-    world: World, rng: np.random.Generator, complete: Bools, leaders: tuple[int, int], now: int
-) -> set[int]:
+def _scored(world: World, rng: np.random.Generator, complete: Bools, leaders: tuple[int, int], now: int) -> set[int]:
     """Return further bodies to be scored: complete, moving, near the focal one or the ego."""
     ego, focal = leaders
     moved = np.hypot(*(world.xy[:, -1] - world.xy[:, 0]).T)

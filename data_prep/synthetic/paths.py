@@ -127,9 +127,7 @@ def _fill_geometry(network: Network, paths: Paths, row: int, route: Route) -> No
     grid = np.arange(paths.xy.shape[1], dtype=np.float64) - UPSTREAM_M
     paths.xy[row] = at_length(xy, length, grid)
     begins = np.array([a for a, _ in limits])
-    paths.limit[row] = np.array([v for _, v in limits])[
-        np.maximum(np.searchsorted(begins, grid, "right") - 1, 0)
-    ]
+    paths.limit[row] = np.array([v for _, v in limits])[np.maximum(np.searchsorted(begins, grid, "right") - 1, 0)]
 
 
 def _feeders(network: Network) -> dict[int, list[int]]:
@@ -143,9 +141,7 @@ def _feeders(network: Network) -> dict[int, list[int]]:
     return rivals
 
 
-def _fill_lanes(
-    network: Network, paths: Paths, row: int, route: Route, feeders: dict[int, list[int]]
-) -> None:
+def _fill_lanes(network: Network, paths: Paths, row: int, route: Route, feeders: dict[int, list[int]]) -> None:
     for number, (index, start) in enumerate(zip(route.lanes, route.starts, strict=True)):
         lane = network.lanes[index]
         paths.lane[row, number:] = index

@@ -114,9 +114,7 @@ class Road:
 def make_road(index: int, spec: RoadSpec, points: Array, cuts: list[int]) -> Road:
     """Return the road of cross-section ``spec`` along ``points`` [N, 2] (1 m apart), still without lanes."""
     base = spec.lanes * spec.width + spec.bike * BIKE_WIDTH_M + spec.parking * PARKING_WIDTH_M + 0.4
-    road = Road(
-        index, spec, points, headings(points), cuts, np.full(len(points), base), np.full(len(points), base)
-    )
+    road = Road(index, spec, points, headings(points), cuts, np.full(len(points), base), np.full(len(points), base))
     for forward, half in ((True, road.half_out), (False, road.half_in)):
         for section in range(len(cuts) - 1):
             profile = _merge_profile(road, section, forward)
@@ -189,12 +187,8 @@ def _add_section(road: Road, lanes: list[Lane], section: int, forward: bool) -> 
     strips = _strips(road, section, forward)
     previous: int | None = None
     for place, (name, kind, centre, width) in enumerate(strips):
-        middle, inner, outer = (
-            offset(points, heading, sign * (centre + shift))[order] for shift in (0.0, -width / 2, width / 2)
-        )
-        lane = Lane(
-            len(lanes), middle, inner, outer, arc_length(middle), width, kind, spec.speed, road=road.index
-        )
+        middle, inner, outer = (offset(points, heading, sign * (centre + shift))[order] for shift in (0.0, -width / 2, width / 2))
+        lane = Lane(len(lanes), middle, inner, outer, arc_length(middle), width, kind, spec.speed, road=road.index)
         lane.marks = _marks(spec, strips[place][1], place == 0, place == len(strips) - 1)
         lane.left_neighbor = previous
         if previous is not None:

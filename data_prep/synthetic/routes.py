@@ -58,12 +58,7 @@ def with_lane_change(network: Network, rng: np.random.Generator, route: Route, a
     places = []
     for number, (index, start) in enumerate(zip(route.lanes, route.starts, strict=True)):
         lane = network.lanes[index]
-        if (
-            lane.junction >= 0
-            or lane.kind != "VEHICLE"
-            or lane.merging
-            or start + lane.length[-1] < after + 45.0
-        ):
+        if lane.junction >= 0 or lane.kind != "VEHICLE" or lane.merging or start + lane.length[-1] < after + 45.0:
             continue
         for target in (lane.left_neighbor, lane.right_neighbor):
             if target is not None and _same_way(lane, network.lanes[target]):

@@ -182,14 +182,10 @@ class Simulation:
             row = int(self.other[i])
             self.other[i] = -1
             distance = self.paths.origin[row, lane] + along - before[i]
-            counts = (
-                (along >= self.paths.low[row, lane]) & (along <= self.paths.high[row, lane]) & self.notself[i]
-            )
+            counts = (along >= self.paths.low[row, lane]) & (along <= self.paths.high[row, lane]) & self.notself[i]
             counts &= lane != lane[i]
             gap = np.abs(distance) - self.half_sum[i]
-            faster = np.maximum(
-                np.where(distance < 0, self.speed - self.speed[i], self.speed[i] - self.speed), 0.0
-            )
+            faster = np.maximum(np.where(distance < 0, self.speed - self.speed[i], self.speed[i] - self.speed), 0.0)
             room = 3.0 + 0.5 * self.speed[i] + 2.0 * faster
             gates = self.paths.gate[[self.row[i], row], self.gate[i]]
             promised = self.granted[i] and gates[0] != gates[1]  # the way through the junction is settled

@@ -64,9 +64,7 @@ def draw_walkers(network: Network, rng: np.random.Generator, most: int = 16) -> 
     # Those who cross reach the kerb some time during the scene; the others are anywhere on their way.
     until_kerb = np.minimum(np.where(np.isfinite(gates[:, 0]), gates[:, 0], 0.0) - 1.0, speed * 15.0)
     length = np.array([len(p) - 1.0 for p in paths])
-    start = np.where(
-        np.isfinite(gates[:, 0]), gates[:, 0] - rng.uniform(0.0, 1.0, count) * until_kerb - 1.0, 0.0
-    )
+    start = np.where(np.isfinite(gates[:, 0]), gates[:, 0] - rng.uniform(0.0, 1.0, count) * until_kerb - 1.0, 0.0)
     return Walkers(
         xy, length, np.where(stands, 0.0, speed), gates[:, 0], gates[:, 1],
         np.array(arms, dtype=np.int64),

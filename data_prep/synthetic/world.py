@@ -154,10 +154,7 @@ def _still(network: Network, rng: np.random.Generator, steps: int) -> _Part:
             half = road.half_out if forward else road.half_in
             sign, turn = (-1.0, 0.0) if forward else (1.0, np.pi)
             spots = np.arange(14.0, last - 14.0, 6.4) if road.spec.parking else np.zeros(0)
-            taken = [
-                (s, half[0] - 0.4 - PARKING_WIDTH_M / 2, "vehicle")
-                for s in spots[rng.random(len(spots)) < 0.35]
-            ]
+            taken = [(s, half[0] - 0.4 - PARKING_WIDTH_M / 2, "vehicle") for s in spots[rng.random(len(spots)) < 0.35]]
             for _ in range(int(rng.poisson(0.45))):
                 thing = str(rng.choice(["static", "background", "construction", "riderless_bicycle"]))
                 place = int(rng.integers(8, last - 8))

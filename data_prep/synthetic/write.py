@@ -125,15 +125,11 @@ def map_document(scene: SyntheticScene) -> dict[str, dict[str, Any]]:
     crossings = {str(number + i): {"edge1": next(points), "edge2": next(points), "id": number + i}
                  for i in range(len(crosswalks))}  # fmt: skip
     number += len(crossings)
-    areas = {
-        str(number + i): {"area_boundary": outline, "id": number + i} for i, outline in enumerate(points)
-    }
+    areas = {str(number + i): {"area_boundary": outline, "id": number + i} for i, outline in enumerate(points)}
     return {"drivable_areas": areas, "lane_segments": lanes, "pedestrian_crossings": crossings}
 
 
-def _lane(
-    first: int, lane: Lane, centre: list[Point], left_edge: list[Point], right_edge: list[Point]
-) -> dict[str, Any]:
+def _lane(first: int, lane: Lane, centre: list[Point], left_edge: list[Point], right_edge: list[Point]) -> dict[str, Any]:
     left, right = lane.left_neighbor, lane.right_neighbor
     return {
         "centerline": centre,
@@ -173,10 +169,7 @@ def _points(scene: SyntheticScene, shapes: list[Array], flat: set[int]) -> list[
     ends = np.cumsum([len(shape) for shape in shapes]).tolist()
     for i in flat:
         z[ends[i] - len(shapes[i]) : ends[i]] = 0.0
-    dots = [
-        {"x": x, "y": y, "z": h}
-        for x, y, h in zip(xy[:, 0].tolist(), xy[:, 1].tolist(), z.tolist(), strict=True)
-    ]
+    dots = [{"x": x, "y": y, "z": h} for x, y, h in zip(xy[:, 0].tolist(), xy[:, 1].tolist(), z.tolist(), strict=True)]
     return [dots[end - len(shape) : end] for shape, end in zip(shapes, ends, strict=True)]
 
 

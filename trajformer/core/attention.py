@@ -93,7 +93,11 @@ class MultiHeadAttention(nn.Module):
         Returns:
             [..., L, D]; a row with nothing to attend gives the output projection's bias.
         """
-        q, k, v = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(key if value is None else value))
+        q, k, v = (
+            self._split(self.query(query)),
+            self._split(self.key(key)),
+            self._split(self.value(key if value is None else value)),
+        )
         mask = None if mask is None else mask.unsqueeze(-3)
         out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
         return self.out(out.transpose(-3, -2).flatten(-2))

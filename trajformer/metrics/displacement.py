@@ -6,7 +6,6 @@ taken at it (Argoverse 2's definition, MODELS.md section 9).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from trajformer.forecast import Forecast

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import Frame, SceneBatch
+from trajformer.batch import SceneBatch
 from trajformer.forecast import Forecast
 from trajformer.geometry import rotate
+from trajformer.sample import Frame
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import Frame, SceneBatch
+from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, endpoint_nms
 from trajformer.geometry import rotate
 from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighbourTokenizer, last_velocity, mlp
+from trajformer.sample import Frame
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,9 @@ class MMTransformer(nn.Module):
         if batch.num_future != self.config.num_future:
             raise TrajformerError(f"scenes want {batch.num_future} future steps, the model predicts {self.config.num_future}")
         if batch.num_history > self.config.max_history:
-            raise TrajformerError(f"scenes have {batch.num_history} observed steps, the model max_history {self.config.max_history}")
+            raise TrajformerError(
+                f"scenes have {batch.num_history} observed steps, the model max_history {self.config.max_history}"
+            )
         proposals = self.motion(batch)
         if self.config.neighbour_map:
             proposals = self.map(batch, proposals, self.position)

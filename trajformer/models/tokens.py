@@ -6,6 +6,8 @@ these tokens cannot depend on where the world's origin lies or how it is turned.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +21,7 @@ LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditio
 def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
     """Linear layers with (layer norm and) ReLU between them; the last one is bare."""
     layers: list[nn.Module] = []
-    for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+    for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after), *([nn.LayerNorm(after)] if norm else []), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trajformer.batch import Frame
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.metrics.displacement import displacement
+from trajformer.sample import Frame
 from trajformer.scene import Scene
 from trajformer.submission import TrackForecast
 

@@ -27,9 +27,7 @@ class Label:
     direction: np.ndarray
 
 
-def place_labels(
-    ax: Axes, labels: Sequence[Label], lines: np.ndarray, ends: np.ndarray, colour: str
-) -> list[Annotation]:
+def place_labels(ax: Axes, labels: Sequence[Label], lines: np.ndarray, ends: np.ndarray, colour: str) -> list[Annotation]:
     """Write the labels, in the order given; one that finds no free place inside the axes is left out.
 
     Args:

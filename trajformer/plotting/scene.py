@@ -77,9 +77,7 @@ def _new_axes() -> Axes:
 def file_name(scene_id: str) -> str:
     """A scene id as a file name without folder and ending; ids that had to be changed get a digest, to stay apart."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", scene_id).lstrip(".")[:120]
-    return (
-        safe if safe and safe == scene_id else f"{safe or 'scene'}-{hashlib.sha256(scene_id.encode()).hexdigest()[:8]}"
-    )
+    return safe if safe and safe == scene_id else f"{safe or 'scene'}-{hashlib.sha256(scene_id.encode()).hexdigest()[:8]}"
 
 
 def save_scene_plots(

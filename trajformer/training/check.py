@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from trajformer.batch import Frame
 from trajformer.errors import TrajformerError
+from trajformer.sample import Frame
 from trajformer.training.config import TrainConfig
 
 # fmt: off

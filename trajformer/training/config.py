@@ -9,10 +9,10 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trajformer.augment import AugmentConfig
-from trajformer.batch import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models import ModelConfig
+from trajformer.sample import BatchConfig
 
 
 @dataclass(frozen=True)

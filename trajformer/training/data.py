@@ -9,8 +9,9 @@ from typing import Any
 import lightning as L
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from trajformer.batch import BatchConfig, Sample, SceneBatch, sample, stack
+from trajformer.batch import SceneBatch, stack
 from trajformer.errors import TrajformerError
+from trajformer.sample import BatchConfig, Sample, sample
 from trajformer.store import SceneStore
 from trajformer.training.config import DataConfig
 

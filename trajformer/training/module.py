@@ -63,7 +63,7 @@ class ForecastingModule(L.LightningModule):
         values = self.metrics.compute()
         self.metrics.reset()
         for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
-            self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"), rank_zero_only=True)
+            self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"))
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a schedule that is stepped after every batch."""

@@ -70,7 +70,7 @@ class Lines(Callback):
         found = {name: float(trainer.callback_metrics[name]) for name in wanted if name in trainer.callback_metrics}
         figures = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
         seconds = time.monotonic() - self.began
-        print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}\n")
 
 
 def _csv_logger(out: Path) -> CSVLogger:
@@ -93,6 +93,7 @@ def _quiet() -> None:
         ".*Checkpoint directory.*exists.*",
         ".*LeafSpec.*",
         ".*Experiment logs directory.*",
+        ".*sync_dist=True.*",  # torchmetrics has done that
         ".*overridden `transfer_batch_to_device`.*",
         ".*number of training batches.*smaller than the logging interval.*",
     ):
@@ -177,7 +178,7 @@ def _trainer_options(config: TrainConfig, out: Path, progress: bool) -> dict[str
         "callbacks": _callbacks(config, out, progress),
         "logger": [TensorBoardLogger(out, name="", version="tensorboard"), _csv_logger(out)],
         "use_distributed_sampler": False,
-        "enable_progress_bar": progress,
+        "enable_progress_bar": progress and sys.stderr.isatty(),
         "enable_model_summary": False,
     }
 

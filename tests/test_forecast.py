@@ -12,7 +12,7 @@ from scenes import make_scene
 from torch import Tensor
 
 from trajformer.batch import collate
-from trajformer.forecast import Forecast, endpoint_nms
+from trajformer.forecast import Forecast, consensus, endpoint_nms
 from trajformer.geometry import to_frame
 from trajformer.sample import BatchConfig, Frame
 
@@ -140,3 +140,15 @@ def test_gradients_pass_through_the_modes_that_stay() -> None:
     (result.position.sum() + result.logit.sum()).backward()
     assert logit.grad.tolist() == [[[0.0, 1.0, 0.0, 1.0]]]
     assert torch.equal(position.grad[0, 0].amax((-1, -2)), torch.tensor([0.0, 1.0, 0.0, 1.0]))
+
+
+def test_consensus_prefers_the_mode_nearest_to_all_others() -> None:
+    """Two modes side by side share 0.6 of the probability; the lonely one with 0.4 is a bad single guess."""
+    end = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.5, 0.0]])
+    position = end[None, None, :, None].expand(1, 1, 3, 4, 2).clone()
+    forecast = Forecast(position, torch.tensor([[[0.4, 0.35, 0.25]]]).log(), Frame.SCENE)
+    out = consensus(forecast, 2.0)
+    expected = torch.tensor([0.35 * 10 + 0.25 * 10.5, 0.4 * 10 + 0.25 * 0.5, 0.4 * 10.5 + 0.35 * 0.5])
+    torch.testing.assert_close(out.probability()[0, 0], (-expected / 2.0).softmax(-1))
+    assert forecast.probability().argmax() == 0 and out.probability().argmax() == 1
+    assert out.position is forecast.position

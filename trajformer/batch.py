@@ -75,8 +75,9 @@ class SceneBatch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> SceneBatch:
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return SceneBatch(**{name: change(v) if isinstance(v, Tensor) else v for name, v in values.items()})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: change(v) if isinstance(v, Tensor) else v for name, v in values.items()}
+        return SceneBatch(**changed)
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:

@@ -122,7 +122,7 @@ def demo_parser() -> Parser:
     parser = _parser("The whole line on simulated scenes in a few minutes: prepare, train, evaluate, predict, plot.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for everything it makes")
     parser.add_argument("--scenes", type=PositiveInt, default=360, help="how many to simulate")
-    parser.add_argument("--epochs", type=PositiveInt, default=24, help="passes over the training scenes")
+    parser.add_argument("--epochs", type=PositiveInt, default=36, help="passes over the training scenes")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the simulation and of the training")
     return parser
 

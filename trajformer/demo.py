@@ -28,7 +28,7 @@ def demo_recipe(store: Path, epochs: int, seed: int) -> TrainConfig:
     return TrainConfig(
         model=ModelConfig(mmtransformer=model),
         data=DataConfig(train=str(store), val=str(store), val_split=VAL, batch_size=16, cache=True, batch=batch),
-        optim=OptimConfig(learning_rate=2e-3),
+        optim=OptimConfig(learning_rate=5e-4),
         trainer=TrainerConfig(epochs=epochs, validate_every=4, log_every=5),
         seed=seed,
     )

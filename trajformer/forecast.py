@@ -83,3 +83,20 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
         suppressed = torch.where(near & (rest > 0), rest, suppressed).scatter(2, best, -1.0)
         rest = rest.masked_fill(near, 0.0).scatter(2, best, 0.0)
     return forecast.select(torch.cat(chosen, -1))
+
+
+def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
+    """Score every mode by how near the end points it expects the truth to be: softmax(-E[distance] / temperature).
+
+    Modes compete in classification: where several lie close together each gets a small share, and the most probable
+    one need not be the best single guess. The expected end-point distance of mode k, sum_j p_j |end_k - end_j|, is
+    what K = 1 metrics measure; scores trained towards softmax(-FDE / temperature) keep their meaning and scale.
+
+    Args:
+        forecast: marginal, [B, S, K, F, 2].
+        temperature_m: metres, that of the confidence loss.
+    """
+    end = forecast.position[..., -1, :].float()
+    distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
+    expected = (distance * forecast.probability()[:, :, None]).sum(-1)
+    return replace(forecast, logit=-expected / temperature_m)

@@ -18,7 +18,7 @@ from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast, endpoint_nms
+from trajformer.forecast import Forecast, consensus, endpoint_nms
 from trajformer.geometry import rotate
 from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighbourTokenizer, last_velocity, mlp
 from trajformer.sample import Frame
@@ -33,6 +33,8 @@ class MMTransformerConfig:
         proposals: K queries of the network.
         modes: modes of a forecast in evaluation; fewer than `proposals` are chosen by end-point suppression.
         nms_radius_m: end points nearer than this to a more probable one are suppressed.
+        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the
+            confidence loss; 0 keeps the scores of the network.
         max_history: longest history that has learned positions.
         steps_per_token: displacement vectors in a motion token; the paper has 1.
         block: shape of every transformer block.
@@ -47,6 +49,7 @@ class MMTransformerConfig:
     proposals: int = 6
     modes: int = 6
     nms_radius_m: float = 2.0
+    consensus_m: float = 1.0
     max_history: int = 50
     steps_per_token: int = 1
     block: BlockConfig = field(default_factory=BlockConfig)
@@ -130,6 +133,8 @@ class MMTransformer(nn.Module):
 
     def __init__(self, config: MMTransformerConfig) -> None:
         super().__init__()
+        if config.modes > config.proposals:
+            raise TrajformerError(f"mmtransformer.modes: {config.modes} of only {config.proposals} proposals")
         self.config = config
         width = config.block.width
         self.motion, self.map, self.social = MotionExtractor(config), MapAggregator(config), SocialConstructor(config)
@@ -157,9 +162,11 @@ class MMTransformer(nn.Module):
             targets = self.map(batch, proposals[:, : batch.num_targets], self.position)
         layers = [self._decode(batch, layer) for layer in self.social(batch, proposals, targets, self.position)]
         forecast = Forecast(*layers[-1], auxiliary=tuple(Forecast(*layer) for layer in layers[:-1]))
-        if self.training or self.config.modes == self.config.proposals:
+        if self.training:
             return forecast
-        return endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
+        if self.config.modes < self.config.proposals:
+            forecast = endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
+        return consensus(forecast, self.config.consensus_m) if self.config.consensus_m else forecast
 
     def _decode(self, batch: SceneBatch, x: Tensor) -> tuple[Tensor, Tensor, Frame, Tensor]:
         """Cumulated offsets (as in the paper) from where the agent would be if it kept its velocity."""

@@ -208,13 +208,13 @@ def plot(
 
 
 def _split_of(store: Path, wanted: list[str]) -> str:
-    """The split that has one of the wanted scenes; when none are wanted, val, or the only split there is."""
+    """The split that has most of the wanted scenes (ids recur between splits); without any, val or the only one."""
     from trajformer.store import SceneStore, store_splits
 
     splits = store_splits(store)
-    for split in splits:
-        if wanted and not set(wanted).isdisjoint(SceneStore(store, split).scene_ids()):
-            return split
+    found = {split: len(set(wanted) & set(SceneStore(store, split).scene_ids())) for split in splits} if wanted else {}
+    if any(found.values()):
+        return max(splits, key=lambda split: (found[split], split == "val"))
     if wanted and splits:
         raise TrajformerError(f"{store}: has no scene {wanted[0]} in any split ({', '.join(splits)})")
     return splits[0] if len(splits) == 1 else "val"

@@ -75,7 +75,8 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
     forecasts = out / "forecasts.parquet"
     choice: dict[str, Any] = {"targets": "scored", "accelerator": "auto", "batch_size": 32}
     commands.predict(checkpoint, store, VAL, forecasts, **choice)
-    commands.plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
+    pictures = commands.plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
     _headline(f"done in {time.monotonic() - began:.0f} s; held-out scenes, metres")
     commands.print_table([("constant velocity", floor), ("mmTransformer", learned)])
-    print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}\npictures    {out / 'pictures'}")
+    print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}")
+    print("\n".join(f"picture     {picture}" for picture in pictures))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from scenes import make_scene
 
 from trajformer.commands import _split_of
 from trajformer.shard import ShardInfo, shard_path, write_shard
+from trajformer.submission import read_forecasts
 
 
 def test_plot_takes_the_split_that_the_forecasts_are_of(tmp_path: Path) -> None:
@@ -18,3 +21,22 @@ def test_plot_takes_the_split_that_the_forecasts_are_of(tmp_path: Path) -> None:
     assert _split_of(tmp_path, ["1", "3", "4"]) == "val"
     assert _split_of(tmp_path, ["1", "2"]) == "test_obs"
     assert _split_of(tmp_path, ["1"]) == "val"
+
+
+def test_everything_but_tests_runs_without_the_optional_packages(tmp_path: Path) -> None:
+    """Preparing and forecasting must work where av2 and orjson are not installed."""
+    program = (
+        "import sys\n"
+        "for name in ('av2', 'orjson', 'torch_geometric', 'ray'):\n"
+        "    sys.modules[name] = None  # importing it raises ImportError\n"
+        "from trajformer.cli import main\n"
+        "raw, store, out = sys.argv[1:]\n"
+        "assert main(['synthesize', raw, '--scenes', '3', '--workers', '1']) == 0\n"
+        "assert main(['preprocess', 'argoverse2', raw, store, '--workers', '1']) == 0\n"
+        "assert main(['predict', '--model', 'constant_velocity', '--store', store, '--out', out]) == 0\n"
+    )
+    out = tmp_path / "forecasts.parquet"
+    arguments = [sys.executable, "-c", program, str(tmp_path / "raw"), str(tmp_path / "store"), str(out)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert read_forecasts(out)

@@ -225,3 +225,9 @@ def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
     moved = set_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
     assert_equal_terms(moved, expected)
     assert set(expected) == {*TERMS, "loss"}
+
+
+def test_joint_forecasts_are_refused() -> None:
+    forecast = Forecast(torch.zeros(2, 1, 3, 4, 2), torch.zeros(2, 3), Frame.SCENE)
+    with pytest.raises(ValueError, match="joint"):
+        set_loss(forecast, torch.zeros(2, 1, 4, 2), torch.ones(2, 1, 4, dtype=torch.bool), SetLossConfig())

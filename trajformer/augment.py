@@ -18,15 +18,17 @@ from trajformer.scene import LaneFlag
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Attributes:
-    flip: probability of mirroring a scene.
-    rotate: turn every scene by a uniform angle of at most this many radians either way (models that work in agents'
-        frames do not notice; for them there is `heading_noise`).
-    heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
-    scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
-    agent_dropout: probability of hiding each agent that is not a target.
-    history_mask: probability of hiding the beginning of an agent's history.
-    history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
+    """What is varied in training, and how strongly.
+
+    Attributes:
+        flip: probability of mirroring a scene.
+        rotate: turn every scene by a uniform angle of at most this many radians either way (models that work in agents'
+            frames do not notice; for them there is `heading_noise`).
+        heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
+        scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
+        agent_dropout: probability of hiding each agent that is not a target.
+        history_mask: probability of hiding the beginning of an agent's history.
+        history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
     """
 
     flip: float = 0.5

@@ -1,1 +1,1 @@
-"""losses"""
+"""Losses of a Forecast: functions of the forecast and the batch's targets."""

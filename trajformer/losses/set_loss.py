@@ -56,7 +56,12 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
     Returns:
         Means over matched futures: "regression", "endpoint", "classification", "confidence" of the last layer,
         "auxiliary" of the others, and their weighted sum "loss" (the only one with a gradient to use).
+
+    Raises:
+        ValueError: the forecast is joint, or a matching cost is not finite.
     """
+    if forecast.is_joint:
+        raise ValueError("set_loss: joint forecasts [B, K] are not marginal ones [B, S, K]")
     if target.ndim == 4:
         target, valid = target[:, :, None], valid[:, :, None]
     if forecast.pose is not None:

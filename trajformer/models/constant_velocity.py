@@ -15,12 +15,14 @@ from trajformer.sample import Frame
 
 @dataclass(frozen=True)
 class ConstantVelocityConfig:
-    """Attributes:
-    modes: K; the first mode is the plain extrapolation, the others vary its speed and direction.
-    steps: the velocity is the mean over this many last steps (their displacement divided by their time).
-    speed_spread: standard deviation of the factor on the speed.
-    turn_spread: standard deviation of the change of direction, radians.
-    seed: of the variants; they are the same for every agent and every call.
+    """How many modes, and how they vary.
+
+    Attributes:
+        modes: K; the first mode is the plain extrapolation, the others vary its speed and direction.
+        steps: the velocity is the mean over this many last steps (their displacement divided by their time).
+        speed_spread: standard deviation of the factor on the speed.
+        turn_spread: standard deviation of the change of direction, radians.
+        seed: of the variants; they are the same for every agent and every call.
     """
 
     modes: int = 1

@@ -1,1 +1,1 @@
-"""training"""
+"""Training on Lightning: recipe, data, module, optimiser, safe checkpoints."""

@@ -57,7 +57,8 @@ def test_targets_come_first_then_the_nearest() -> None:
     np.testing.assert_array_equal(batch.position[0, :, 0, 0], scene.position[[4, 2, 7, 1, 0, 3, 5], 0, 0])
     np.testing.assert_array_equal(batch.target[0], scene.position[[4, 2], 10:])
     assert numbers(collate([scene], BatchConfig(max_agents=4))) == [4, 2, 7, 1]
-    assert numbers(collate([scene], BatchConfig(max_agents=1))) == [4]
+    crowded = collate([scene], BatchConfig(max_agents=1))  # the limit is for context: no target is ever left out
+    assert numbers(crowded) == [4, 2] and crowded.num_targets == 2 and crowded.target_mask.all()
     only = collate([scene], BatchConfig(targets="focal"))
     assert only.num_targets == 1 and numbers(only)[:3] == [4, 7, 1]
 

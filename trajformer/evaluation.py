@@ -20,8 +20,7 @@ from trajformer.manifest import write_atomically
 from trajformer.metrics.accumulate import DisplacementMetrics
 from trajformer.metrics.displacement import displacement
 from trajformer.models import ConstantVelocity, ConstantVelocityConfig
-from trajformer.sample import BatchConfig, Sample, sample
-from trajformer.scene import AgentRole, Scene
+from trajformer.sample import BatchConfig, sample
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 from trajformer.training.checkpoint import load_checkpoint
@@ -62,17 +61,6 @@ def load_predictor(
     return Predictor(model.to(device).eval(), replace(config, targets=targets), device)
 
 
-def _sample(scene: Scene, config: BatchConfig) -> Sample:
-    """A sample that leaves out no agent that is to be forecast, even where they are more than `max_agents`."""
-    return sample(scene, replace(config, max_agents=max(config.max_agents, _num_wanted(scene, config))))
-
-
-def _num_wanted(scene: Scene, config: BatchConfig) -> int:
-    if config.targets == "all":
-        return int(scene.valid[:, scene.num_history - 1].sum())
-    return int((scene.agent_role != AgentRole.CONTEXT).sum())
-
-
 @torch.inference_mode()
 def run(
     predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True
@@ -85,7 +73,7 @@ def run(
     starts = range(0, len(store), batch_size)
     with tqdm(total=len(store), unit="scene", desc=store.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in starts:
-            samples = [_sample(store[i], predictor.batch) for i in range(start, min(start + batch_size, len(store)))]
+            samples = [sample(store[i], predictor.batch) for i in range(start, min(start + batch_size, len(store)))]
             batch = stack(samples, predictor.batch.frame).to(predictor.device)
             try:
                 forecast = predictor.model(batch)

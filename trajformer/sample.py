@@ -28,7 +28,7 @@ class BatchConfig:
     Attributes:
         targets: predict the `scored` agents (focal included), the `focal` one, or `all` seen at the last observed step.
         frame: coordinates of the batch.
-        max_agents: agents kept in a scene, targets first, then those nearest to a target.
+        max_agents: agents kept in a scene: all targets, then those nearest to a target up to this number.
         agent_radius_m: context agents farther than this from every target are dropped.
         map_radius_m: polylines farther than this from every target are dropped.
         polyline_points: P, points of a resampled polyline.
@@ -58,14 +58,15 @@ def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int]:
     role = scene.agent_role
     wanted = {"scored": role >= AgentRole.SCORED, "focal": role == AgentRole.FOCAL, "all": seen[:, -1]}[config.targets]
     targets = np.flatnonzero(wanted & present)
-    targets = targets[np.argsort(-role[targets].astype(np.int64), kind="stable")][: config.max_agents]
+    targets = targets[np.argsort(-role[targets].astype(np.int64), kind="stable")]
     others = np.setdiff1d(np.flatnonzero(present), targets)
     if len(others) and len(targets):
         here, there = _reference_pose(scene, others)[:, :2], _reference_pose(scene, targets)[:, :2]
         distance = np.linalg.norm(here[:, None] - there[None], axis=-1).min(1)
         near = np.flatnonzero(distance <= config.agent_radius_m)
         others = others[near[np.argsort(distance[near], kind="stable")]]
-    return np.concatenate([targets, others])[: config.max_agents], len(targets)
+    others = others[: max(config.max_agents - len(targets), 0)]
+    return np.concatenate([targets, others]), len(targets)
 
 
 def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:

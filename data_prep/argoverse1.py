@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.csv as pa_csv
 from data_prep.argoverse1_map import load_map, map_file
 from data_prep.columns import groups, text
 from data_prep.kinematics import estimate_motion
+from data_prep.reader import Input
 from data_prep.vector_map import VectorMap, distance_to_segments
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, Scene
@@ -45,26 +47,33 @@ _CONVERT = pa_csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_CO
 
 @dataclass(frozen=True)
 class Argoverse1:
-    """Reader of Argoverse 1 motion forecasting; lanes within `map_radius_m` of the AGENT's observed path are kept."""
+    """Reader of Argoverse 1 motion forecasting.
+
+    Attributes:
+        map_radius_m: lanes that come this close to the AGENT's observed path are kept.
+    """
 
     map_radius_m: float = 100.0
-    name: str = "argoverse1"
-    layout: str = "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
+    name: ClassVar[str] = "argoverse1"
+    layout: ClassVar[str] = "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
+    published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
 
     def splits(self, raw: Path) -> list[str]:
         """Names of the splits in a raw folder: its sub-folders with a `data` folder of csv files."""
         return sorted(path.parent.name for path in raw.glob("*/data") if next(path.glob("*.csv"), None))
 
-    def inputs(self, raw: Path, split: str) -> list[Path]:
+    def inputs(self, raw: Path, split: str) -> list[Input]:
         """Csv files of a split, by sequence number."""
-        return sorted((raw / split / "data").glob("*.csv"), key=lambda path: (len(path.stem), path.stem))
+        files = sorted((raw / split / "data").glob("*.csv"), key=lambda path: (len(path.stem), path.stem))
+        return [Input(path) for path in files]
 
-    def read(self, path: Path, split: str, raw: Path) -> Scene:
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
         """One sequence.
 
         Raises:
             SceneError: names the file and the column, or the map file, that cannot be used.
         """
+        path = item.path
         table = _read_csv(path)
         tracks = _Tracks.of(table, path)
         city = _city(table, path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from data_prep.argoverse2_map import read_map
 from data_prep.columns import groups, text
+from data_prep.reader import Input
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, Scene
 
@@ -32,24 +34,26 @@ _COLUMNS = [*_TEXT, *_NUMBERS]
 class Argoverse2:
     """Reader of Argoverse 2 motion forecasting; the map file of a scenario is kept whole."""
 
-    name: str = "argoverse2"
-    layout: str = "RAW/<split>/<uuid>/scenario_<uuid>.parquet with log_map_archive_<uuid>.json beside it"
+    name: ClassVar[str] = "argoverse2"
+    layout: ClassVar[str] = "RAW/<split>/<uuid>/scenario_<uuid>.parquet with log_map_archive_<uuid>.json beside it"
+    published: ClassVar[dict[str, int]] = {"train": 199_908, "val": 24_988, "test": 24_984}
 
     def splits(self, raw: Path) -> list[str]:
         """Names of the splits in a raw folder: its sub-folders with at least one scenario."""
         return sorted(path.name for path in raw.iterdir() if next(path.glob("*/scenario_*.parquet"), None))
 
-    def inputs(self, raw: Path, split: str) -> list[Path]:
+    def inputs(self, raw: Path, split: str) -> list[Input]:
         """The scenario file that each folder of the split should hold, by uuid."""
         folders = sorted(path for path in (raw / split).iterdir() if path.is_dir())
-        return [folder / f"scenario_{folder.name}.parquet" for folder in folders]
+        return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
 
-    def read(self, path: Path, split: str, raw: Path) -> Scene:
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
         """One scenario.
 
         Raises:
             SceneError: names the file and the column, or the map file and its entry, that cannot be used.
         """
+        path = item.path
         table = _read_parquet(path)
         step = _steps(table, path)
         agent_id, first, agent = groups(table["track_id"])

@@ -7,42 +7,19 @@ finished shard whose inputs, reader options and software version are the same.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from data_prep.reader import Reader
 from data_prep.runners import in_process, in_processes
-from trajformer.errors import SceneError, StoreError, TrajformerError
+from data_prep.tasks import ShardTask, prepare_shard
+from trajformer.errors import TrajformerError
 from trajformer.manifest import MANIFEST, write_manifest
-from trajformer.scene import Scene
-from trajformer.shard import ShardInfo, read_shard_info, shard_path, write_shard
-
-
-class Reader(Protocol):
-    """What makes a data set: a frozen dataclass whose fields are its options (its repr decides what is made anew)."""
-
-    @property
-    def name(self) -> str:
-        """Name of the data set, `Scene.source`."""
-
-    @property
-    def layout(self) -> str:
-        """The expected files, for messages: `RAW/<split>/data/<sequence>.csv`."""
-
-    def splits(self, raw: Path) -> list[str]:
-        """Splits found in the raw folder, sorted; empty when its layout is not this data set's."""
-
-    def inputs(self, raw: Path, split: str) -> list[Path]:
-        """One path a scene, in an order that depends on the names only."""
-
-    def read(self, path: Path, split: str, raw: Path) -> Scene:
-        """Read one input; raises SceneError (naming file and field), OSError or ValueError when it cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -55,42 +32,6 @@ class PrepareOptions:
     shard_size: int = 500
     strict: bool = False  # the first unusable input is an error instead of an entry in the list of skipped ones
     progress: bool = True
-
-
-@dataclass(frozen=True)
-class ShardTask:
-    """Everything needed to make one shard."""
-
-    reader: Reader
-    raw: Path
-    store: Path
-    split: str
-    index: int
-    inputs: tuple[Path, ...]
-    strict: bool = False
-
-    @property
-    def path(self) -> Path:
-        """Where the shard lies."""
-        return shard_path(self.store, self.split, self.index)
-
-    def input_name(self, path: Path) -> str:
-        """An input's path below the raw folder, so that a store does not depend on where that lies."""
-        return path.relative_to(self.raw).as_posix()
-
-    def digest(self) -> str:
-        """SHA-256 of the reader's options and the input names."""
-        text = "\n".join([repr(self.reader), self.split, *map(self.input_name, self.inputs)])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def finished(self) -> bool:
-        """True when the shard on disk was made from this very task by this software version."""
-        try:
-            info, _ = read_shard_info(self.path)
-        except StoreError:
-            return False
-        fresh = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
-        return info == fresh
 
 
 @dataclass(frozen=True)
@@ -121,35 +62,6 @@ class PrepareSummary:
     def skipped(self) -> list[tuple[str, str]]:
         """(input, reason) of all prepared splits."""
         return [entry for split in self.splits for entry in split.skipped]
-
-
-def prepare_shard(task: ShardTask, tick: Callable[[], Any] = lambda: None) -> None:
-    """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard itself.
-
-    Args:
-        task: what to make.
-        tick: called after every input.
-
-    Raises:
-        SceneError: an input cannot be used and the task is strict.
-        TrajformerError: the shard cannot be written.
-    """
-    scenes: list[Scene] = []
-    skipped: list[tuple[str, str]] = []
-    for path in task.inputs:
-        try:
-            scenes.append(task.reader.read(path, task.split, task.raw).validate())
-        except (SceneError, OSError, ValueError) as error:
-            reason = str(error) if isinstance(error, SceneError) else f"{path}: {type(error).__name__}: {error}"
-            if task.strict:
-                raise SceneError(reason) from error
-            skipped.append((task.input_name(path), reason.replace(f"{task.raw}/", "")))
-        tick()
-    info = ShardInfo(task.reader.name, task.split, task.digest(), tuple(skipped))
-    try:
-        write_shard(task.path, scenes, info)
-    except OSError as error:
-        raise TrajformerError(f"{task.path}: cannot be written: {error}") from error
 
 
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:

@@ -39,7 +39,7 @@ LAYERS = {
     "trajformer.cli": 10,
 }
 DATA_PREP_MAY_IMPORT = {f"trajformer.{name}" for name in ("errors", "geometry", "scene", "shard", "manifest")}
-SPEAKING = {"trajformer.commands", "trajformer.cli", "trajformer.demo"}  # these may print
+SPEAKING = ("trajformer.commands", "trajformer.cli", "trajformer.demo")  # these may print
 LONG_FILES: dict[str, str] = {}  # module: why it may have 251 to 400 lines
 LONG_FUNCTIONS: dict[str, str] = {}  # module.function: why it may have 51 to 80 lines
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -128,7 +128,7 @@ def names_used(module: str) -> Iterator[tuple[str, int]]:
 
 def test_the_packages_are_found() -> None:
     assert {"trajformer", "trajformer.core.attention", "data_prep", "data_prep.prepare"} <= sources().keys()
-    assert "trajformer.commands" in imports("trajformer.cli") - imports("trajformer.cli", at_import=True)
+    assert "trajformer.commands.data" in imports("trajformer.cli.data") - imports("trajformer.cli.data", at_import=True)
 
 
 def test_imports_flow_downward() -> None:
@@ -152,9 +152,9 @@ def test_data_prep_stands_apart() -> None:
             assert strangers == set(), f"{module} imports {strangers}"
         else:
             readers = {m for m in imports(module) if m.startswith("data_prep")}
-            assert not readers or module == "trajformer.commands", f"{module} imports {readers}"
-    at_import = imports("trajformer.commands", at_import=True)
-    assert not {m for m in at_import if m.startswith("data_prep")}, "commands must import data_prep inside functions"
+            assert not readers or module.startswith(SPEAKING), f"{module} imports {readers}"
+            at_import = {m for m in imports(module, at_import=True) if m.startswith("data_prep")}
+            assert not at_import, f"{module} must import data_prep inside functions"
 
 
 def test_no_import_cycle() -> None:
@@ -241,7 +241,7 @@ def test_no_bare_except() -> None:
 
 
 def test_library_rooms_do_not_print() -> None:
-    found = [f"{m}:{call.lineno}" for m in sources().keys() - SPEAKING for name, call in calls(m) if name == "print"]
+    found = [f"{m}:{call.lineno}" for m in sources() if not m.startswith(SPEAKING) for name, call in calls(m) if name == "print"]
     assert found == []
 
 

@@ -15,6 +15,7 @@ import pytest
 from fixtures import CITY_XY, Lane, Track, argoverse1_rows, argoverse1_tracks, straight
 
 from data_prep.argoverse1 import Argoverse1
+from data_prep.reader import Input
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Scene
 
@@ -33,7 +34,7 @@ def read(raw: Path, tracks: list[Track] | Rows, split: str = "train", reader: Ar
     """Write the tracks (or rows) as sequence 7 and read it back."""
     rows = argoverse1_rows(tracks) if isinstance(tracks[0], Track) else tracks
     path = fixtures.write_argoverse1(raw / split / "data" / "7.csv", rows)
-    return (reader or Argoverse1()).read(path, split, raw).validate()
+    return (reader or Argoverse1()).read(Input(path), split, raw).validate()
 
 
 def agent(scene: Scene, name: str) -> int:
@@ -190,7 +191,7 @@ def test_splits_and_inputs(raw: Path) -> None:
     (raw / "empty" / "data").mkdir(parents=True)
     reader = Argoverse1()
     assert reader.splits(raw) == ["test_obs", "train"]
-    assert [path.stem for path in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
+    assert [item.path.stem for item in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
 
 
 # ---- broken files --------------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_a_broken_file_is_named_with_its_column(raw: Path, case: str) -> None:
     change, message = BROKEN[case]
     path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", change(argoverse1_rows(argoverse1_tracks())))
     with pytest.raises(SceneError) as caught:
-        Argoverse1().read(path, "train", raw)
+        Argoverse1().read(Input(path), "train", raw)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
 
@@ -233,7 +234,7 @@ def test_a_missing_column_is_named(raw: Path) -> None:
     rows = [row[:5] for row in argoverse1_rows(argoverse1_tracks())]
     path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", rows, "TIMESTAMP,TRACK_ID,OBJECT_TYPE,X,Y")
     with pytest.raises(SceneError, match=r"7\.csv.*CITY_NAME"):
-        Argoverse1().read(path, "train", raw)
+        Argoverse1().read(Input(path), "train", raw)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +284,8 @@ def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("split", ["val", "test_obs"])
 def test_real_rows_are_kept(sample: Path, split: str) -> None:
     reader = Argoverse1()
-    for path in reader.inputs(sample, split):
-        scene = reader.read(path, split, sample).validate()
+    for path, _ in reader.inputs(sample, split):
+        scene = reader.read(Input(path), split, sample).validate()
         rows = list(csv.DictReader(path.open()))
         place = {time: step for step, time in enumerate(sorted({float(row["TIMESTAMP"]) for row in rows}))}
         index = np.array([agent(scene, row["TRACK_ID"]) for row in rows])
@@ -301,8 +302,8 @@ def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
     trees = {p.name.split("_")[2]: ElementTree.parse(p).getroot() for p in (sample / "map_files").glob("*.xml")}
     nodes = {c: {n.get("id"): (float(n.get("x")), float(n.get("y"))) for n in t.iter("node")} for c, t in trees.items()}
     ways = {c: {int(w.get("lane_id")): w for w in t.iter("way")} for c, t in trees.items()}
-    for path in reader.inputs(sample, "val")[:10]:
-        scene = reader.read(path, "val", sample)
+    for path, _ in reader.inputs(sample, "val")[:10]:
+        scene = reader.read(Input(path), "val", sample)
         focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
         seen = scene.position[focal, :H]
         for index, lane_id in enumerate(scene.polyline_id.tolist()):
@@ -328,8 +329,8 @@ def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
 def test_real_motion_beats_five_step_differences(sample: Path) -> None:
     reader = Argoverse1()
     ours, plain = [], []
-    for path in reader.inputs(sample, "val"):
-        scene = reader.read(path, "val", sample)
+    for path, _ in reader.inputs(sample, "val"):
+        scene = reader.read(Input(path), "val", sample)
         focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
         position, end = scene.position[focal], scene.position[focal, -1]
         ours.append(np.linalg.norm(3.0 * scene.velocity[focal, H - 1] - end))

@@ -15,6 +15,7 @@ from fixtures import argoverse2_columns, argoverse2_map
 
 from data_prep import argoverse2_map as map_module
 from data_prep.argoverse2 import Argoverse2
+from data_prep.reader import Input
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene, scenes_equal
 
@@ -25,7 +26,7 @@ Columns = dict[str, np.ndarray]
 
 def read(path: Path) -> Scene:
     """Read a scenario that lies at RAW/<split>/<uuid>/scenario_<uuid>.parquet."""
-    return Argoverse2().read(path, path.parts[-3], path.parents[2]).validate()
+    return Argoverse2().read(Input(path), path.parts[-3], path.parents[2]).validate()
 
 
 def take(columns: Columns, keep: np.ndarray) -> Columns:
@@ -131,7 +132,7 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a split")
     reader = Argoverse2()
     assert reader.splits(tmp_path) == ["train", "val"]
-    paths = reader.inputs(tmp_path, "val")
+    paths = [item.path for item in reader.inputs(tmp_path, "val")]
     assert [path.name for path in paths] == [f"scenario_{uuid}.parquet" for uuid in "abc"]
     with pytest.raises(SceneError, match=r"scenario_c\.parquet: not a readable parquet file"):
         read(paths[-1])

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 import torch
 
-from trajformer import cli, commands
+from trajformer import cli
+from trajformer.commands import data
 from trajformer.training.module import ForecastingModule
 
 RECIPE = """
@@ -219,7 +220,7 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_program_itself(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     for words, code, lines in ((["--help"], 0, 0), (["store", "info", "nowhere"], 1, 1), (["store", "info"], 2, 1)):
         command = [sys.executable, "-m", "trajformer.cli", *words]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
@@ -235,7 +236,7 @@ def test_ctrl_c_is_130_and_training_goes_on_from_there(
 
     train = ("train", "--config", line / "run" / "config.yaml", "--trainer.epochs", 3, "--out", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(commands, "preprocess", stop)
+        patch.setattr(data, "preprocess", stop)
         assert run("preprocess", "argoverse2", tmp_path, tmp_path) == 130
         assert capsys.readouterr().err == "trajformer preprocess: interrupted\n"
         step, handler = ForecastingModule.training_step, signal.getsignal(signal.SIGINT)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scenes import make_scene
 
-from trajformer.commands import _split_of
+from trajformer.commands.pictures import _split_of
 from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.submission import read_forecasts
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import fixtures
 import pytest
@@ -13,7 +14,8 @@ from scenes import make_scene
 
 from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
-from data_prep.prepare import PrepareOptions, PrepareSummary, Reader, prepare
+from data_prep.prepare import PrepareOptions, PrepareSummary, prepare
+from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
 from trajformer.scene import Scene, scenes_equal
@@ -48,7 +50,7 @@ def test_a_folder_becomes_a_store(raw: Path, tmp_path: Path) -> None:
     assert summary.splits[1].bytes == read_manifest(tmp_path / "store")["splits"]["train"]["bytes"]
     for split in ("train", "test_obs"):
         store = SceneStore(tmp_path / "store", split)
-        expected = [reader.read(path, split, raw) for path in reader.inputs(raw, split)]
+        expected = [reader.read(item, split, raw) for item in reader.inputs(raw, split)]
         assert all(scenes_equal(a, b) for a, b in zip(store, expected, strict=True))
     assert verify_store(tmp_path / "store", lambda paths, total: paths) == []
 
@@ -163,19 +165,21 @@ def test_an_unusable_input_is_listed_or_an_error(raw: Path, tmp_path: Path, work
 class Failing:
     """A reader that fails in many ways: one new data set is one such class."""
 
-    name: str = "failing"
-    layout: str = "RAW/<split>/*.txt"
+    name: ClassVar[str] = "failing"
+    layout: ClassVar[str] = "RAW/<split>/*.txt"
+    published: ClassVar[dict[str, int]] = {}
 
     def splits(self, raw: Path) -> list[str]:
         """Every folder."""
         return sorted(path.name for path in raw.iterdir())
 
-    def inputs(self, raw: Path, split: str) -> list[Path]:
+    def inputs(self, raw: Path, split: str) -> list[Input]:
         """Every file."""
-        return sorted((raw / split).glob("*.txt"))
+        return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
 
-    def read(self, path: Path, split: str, raw: Path) -> Scene:
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Fail as the file says."""
+        path = item.path
         scene = small_scene(path.stem)
         match path.read_text():
             case "value":

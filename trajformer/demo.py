@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trajformer import commands
+from trajformer.commands import data, models
+from trajformer.commands.pictures import plot
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.manifest import write_atomically
@@ -56,27 +57,28 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
     Raises:
         TrajformerError: a step failed; what it left behind is used by the next call.
     """
+    from data_prep.argoverse2 import Argoverse2
     from trajformer.training.run import train
 
     began = time.monotonic()
     raw, store, run = out / "raw", out / "store", out / "run"
     _remember(out, {"scenes": scenes, "epochs": epochs, "seed": seed})
     _headline(f"simulating {scenes} traffic scenes in the Argoverse 2 raw layout: {raw}")
-    commands.synthesize(raw, scenes, seed, workers=2)
+    data.synthesize(raw, scenes, seed, workers=2)
     _headline(f"preparing them: {store}")
-    commands.preprocess("argoverse2", raw, store, workers=2)
+    data.preprocess(Argoverse2(), raw, store, workers=2)
     _headline(f"training an mmTransformer: {run}")
     checkpoint = train(demo_recipe(store, epochs, seed), run, resume=True)
     _headline("scoring held-out scenes, constant velocity first")
     options: dict[str, Any] = {"json_file": None, "csv_file": None, "accelerator": "auto", "batch_size": 32}
-    floor = commands.evaluate(None, store, VAL, **options)
-    learned = commands.evaluate(checkpoint, store, VAL, **options)
+    floor = models.evaluate(None, store, VAL, **options)
+    learned = models.evaluate(checkpoint, store, VAL, **options)
     _headline("predicting and drawing")
     forecasts = out / "forecasts.parquet"
     choice: dict[str, Any] = {"targets": "scored", "accelerator": "auto", "batch_size": 32}
-    commands.predict(checkpoint, store, VAL, forecasts, **choice)
-    pictures = commands.plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
+    models.predict(checkpoint, store, VAL, forecasts, **choice)
+    pictures = plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
     _headline(f"done in {time.monotonic() - began:.0f} s; held-out scenes, metres")
-    commands.print_table([("constant velocity", floor), ("mmTransformer", learned)])
+    models.print_table([("constant velocity", floor), ("mmTransformer", learned)])
     print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}")
     print("\n".join(f"picture     {picture}" for picture in pictures))

@@ -6,9 +6,11 @@ import re
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_type_hints
 
+import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 
@@ -45,6 +47,21 @@ class Parser(ArgumentParser):
         except UnicodeDecodeError as error:
             self.error(f"not a text file: {error}")
             raise AssertionError from error  # `error` has left already
+
+
+def new_parser(text: str) -> Parser:
+    """A parser with our help, of a command described by `text`."""
+    return Parser(description=text, formatter_class=Formatter)
+
+
+def add_fields(parser: Parser, kind: type[Any]) -> None:
+    """An option for every field of a dataclass (`map_radius_m` becomes --map-radius-m), explained by its docstring."""
+    help_of = {param.arg_name: param.description for param in docstring_parser.parse(kind.__doc__ or "").params}
+    hints = get_type_hints(kind)
+    group = parser.add_argument_group(f"options of {kind.__name__}")
+    for item in fields(kind):
+        option = "--" + item.name.replace("_", "-")
+        group.add_argument(option, type=hints[item.name], default=item.default, help=help_of.get(item.name, ""))
 
 
 def _plain(message: str) -> str:

@@ -1,0 +1,42 @@
+"""What makes a data set: `Reader`, a listing of scenes and a pure function from one of them to `Scene`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol
+
+from trajformer.scene import Scene
+
+
+class Input(NamedTuple):
+    """One scene to be read: a file and, where a file holds several scenes, which of them (a window, a scene id)."""
+
+    path: Path
+    part: str = ""
+
+    def name(self, raw: Path) -> str:
+        """Its name below the raw folder, so that a store does not depend on where that lies."""
+        return self.path.relative_to(raw).as_posix() + (f"#{self.part}" if self.part else "")
+
+    def __str__(self) -> str:
+        return f"{self.path}#{self.part}" if self.part else str(self.path)
+
+
+class Reader(Protocol):
+    """A frozen dataclass whose fields are its options: its repr decides which shards must be made anew."""
+
+    name: ClassVar[str]  # of the data set, `Scene.source`
+    layout: ClassVar[str]  # the expected files, for messages: "RAW/<split>/data/<sequence>.csv"
+    published: ClassVar[dict[str, int]]  # scenes of the complete data set by split, as far as known
+
+    def splits(self, raw: Path) -> list[str]:
+        """Splits found in the raw folder, sorted; empty when its layout is not this data set's."""
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        """All scenes, those of one file one after the other, in an order that depends on names and contents only.
+
+        A file that cannot be listed is one input without a part: `read` says what is wrong with it.
+        """
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Read one scene; raises SceneError, naming file and field, when it cannot be used."""

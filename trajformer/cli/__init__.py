@@ -1,0 +1,63 @@
+"""The command line: `trajformer COMMAND --help` tells what each command wants.
+
+A user's mistake ends in one line on standard error and exit code 1 (2 for a malformed command line).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from jsonargparse import Namespace
+
+import trajformer
+from trajformer.cli import data, models
+from trajformer.errors import TrajformerError
+from trajformer.parsing import Parser
+
+COMMANDS: dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]] = {
+    "synthesize": (data.synthesize_parser, data.run_synthesize),
+    "preprocess": (data.preprocess_parser, data.run_preprocess),
+    "store": (data.store_parser, data.run_store),
+    "train": (models.train_parser, models.run_train),
+    "evaluate": (models.evaluate_parser, models.run_evaluate),
+    "predict": (models.predict_parser, models.run_predict),
+    "plot": (models.plot_parser, models.run_plot),
+    "demo": (models.demo_parser, models.run_demo),
+}
+
+
+def _overview() -> str:
+    lines = ["usage: trajformer COMMAND ...", "", "Multi-agent trajectory prediction on one shared attention core.", ""]
+    for name, (parser, _) in COMMANDS.items():
+        lines.append(f"  {name:<12}{(parser().description or '').split('. ')[0].rstrip('.')}")
+    return "\n".join([*lines, "", "`trajformer COMMAND --help` tells more."])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(trajformer.__version__)
+        return 0
+    if words[0] not in COMMANDS:
+        print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
+        return 2
+    build, run = COMMANDS[words[0]]
+    parser = build(*words[1:2]) if words[0] == "preprocess" else build()
+    parser.prog = f"trajformer {words[0]}"
+    try:
+        run(parser.parse_words(words[1:]))
+    except TrajformerError as error:
+        print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except OSError as error:  # no space, no permission: the message names the file
+        print(f"trajformer {words[0]}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        print(f"trajformer {words[0]}: interrupted{stop}", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,128 @@
+"""Options of the commands that train, use and look at models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from trajformer.errors import TrajformerError
+from trajformer.parsing import Parser, new_parser
+
+ACCELERATORS = ("auto", "cpu", "gpu")
+
+
+def train_parser() -> Parser:
+    """--config CONFIG --out RUN and every field of the recipe."""
+    from trajformer.training.config import TrainConfig
+
+    parser = new_parser(
+        "Train a recipe of configs/. Every field can be set here, too: --data.train STORE --optim.learning_rate 5e-4; "
+        "--model.mmtransformer.help lists the fields of a model. "
+        "OUT gets best.ckpt, last.ckpt, config.yaml, tensorboard/ and csv/metrics.csv."
+    )
+    parser.add_argument("--config", action="config", help="YAML recipe; later options override it")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--resume", action="store_true", help="go on from OUT/last.ckpt")
+    parser.add_class_arguments(TrainConfig)
+    return parser
+
+
+def _add_model(parser: Parser) -> None:
+    parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run")
+    parser.add_argument("--model", choices=("constant_velocity",), help="a model that needs no training")
+    parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
+    parser.add_argument("--split", default="val", help="which of the store's splits")
+    parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes at a time")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto = a GPU where there is one")
+
+
+def evaluate_parser() -> Parser:
+    """(--checkpoint CKPT | --model constant_velocity) --store STORE."""
+    parser = new_parser("Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1 and 6 modes, mean over agents.")
+    _add_model(parser)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--csv", type=Path, help="also write a row an agent here")
+    return parser
+
+
+def predict_parser() -> Parser:
+    """--checkpoint CKPT --store STORE --out FORECASTS.parquet."""
+    parser = new_parser("Forecast a split and write the Argoverse 2 challenge columns, one row a mode, city frame, metres.")
+    _add_model(parser)
+    parser.add_argument("--out", type=Path, required=True, help="parquet file")
+    agents = ("scored", "focal", "all")
+    parser.add_argument("--agents", choices=agents, default="scored", help="all = everyone seen at the last observed step")
+    return parser
+
+
+def plot_parser() -> Parser:
+    """STORE [--forecasts FORECASTS.parquet] --out DIR."""
+    parser = new_parser("Draw scenes: map, histories, what happened, and the predicted modes. 8 random scenes by default.")
+    parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    parser.add_argument("--split", help="default: the split that has the named scenes or the forecast ones, else val")
+    parser.add_argument("--forecasts", type=Path, help="file of `trajformer predict`")
+    parser.add_argument("--scene", nargs="+", default=[], help="scenes with these ids")
+    parser.add_argument("--worst", type=PositiveInt, help="so many scenes with the largest minFDE")
+    parser.add_argument("--random", type=PositiveInt, help="so many scenes at random")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the random choice")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files")
+    return parser
+
+
+def demo_parser() -> Parser:
+    """[--out DIR]."""
+    parser = new_parser("The whole line on simulated scenes in a few minutes: prepare, train, evaluate, predict, plot.")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for everything it makes")
+    parser.add_argument("--scenes", type=PositiveInt, default=360, help="how many to simulate")
+    parser.add_argument("--epochs", type=PositiveInt, default=36, help="passes over the training scenes")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the simulation and of the training")
+    return parser
+
+
+def _checkpoint(args: Namespace) -> Path | None:
+    if (args.checkpoint is None) == (args.model is None):
+        raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
+    return args.checkpoint
+
+
+def run_train(args: Namespace) -> None:
+    """`trajformer train`."""
+    from trajformer.training.config import TrainConfig
+    from trajformer.training.run import train
+
+    recipe = train_parser().instantiate(args)
+    best = train(TrainConfig(**{name: recipe[name] for name in TrainConfig.__dataclass_fields__}), args.out, resume=args.resume)
+    print(best)
+
+
+def run_evaluate(args: Namespace) -> None:
+    """`trajformer evaluate`."""
+    from trajformer.commands import models
+
+    options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
+    models.evaluate(_checkpoint(args), args.store, args.split, json_file=args.json, csv_file=args.csv, **options)
+
+
+def run_predict(args: Namespace) -> None:
+    """`trajformer predict`."""
+    from trajformer.commands import models
+
+    options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
+    models.predict(_checkpoint(args), args.store, args.split, args.out, targets=args.agents, **options)
+
+
+def run_plot(args: Namespace) -> None:
+    """`trajformer plot`."""
+    from trajformer.commands import pictures
+
+    choice = {"scene": args.scene, "worst": args.worst, "random": args.random, "seed": args.seed}
+    pictures.plot(args.store, args.split, args.forecasts, args.out, **choice)
+
+
+def run_demo(args: Namespace) -> None:
+    """`trajformer demo`."""
+    from trajformer.demo import demo
+
+    demo(args.out, scenes=args.scenes, epochs=args.epochs, seed=args.seed)

@@ -1,0 +1,54 @@
+"""Pictures of scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trajformer.commands.files import bars, make_folder
+from trajformer.errors import TrajformerError
+
+
+def plot(
+    store: Path,
+    split: str | None,
+    forecasts: Path | None,
+    out: Path,
+    *,
+    scene: list[str],
+    worst: int | None,
+    random: int | None,
+    seed: int,
+) -> list[Path]:
+    """Draw scenes, with forecasts where there are any, and print the paths of the pictures."""
+    from trajformer.plotting.scene import save_scene_plots
+    from trajformer.plotting.select import choose_scenes
+    from trajformer.store import SceneStore
+    from trajformer.submission import read_forecasts
+
+    if worst is not None and forecasts is None:
+        raise TrajformerError("--worst needs --forecasts to tell what is bad")
+    modes = read_forecasts(forecasts) if forecasts is not None else {}
+    scenes = SceneStore(store, split or _split_of(store, scene or list(modes)))
+    if not (scene or worst is not None or random is not None):
+        random = 8
+    chosen = choose_scenes(scenes, modes, scene_ids=scene, worst=worst, random=random, seed=seed)
+    if not chosen:
+        raise TrajformerError(f"{store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
+    make_folder(out)
+    paths = save_scene_plots(scenes, chosen, modes, out, progress=bars())
+    for path in paths:
+        print(path)
+    return paths
+
+
+def _split_of(store: Path, wanted: list[str]) -> str:
+    """The split that has most of the wanted scenes (ids recur between splits); without any, val or the only one."""
+    from trajformer.store import SceneStore, store_splits
+
+    splits = store_splits(store)
+    found = {split: len(set(wanted) & set(SceneStore(store, split).scene_ids())) for split in splits} if wanted else {}
+    if any(found.values()):
+        return max(splits, key=lambda split: (found[split], split == "val"))
+    if wanted and splits:
+        raise TrajformerError(f"{store}: has no scene {wanted[0]} in any split ({', '.join(splits)})")
+    return splits[0] if len(splits) == 1 else "val"

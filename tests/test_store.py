@@ -160,7 +160,7 @@ def test_another_schema_version(tmp_path: Path) -> None:
     path = shard_path(tmp_path, "train", 0)
     metadata = json.loads(pa.ipc.open_file(path).schema.metadata[b"trajformer"]) | {"schema_version": 99}
     _rewrite(path, {b"trajformer": json.dumps(metadata).encode()})
-    with pytest.raises(StoreError, match=r"00000\.arrow: schema version 99, this software reads 1: preprocess again"):
+    with pytest.raises(StoreError, match=r"00000\.arrow: schema version 99, this software reads 2: preprocess again"):
         SceneStore(tmp_path, "train")
 
 

@@ -81,9 +81,10 @@ class SceneBatch:
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in their first axis, zero where there is nothing."""
+    """Stack arrays that differ in their first axis, zero where there is nothing; enums become int64."""
     length = max(len(part) for part in parts)
-    out = np.zeros((len(parts), length, *parts[0].shape[1:]), parts[0].dtype)
+    kind = parts[0].dtype
+    out = np.zeros((len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind)
     for row, part in zip(out, parts, strict=True):
         row[: len(part)] = part
     return torch.from_numpy(out)

@@ -28,7 +28,7 @@ setup(
         "pandas>=2.1",
         "scipy>=1.11",
         "pyarrow>=15",
-        "orjson>=3.9",
+        "msgspec>=0.19",
         "matplotlib>=3.8",
         "torch-geometric>=2.5",
         "tensorboard>=2.15",

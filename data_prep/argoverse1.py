@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.argoverse1_map import load_map, map_file
-from data_prep.columns import groups, text
+from data_prep.columns import groups, values_at
 from data_prep.kinematics import estimate_motion
 from data_prep.reader import Input
 from data_prep.vector_map import VectorMap, distance_to_segments
@@ -150,11 +150,11 @@ class _Tracks:
         valid[agent, step], position[agent, step] = True, xy
         if valid.sum() != len(agent):
             raise SceneError(f"{path}: TRACK_ID: a track has two rows with one TIMESTAMP")
-        types = text(table["OBJECT_TYPE"])[first]
+        types = values_at(table["OBJECT_TYPE"], first)
         if unknown := set(types) - set(_KINDS):
             raise SceneError(f"{path}: OBJECT_TYPE: unknown value {sorted(unknown)[0]!r}")
         kind, role = np.array([_KINDS[name] for name in types], np.uint8).T.copy()
-        return cls(tuple(agent_id.tolist()), kind, role, position, valid)
+        return cls(tuple(agent_id), kind, role, position, valid)
 
     def focal(self, path: Path) -> int:
         """Index of the AGENT."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.argoverse2_map import read_map
-from data_prep.columns import groups, text
+from data_prep.columns import groups, values_at
 from data_prep.reader import Input
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind, AgentRole, Scene
@@ -23,9 +23,11 @@ from trajformer.scene import AgentKind, AgentRole, Scene
 PERIOD_S = 0.1
 NUM_HISTORY, NUM_FUTURE = 50, 60
 EGO_ID = "AV"
-_KINDS = {kind.name.lower(): kind for kind in AgentKind}
+_KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
+_FOCAL = int(AgentRole.FOCAL)
 _ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
-_TEXT = ("track_id", "object_type", "scenario_id", "city")
+MAX_ROWS, MAX_BYTES = 500_000, 256 << 20  # of a scenario, unpacked; a hundred times the usual
+_TEXT = ["track_id", "object_type", "city"]
 _NUMBERS = ("timestep", "object_category", "position_x", "position_y", "heading", "velocity_x", "velocity_y")
 _COLUMNS = [*_TEXT, *_NUMBERS]
 
@@ -58,59 +60,64 @@ class Argoverse2:
         step = _steps(table, path)
         agent_id, first, agent = groups(table["track_id"])
         num_steps = NUM_HISTORY if step.max() < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
-        row = np.full((len(agent_id), num_steps), -1)
-        row[agent, step] = np.arange(len(agent))
+        shape = len(agent_id), num_steps
+        cell = agent * num_steps + step  # of [A, T], one after the other
+        row = np.full(shape, -1)
+        row.reshape(-1)[cell] = np.arange(len(cell))
         valid = row >= 0
-        if valid.sum() != len(agent):
+        if valid.sum() != len(cell):
             raise SceneError(f"{path}: timestep: a track has two rows with the same one")
         kind, role = _kinds(table, first, path), _roles(table, first, path)
-        xy = _columns(table, ("position_x", "position_y"), path)
-        origin = xy[_origin_row(agent_id, role, row[:, :NUM_HISTORY], path)].copy()
-        position, heading = np.zeros((*row.shape, 2), np.float32), np.zeros(row.shape, np.float32)
-        velocity = np.zeros_like(position)
-        position[agent, step] = xy - origin
-        heading[agent, step] = _columns(table, ("heading",), path)[:, 0]
-        velocity[agent, step] = _columns(table, ("velocity_x", "velocity_y"), path)
+        xy = _pair(table, "position_x", "position_y", path)
+        ego = agent_id.index(EGO_ID) if EGO_ID in agent_id else -1
+        origin = xy[_origin_row(ego, role, row[:, :NUM_HISTORY], path)].copy()
         return Scene(
-            scene_id=table["scenario_id"][0].as_py(),
+            scene_id=path.stem.removeprefix("scenario_"),
             source=self.name,
             split=split,
-            city=table["city"][0].as_py(),
+            city=values_at(table["city"], first[:1])[0],
             period_s=PERIOD_S,
             num_history=NUM_HISTORY,
             num_future=NUM_FUTURE,
             origin=origin,
-            agent_id=tuple(agent_id.tolist()),
+            agent_id=tuple(agent_id),
             agent_kind=kind,
             agent_role=role,
-            position=position,
-            heading=heading,
-            velocity=velocity,
+            position=_fill(shape, cell, xy - origin),
+            heading=_fill(shape, cell, _numbers(table, "heading", path)),
+            velocity=_fill(shape, cell, _pair(table, "velocity_x", "velocity_y", path)),
             valid=valid,
             **read_map(path.with_name(f"log_map_archive_{path.stem[len('scenario_') :]}.json")).scene_fields(origin),
         )
 
 
 def _read_parquet(path: Path) -> pa.Table:
+    # Text stays a dictionary while it is read: quick to group, and a short file cannot unpack to endless text.
     try:
-        with pq.ParquetFile(path, read_dictionary=list(_TEXT)) as file:
-            present = set(file.schema_arrow.names)
-            if missing := [name for name in _COLUMNS if name not in present]:
-                raise KeyError(missing[0].encode())
+        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False, read_dictionary=_TEXT) as file:
+            _check_size(file.metadata, path)
             table = file.read(_COLUMNS, use_threads=False)
     except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
         raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
     except (pa.ArrowException, OSError) as error:
         raise SceneError(f"{path}: not a readable parquet file: {error}") from error
-    if not len(table):
-        raise SceneError(f"{path}: track_id: no rows, so no agent")
     for name in _COLUMNS:
+        if name not in table.column_names:
+            raise SceneError(f"{path}: {name}: no such column")
         if table[name].null_count:
             raise SceneError(f"{path}: {name}: empty in {table[name].null_count} rows")
     for name in _TEXT:
         if not pa.types.is_dictionary(table[name].type):
             raise SceneError(f"{path}: {name}: type {table[name].type}, expected text")
     return table
+
+
+def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
+    rows, groups = metadata.num_rows, range(metadata.num_row_groups)
+    if not rows:
+        raise SceneError(f"{path}: track_id: no rows, so no agent")
+    if rows > MAX_ROWS or sum(metadata.row_group(index).total_byte_size for index in groups) > MAX_BYTES:
+        raise SceneError(f"{path}: track_id: {rows} rows, far too much for one scenario")
 
 
 def _numbers(table: pa.Table, name: str, path: Path) -> np.ndarray:
@@ -135,13 +142,23 @@ def _steps(table: pa.Table, path: Path) -> np.ndarray:
     return step
 
 
-def _columns(table: pa.Table, names: tuple[str, ...], path: Path) -> np.ndarray:
-    """Columns as float64 [n, len(names)], finite."""
-    return np.stack([_numbers(table, name, path) for name in names], -1)
+def _pair(table: pa.Table, first: str, second: str, path: Path) -> np.ndarray:
+    """Two columns as float64 [n, 2], finite."""
+    pair = np.empty((len(table), 2))
+    pair[:, 0], pair[:, 1] = _numbers(table, first, path), _numbers(table, second, path)
+    return pair
+
+
+def _fill(shape: tuple[int, int], cell: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Float32 array [A, T] or [A, T, 2] with values [n] or [n, 2] at the cells [n], zero elsewhere."""
+    packed = np.ascontiguousarray(values, np.float32).view(np.int64 if values.ndim == 2 else np.int32)
+    out = np.zeros(shape[0] * shape[1], packed.dtype)  # a pair moves as one integer: many times faster
+    out[cell] = packed.reshape(-1)
+    return out.view(np.float32).reshape(*shape, *values.shape[1:])
 
 
 def _kinds(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
-    names = text(table["object_type"])[first].tolist()
+    names = values_at(table["object_type"], first)
     if unknown := sorted(set(names) - set(_KINDS)):
         raise SceneError(f"{path}: object_type: unknown value {unknown[0]!r}")
     return np.array([_KINDS[name] for name in names], np.uint8)
@@ -149,18 +166,20 @@ def _kinds(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
 
 def _roles(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
     category = _numbers(table, "object_category", path)[first]
-    if not np.isin(category, range(len(_ROLES))).all():
+    if category.min() < 0 or category.max() >= len(_ROLES) or (category % 1).any():
         raise SceneError(f"{path}: object_category: {category.min():g} to {category.max():g}, expected 0 to 3")
     return _ROLES[category.astype(np.int64)]
 
 
-def _origin_row(agent_id: np.ndarray, role: np.ndarray, observed: np.ndarray, path: Path) -> int:
+def _origin_row(ego: int, role: np.ndarray, observed: np.ndarray, path: Path) -> int:
     """Row of the focal track's last observed step, else of the ego vehicle's, else of the first track that has one.
 
     `observed` [A, H] is the row number of each observed step, -1 where there is none.
     """
-    rank = np.where(role == AgentRole.FOCAL, 2, 0) + (agent_id == EGO_ID)
-    rank = np.where((observed >= 0).any(1), rank, -1)
+    rank = (role == _FOCAL) * 2
+    if ego >= 0:
+        rank[ego] += 1
+    rank[~(observed >= 0).any(1)] = -1
     chosen = int(rank.argmax())
     if rank[chosen] < 0:
         raise SceneError(f"{path}: timestep: no track has an observed step")

@@ -7,34 +7,71 @@ to a centimetre; the two are up to 0.4 m apart in tight turns. Sensor maps have 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 
 from data_prep.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError
 from trajformer.scene import EdgeKind, LaneFlag, PolylineKind
 
-try:
-    from orjson import loads
-except ImportError:  # a wheel that not every platform has; five times faster on these files
-    from json import loads  # type: ignore[assignment]
-
 CENTERLINE_POINTS = 10
-_LANE_KINDS = {
+MAX_BYTES = 256 << 20  # a thousand times the usual size
+_KINDS = {
     "VEHICLE": int(PolylineKind.LANE_VEHICLE),
     "BUS": int(PolylineKind.LANE_BUS),
     "BIKE": int(PolylineKind.LANE_BIKE),
 }
+_CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
 _SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
-_INTERSECTION = int(LaneFlag.INTERSECTION)
-_xy, _xyz = itemgetter("x", "y"), itemgetter("x", "y", "z")
-_Triple = tuple[int, int, int]  # of a polyline: id, kind, flags; of a link: id, id, kind
+_FLAGS = (0, int(LaneFlag.INTERSECTION))  # by `is_intersection`
+_Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Point(Struct, gc=False):
+    x: float
+    y: float
+    z: float
+
+
+_Line = Annotated[list[_Point], Meta(min_length=1)]
+
+
+class _Lane(Struct, gc=False):
+    id: _Id
+    lane_type: Literal["VEHICLE", "BUS", "BIKE"]
+    is_intersection: bool
+    left_lane_boundary: _Line
+    right_lane_boundary: _Line
+    successors: list[_Id]
+    predecessors: list[_Id]
+    left_neighbor_id: _Id | None
+    right_neighbor_id: _Id | None
+
+
+class _Crossing(Struct, gc=False):
+    id: _Id
+    edge1: Annotated[list[_Point], Meta(min_length=2)]
+    edge2: Annotated[list[_Point], Meta(min_length=2)]
+
+
+class _Area(Struct, gc=False):
+    id: _Id
+    area_boundary: Annotated[list[_Point], Meta(min_length=3)]
+
+
+class _Archive(Struct, gc=False):
+    lane_segments: dict[str, _Lane]
+    pedestrian_crossings: dict[str, _Crossing]
+    drivable_areas: dict[str, _Area]
+
+
+_decoder = msgspec.json.Decoder(_Archive)  # also the check of every field
 
 
 def read_map(path: Path) -> VectorMap:
@@ -43,88 +80,71 @@ def read_map(path: Path) -> VectorMap:
     Raises:
         SceneError: the file is missing or cut short, or an entry of it lacks something; names file and entry.
     """
-    try:
-        archive = loads(path.read_bytes())
-    except (OSError, json.JSONDecodeError) as error:
-        raise SceneError(f"{path}: map cannot be read: {error}") from error
-    heads: list[_Triple] = []
-    links: list[_Triple] = []
-    boundaries: list[list[Any]] = []
-    for key, lane in _section(archive, "lane_segments", path):
-        with _Entry(path, "lane_segments", key):
-            heads.append(_lane(lane, boundaries))
-            _add_links(lane, links)
-    rings: list[list[Any]] = []
-    for key, crossing in _section(archive, "pedestrian_crossings", path):
-        with _Entry(path, "pedestrian_crossings", key):
-            rings.append(_ring([*crossing["edge1"], *reversed(crossing["edge2"])]))
-            heads.append((int(crossing["id"]), int(PolylineKind.CROSSWALK), 0))
-    for key, area in _section(archive, "drivable_areas", path):
-        with _Entry(path, "drivable_areas", key):
-            rings.append(_ring(area["area_boundary"]))
-            heads.append((int(area["id"]), int(PolylineKind.DRIVABLE_AREA), 0))
-    even = resample(_points(boundaries, _xyz, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS)
+    archive = _decode(path)
+    lanes, crossings = archive.lane_segments.values(), archive.pedestrian_crossings.values()
+    areas = archive.drivable_areas.values()
+    heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
+    heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings]
+    heads += [(area.id, _DRIVABLE_AREA, 0) for area in areas]
+    boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
+    rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
+    rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
+    even = resample(_points(boundaries, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS)
     centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
     lengths = [CENTERLINE_POINTS] * len(centre) + [len(ring) for ring in rings]
-    return build_map(heads, lengths, np.concatenate([centre.reshape(-1, 2), _points(rings, _xy, path)]), links)
+    point = np.concatenate([centre.reshape(-1, 2), _points(rings, path)[:, :2]])
+    return build_map(heads, lengths, point, _links(lanes))
 
 
-def _section(archive: Any, name: str, path: Path) -> Iterable[tuple[str, Any]]:
-    section = archive.get(name) if isinstance(archive, dict) else None
-    if not isinstance(section, dict):
-        raise SceneError(f"{path}: {name}: missing")
-    return section.items()
-
-
-class _Entry:
-    """Context in which an error of one entry of the map becomes a SceneError that names it."""
-
-    def __init__(self, path: Path, section: str, key: str) -> None:
-        self.where = path, section, key
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError)):
-            path, section, key = self.where
-            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise SceneError(f"{path}: {section}[{key}]: {reason}") from error
-
-
-def _lane(lane: dict[str, Any], boundaries: list[list[Any]]) -> _Triple:
-    """Id, kind and flags; the lane's left and right boundary are appended to `boundaries`."""
-    for side in ("left_lane_boundary", "right_lane_boundary"):
-        if not lane[side]:
-            raise ValueError(f"{side}: no points")
-        boundaries.append(lane[side])
-    if "centerline" in lane and len(lane["centerline"]) < 2:  # not used, but the sign of a broken file
-        raise ValueError(f"centerline: {len(lane['centerline'])} points")
-    return int(lane["id"]), _LANE_KINDS[lane["lane_type"]], _INTERSECTION if lane["is_intersection"] else 0
-
-
-def _add_links(lane: dict[str, Any], links: list[_Triple]) -> None:
-    own = lane["id"]
-    links += [(own, other, _SUCCESSOR) for other in lane["successors"]]
-    links += [(own, other, _PREDECESSOR) for other in lane["predecessors"]]
-    links += [(own, other, _LEFT) for other in (lane["left_neighbor_id"],) if other is not None]
-    links += [(own, other, _RIGHT) for other in (lane["right_neighbor_id"],) if other is not None]
-
-
-def _ring(points: list[Any]) -> list[Any]:
-    """The points with the first repeated at the end."""
-    if len(points) < 3:
-        raise ValueError(f"a ring of {len(points)} points")
-    return [*points, points[0]]
-
-
-def _points(lines: list[list[Any]], axes: Callable[[Any], tuple[float, ...]], path: Path) -> np.ndarray:
-    """All points [P, 2] or [P, 3] of lines of {"x", "y", "z"}, one after the other."""
+def _decode(path: Path) -> _Archive:
     try:
-        numbers = chain.from_iterable(map(axes, chain.from_iterable(lines)))
-        point = np.fromiter(numbers, np.float64).reshape(-1, 2 if axes is _xy else 3)
-    except (KeyError, TypeError, ValueError) as error:
-        raise SceneError(f"{path}: a point without a number {error}") from error
+        if path.stat().st_size > MAX_BYTES:
+            raise SceneError(f"{path}: map cannot be read: over {MAX_BYTES >> 20} MiB")
+        data = path.read_bytes()
+        return _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise SceneError(f"{path}: {_fault(data, str(error))}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SceneError(f"{path}: map cannot be read: {error}") from error
+
+
+def _fault(data: bytes, message: str) -> str:
+    """What is wrong with an archive that could be decoded, with the key of the faulty entry if it is in one."""
+    sections: dict[str, type[Struct]] = {
+        "lane_segments": _Lane,
+        "pedestrian_crossings": _Crossing,
+        "drivable_areas": _Area,
+    }
+    archive: Any = msgspec.json.decode(data)
+    for name, kind in sections.items():
+        entries = archive.get(name) if isinstance(archive, dict) else None
+        if not isinstance(entries, dict):
+            return f"{name}: missing"
+        for key, entry in entries.items():
+            try:
+                msgspec.convert(entry, kind)
+            except msgspec.ValidationError as error:
+                return f"{name}[{key}]: {error}"
+    return message
+
+
+def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int, int]]:
+    links: list[tuple[int, int, int]] = []
+    for lane in lanes:
+        own = lane.id
+        links += [(own, other, _SUCCESSOR) for other in lane.successors]
+        links += [(own, other, _PREDECESSOR) for other in lane.predecessors]
+        if lane.left_neighbor_id is not None:
+            links.append((own, lane.left_neighbor_id, _LEFT))
+        if lane.right_neighbor_id is not None:
+            links.append((own, lane.right_neighbor_id, _RIGHT))
+    return links
+
+
+def _points(lines: list[list[_Point]], path: Path) -> np.ndarray:
+    """All points [P, 3] of the lines, one after the other."""
+    points = list(chain.from_iterable(lines))
+    point = np.array([[p.x for p in points], [p.y for p in points], [p.z for p in points]]).T
     if not np.isfinite(point).all():
         raise SceneError(f"{path}: a point with NaN or infinity")
     return point
@@ -141,7 +161,9 @@ def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
     if not len(length):
         return np.zeros((0, count, 2))
     start = np.cumsum(length) - length
-    step = np.linalg.norm(np.diff(point, axis=0, prepend=point[:1]), axis=1)
+    along = np.diff(point, axis=0)
+    step = np.zeros(len(point))
+    np.sqrt((along * along).sum(1), out=step[1:])
     step[start] = 0.0
     arc = np.cumsum(step)
     arc -= np.repeat(arc[start], length)
@@ -149,4 +171,5 @@ def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
     # one common axis for all lines: the share 0 to 1 of line i's arc length lies at 2 i to 2 i + 1
     axis = np.repeat(2.0 * np.arange(len(length)), length) + arc / np.repeat(np.maximum(total, 1e-9), length)
     wanted = 2.0 * np.arange(len(length))[:, None] + np.linspace(0.0, 1.0, count) * (total[:, None] > 0)
-    return np.stack([np.interp(wanted, axis, point[:, 0]), np.interp(wanted, axis, point[:, 1])], -1)
+    plane = np.ascontiguousarray(point[:, :2]).view(np.complex128)[:, 0]  # one search for x and y
+    return np.interp(wanted, axis, plane).view(np.float64).reshape(-1, count, 2)

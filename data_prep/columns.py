@@ -6,19 +6,29 @@ import numpy as np
 import pyarrow as pa
 
 
-def text(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a dictionary-encoded column of n rows as a str array [n]."""
+def values_at(column: pa.ChunkedArray, rows: np.ndarray) -> list[str]:
+    """The values of a text column at some rows."""
     chunk = column.combine_chunks()
-    return np.array(chunk.dictionary.to_pylist(), str)[chunk.indices.to_numpy()]
+    if not pa.types.is_dictionary(chunk.type):
+        return chunk.take(pa.array(rows)).to_pylist()
+    names = chunk.dictionary.to_pylist()
+    return [names[code] for code in chunk.indices.to_numpy()[rows].tolist()]
 
 
-def groups(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the different values of a dictionary-encoded column of n rows; as `np.unique`, but on its codes.
+def groups(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Sort the different values of a text column of n rows; as `np.unique`, but on its codes.
 
     Returns:
-        the values str [A], sorted; the first row int64 [A] of each; the value's index int64 [n] of each row.
+        the values, sorted; the first row int64 [A] of each; the value's index int64 [n] of each row.
     """
     chunk = column.combine_chunks()
-    names, rank = np.unique(np.array(chunk.dictionary.to_pylist(), str), return_inverse=True)
-    used, first, index = np.unique(rank[chunk.indices.to_numpy()], return_index=True, return_inverse=True)
-    return names[used], first, index
+    if not pa.types.is_dictionary(chunk.type):
+        chunk = chunk.dictionary_encode()
+    names, codes = chunk.dictionary.to_pylist(), chunk.indices.to_numpy()
+    first = np.full(len(names), len(codes))
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last one written stays
+    used = [code for code in range(len(names)) if first[code] < len(codes)]
+    used.sort(key=names.__getitem__)
+    rank = np.empty(len(names), np.int64)
+    rank[used] = np.arange(len(used))
+    return [names[code] for code in used], first[used], rank[codes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -69,13 +70,15 @@ def build_map(
     last_lane = int(PolylineKind.LANE_BIKE)
     place = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
     known = {(place[a], place[b], kind): None for a, b, kind in links if a in place and b in place}  # keeps the order
-    edges = np.array(list(known), np.int32).reshape(-1, 3)
-    head = np.array(heads, np.int64).reshape(-1, 3)
+    edges = np.fromiter(chain.from_iterable(known), np.int32, 3 * len(known)).reshape(-1, 3)
+    head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
+    offset = np.zeros(len(heads) + 1, np.int32)
+    np.cumsum(lengths, out=offset[1:])
     return VectorMap(
         polyline_id=head[:, 0].copy(),
         polyline_kind=head[:, 1].astype(np.uint8),
         polyline_flags=head[:, 2].astype(np.uint8),
-        polyline_offset=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        polyline_offset=offset,
         point=point,
         edge=np.ascontiguousarray(edges[:, :2].T),
         edge_kind=edges[:, 2].astype(np.uint8),

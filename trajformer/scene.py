@@ -7,8 +7,10 @@ Metres, seconds, radians in (-pi, pi] counter-clockwise from +x. Every array but
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
+from typing import NoReturn
 
 import numpy as np
 
@@ -126,73 +128,103 @@ class Scene:
             SceneError: names the scene and the first field that is wrong.
         """
         self._check_shapes()
+        self._check_names()
         self._check_agents()
         self._check_map()
         return self
 
-    def _require(self, condition: bool | np.bool_, field: str, problem: str) -> None:
-        if not condition:
-            raise SceneError(f"scene {self.scene_id}: {field}: {problem}")
+    def _fail(self, field: str, problem: str) -> NoReturn:
+        raise SceneError(f"scene {self.scene_id}: {field}: {problem}")
 
     def _check_shapes(self) -> None:
         sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
         sizes |= {"T": self.num_steps if self.position.ndim == 3 else -1, "2": 2}
         for name, (dtype, shape) in ARRAY_FIELDS.items():
             value = getattr(self, name)
-            self._require(value.dtype == dtype, name, f"dtype {value.dtype}, expected {np.dtype(dtype)}")
-            self._require(value.ndim == len(shape), name, f"{value.ndim} dimensions, expected {shape}")
-            for axis, letter in enumerate(shape):
-                expected = sizes.setdefault(letter, value.shape[axis])
-                self._require(value.shape[axis] == expected, name, f"shape {value.shape}, expected {shape}")
-            if value.dtype.kind == "f":
-                self._require(np.isfinite(value).all(), name, "has NaN or infinity")
+            if value.dtype != dtype:
+                self._fail(name, f"dtype {value.dtype}, expected {dtype}")
+            if value.ndim != len(shape):
+                self._fail(name, f"{value.ndim} dimensions, expected {shape}")
+            for length, letter in zip(value.shape, shape, strict=True):
+                if length != sizes.setdefault(letter, length):
+                    self._fail(name, f"shape {value.shape}, expected {shape}")
+            if dtype.kind == "f" and not np.isfinite(value).all():
+                self._fail(name, "has NaN or infinity")
+
+    def _check_names(self) -> None:
+        for name in ("scene_id", "source", "split"):
+            if not _FILE_NAME.fullmatch(getattr(self, name)):  # they become names of files and folders
+                self._fail(name, f"not usable as a file name: {getattr(self, name)[:40]!r}")
+        if self.num_agents == 0:
+            self._fail("agent_id", "the scene has no agent")
+        if len(set(self.agent_id)) != self.num_agents:
+            self._fail("agent_id", "an id occurs twice")
+        if "" in self.agent_id or "\n" in "".join(self.agent_id):
+            self._fail("agent_id", "empty or with a newline")
+        if not 0.0 < self.period_s < 60.0:
+            self._fail("period_s", f"{self.period_s} s")
 
     def _check_agents(self) -> None:
-        self._require(self.num_agents > 0, "agent_id", "the scene has no agent")
-        self._require(len(set(self.agent_id)) == self.num_agents, "agent_id", "an id occurs twice")
-        self._require(not any("\n" in i or not i for i in self.agent_id), "agent_id", "empty or with a newline")
-        self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
-        self._require(self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2")
-        self._require(self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1")
+        if self.num_history < 2:
+            self._fail("num_history", f"{self.num_history} observed steps, at least 2")
+        if self.num_future < 1:
+            self._fail("num_future", f"{self.num_future} steps to predict, at least 1")
         expected = (self.num_history, self.num_history + self.num_future)
-        self._require(self.num_steps in expected, "position", f"{self.num_steps} steps, expected one of {expected}")
-        self._require(self.agent_kind.max() <= max(AgentKind), "agent_kind", "unknown kind")
-        self._require(self.agent_role.max() <= max(AgentRole), "agent_role", "unknown role")
-        self._require(self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step")
-        self._require(np.abs(self.position).max() < MAX_EXTENT_M, "position", "farther than 50 km from the origin")
+        if self.num_steps not in expected:
+            self._fail("position", f"{self.num_steps} steps, expected one of {expected}")
+        if self.agent_kind.max() > _LARGEST_KIND:
+            self._fail("agent_kind", "unknown kind")
+        if self.agent_role.max() > _LARGEST_ROLE:
+            self._fail("agent_role", "unknown role")
+        if not self.valid[:, : self.num_history].any():
+            self._fail("valid", "no agent has an observed step")
+        if np.abs(self.position).max() >= MAX_EXTENT_M:
+            self._fail("position", "farther than 50 km from the origin")
+        hidden = np.flatnonzero(~self.valid)
         for name in ("position", "heading", "velocity"):
-            self._require(not getattr(self, name)[~self.valid].any(), name, "not zero where invalid")
+            if getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0).any():
+                self._fail(name, "not zero where invalid")
 
     def _check_map(self) -> None:
-        lengths = np.diff(self.polyline_offset)
-        self._require(self.polyline_offset[0] == 0, "polyline_offset", "does not begin at 0")
-        self._require(self.polyline_offset[-1] == len(self.point), "polyline_offset", "does not end at P")
-        self._require((lengths >= 2).all(), "polyline_offset", "a polyline has fewer than 2 points")
+        offset = self.polyline_offset
+        if offset[0] != 0:
+            self._fail("polyline_offset", "does not begin at 0")
+        if offset[-1] != len(self.point):
+            self._fail("polyline_offset", "does not end at P")
         if self.num_polylines:
-            self._require(self.polyline_kind.max() <= max(PolylineKind), "polyline_kind", "unknown kind")
-            self._require(np.abs(self.point).max() < MAX_EXTENT_M, "point", "farther than 50 km from the origin")
+            if (offset[1:] - offset[:-1]).min() < 2:
+                self._fail("polyline_offset", "a polyline has fewer than 2 points")
+            if self.polyline_kind.max() > _LARGEST_POLYLINE:
+                self._fail("polyline_kind", "unknown kind")
+            if np.abs(self.point).max() >= MAX_EXTENT_M:
+                self._fail("point", "farther than 50 km from the origin")
         if self.edge.size:
-            inside = (self.edge >= 0).all() and (self.edge < self.num_polylines).all()
-            self._require(inside, "edge", "names a polyline that does not exist")
-            self._require(self.edge_kind.max() <= max(EdgeKind), "edge_kind", "unknown kind")
+            if self.edge.min() < 0 or self.edge.max() >= self.num_polylines:
+                self._fail("edge", "names a polyline that does not exist")
+            if self.edge_kind.max() > _LARGEST_EDGE:
+                self._fail("edge_kind", "unknown kind")
 
 
-ARRAY_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "origin": (np.float64, ("2",)),
-    "agent_kind": (np.uint8, ("A",)),
-    "agent_role": (np.uint8, ("A",)),
-    "position": (np.float32, ("A", "T", "2")),
-    "heading": (np.float32, ("A", "T")),
-    "velocity": (np.float32, ("A", "T", "2")),
-    "valid": (np.bool_, ("A", "T")),
-    "polyline_id": (np.int64, ("M",)),
-    "polyline_kind": (np.uint8, ("M",)),
-    "polyline_flags": (np.uint8, ("M",)),
-    "polyline_offset": (np.int32, ("M1",)),
-    "point": (np.float32, ("P", "2")),
-    "edge": (np.int32, ("2", "E")),
-    "edge_kind": (np.uint8, ("E",)),
+ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
+    "origin": (np.dtype(np.float64), ("2",)),
+    "agent_kind": (np.dtype(np.uint8), ("A",)),
+    "agent_role": (np.dtype(np.uint8), ("A",)),
+    "position": (np.dtype(np.float32), ("A", "T", "2")),
+    "heading": (np.dtype(np.float32), ("A", "T")),
+    "velocity": (np.dtype(np.float32), ("A", "T", "2")),
+    "valid": (np.dtype(np.bool_), ("A", "T")),
+    "polyline_id": (np.dtype(np.int64), ("M",)),
+    "polyline_kind": (np.dtype(np.uint8), ("M",)),
+    "polyline_flags": (np.dtype(np.uint8), ("M",)),
+    "polyline_offset": (np.dtype(np.int32), ("M1",)),
+    "point": (np.dtype(np.float32), ("P", "2")),
+    "edge": (np.dtype(np.int32), ("2", "E")),
+    "edge_kind": (np.dtype(np.uint8), ("E",)),
 }
+_LARGEST_KIND, _LARGEST_ROLE, _LARGEST_POLYLINE, _LARGEST_EDGE = (
+    int(max(kind)) for kind in (AgentKind, AgentRole, PolylineKind, EdgeKind)
+)
+_FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
 
 
 def scenes_equal(left: Scene, right: Scene) -> bool:

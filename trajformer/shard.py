@@ -50,7 +50,9 @@ _LISTS: dict[str, pa.DataType] = {
     "edge": pa.uint8(),  # bytes of unsigned integers wide enough for M
     "edge_kind": pa.uint8(),
 }
-_STATES = ("position", "heading", "velocity")
+# A step's two float32 move as one integer: ten times faster.
+_STATES: dict[str, type] = {"position": np.int64, "heading": np.int32, "velocity": np.int64}
+_WIDTH = {"position": (2,), "heading": (), "velocity": (2,)}
 _RAGGED = (*_STRINGS, *_LISTS)
 _SCHEMA = pa.schema(
     [pa.field(name, pa.string()) for name in _STRINGS]
@@ -88,7 +90,8 @@ def _row(scene: Scene) -> dict[str, Any]:
     row |= {"origin_x": float(scene.origin[0]), "origin_y": float(scene.origin[1])}
     row |= {name: getattr(scene, name) for name in ("agent_kind", "agent_role", "edge_kind")}
     row |= {name: getattr(scene, name) for name in ("polyline_id", "polyline_kind", "polyline_flags")}
-    row |= {name: getattr(scene, name)[valid].reshape(-1) for name in _STATES}
+    for name, packed in _STATES.items():
+        row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
     row |= {"valid": np.packbits(valid), "point": scene.point.reshape(-1)}
     row["polyline_length"] = lengths.astype(_narrowest(len(scene.point))).view(np.uint8)
     row["edge"] = scene.edge.reshape(-1).astype(_narrowest(scene.num_polylines)).view(np.uint8)
@@ -207,10 +210,10 @@ class Shard:
         agent_id = tuple(text[-1].split("\n"))
         shape = (len(agent_id), num_steps)
         valid = np.unpackbits(array["valid"], count=shape[0] * shape[1]).view(np.bool_)
-        for name, packed, extra in zip(_STATES, (np.int64, np.int32, np.int64), ((2,), (), (2,)), strict=True):
-            dense = np.zeros(len(valid), packed)  # a step's two float32 move as one integer: ten times faster
+        for name, packed in _STATES.items():
+            dense: np.ndarray = np.zeros(len(valid), packed)
             dense[valid] = array[name].view(packed)
-            array[name] = dense.view(np.float32).reshape(*shape, *extra)
+            array[name] = dense.view(np.float32).reshape(*shape, *_WIDTH[name])
         point, polylines = array["point"].reshape(-1, 2), len(array["polyline_kind"])
         offset = np.zeros(polylines + 1, np.int32)
         array.pop("polyline_length").view(_narrowest(len(point))).cumsum(out=offset[1:])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,16 +18,6 @@ from data_prep.synthetic.road import Lane, Road
 from data_prep.synthetic.scene import NUM_HISTORY, NUM_STEPS, SyntheticScene
 
 Point = dict[str, float]
-
-_ENCODE: Callable[[Any], bytes]
-try:
-    import orjson
-
-    _ENCODE = orjson.dumps
-except ImportError:  # the same bytes, ten times slower
-
-    def _ENCODE(value: Any) -> bytes:
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def write_scene(scene: SyntheticScene, folder: Path, *, observed_only: bool = False) -> Path:
@@ -51,7 +41,7 @@ def write_scene(scene: SyntheticScene, folder: Path, *, observed_only: bool = Fa
     table_path = target / f"scenario_{scene.scene_id}.parquet"
     map_path = target / f"log_map_archive_{scene.scene_id}.json"
     if not _is_complete(map_path):
-        _replace(map_path, lambda temporary: temporary.write_bytes(_ENCODE(map_document(scene))))
+        _replace(map_path, lambda temporary: temporary.write_bytes(msgspec.json.encode(map_document(scene))))
     if not _is_complete(table_path):
         table = scenario_table(scene, NUM_HISTORY if observed_only else NUM_STEPS)
         _replace(table_path, lambda temporary: pq.write_table(table, temporary, compression="snappy"))

@@ -7,17 +7,20 @@ All functions broadcast over leading dimensions and keep the type and dtype of t
 from __future__ import annotations
 
 import math
+import sys
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 
-Array = TypeVar("Array", np.ndarray, torch.Tensor)
+if TYPE_CHECKING:  # readers work in processes that need not wait for torch
+    import torch
+
+Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
 def _module(value: np.ndarray | torch.Tensor) -> ModuleType:
-    return torch if isinstance(value, torch.Tensor) else np
+    return np if isinstance(value, np.ndarray | np.generic | float) else sys.modules["torch"]
 
 
 def wrap(angle: Array) -> Array:

@@ -40,3 +40,10 @@ def test_everything_but_tests_runs_without_the_optional_packages(tmp_path: Path)
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert read_forecasts(out)
+
+
+def test_processes_that_prepare_do_not_wait_for_torch() -> None:
+    program = "import sys, data_prep.readers, data_prep.tasks; assert not {'torch', 'pandas', 'scipy'} & set(sys.modules)"
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr

@@ -19,14 +19,14 @@ class ConstantVelocityConfig:
 
     Attributes:
         modes: K; the first mode is the plain extrapolation, the others vary its speed and direction.
-        steps: the velocity is the mean over this many last steps (their displacement divided by their time).
+        window_s: the velocity is the mean over this many last seconds (displacement divided by time), at least one step.
         speed_spread: standard deviation of the factor on the speed.
         turn_spread: standard deviation of the change of direction, radians.
         seed: of the variants; they are the same for every agent and every call.
     """
 
     modes: int = 1
-    steps: int = 5
+    window_s: float = 0.5
     speed_spread: float = 0.3
     turn_spread: float = 0.15
     seed: int = 0
@@ -41,7 +41,8 @@ class ConstantVelocity(nn.Module):
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of every target."""
-        start, velocity = _mean_velocity(batch, self.config.steps)
+        steps = max(1, round(self.config.window_s / batch.period_s))
+        start, velocity = _mean_velocity(batch, steps)
         factor, turn = self._variants(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
         time = torch.arange(1, batch.num_future + 1, device=velocity.device, dtype=velocity.dtype) * batch.period_s

@@ -18,11 +18,12 @@ from trajformer.plotting import style
 from trajformer.plotting.agents import agent_group
 from trajformer.plotting.errors import agent_index, track_error
 from trajformer.plotting.forecasts import main_forecast
-from trajformer.scene import AgentRole, Scene
+from trajformer.scene import AgentKind, AgentRole, Scene
 from trajformer.submission import TrackForecast
 
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 LEAST_HALF_M, MOST_HALF_M, LARGEST_HALF_M = 25.0, 50.0, 120.0
+LEAST_HALF_CROWD_M = 8.0  # where everyone walks
 _LEGEND = (  # columns
     ("focal agent", "scored agent", "other agent", "ego vehicle"),
     ("forecast (focal)", "forecast (others)", "recorded future"),
@@ -55,7 +56,7 @@ class View:
 
 
 def choose_view(scene: Scene, forecasts: Sequence[TrackForecast] = (), radius: float | None = None) -> View:
-    """A window on the targets, their recorded futures and their forecasts, at least 50 m wide.
+    """A window on the targets, their recorded futures and their forecasts, at least 50 m wide (16 m where all walk).
 
     The focal agent and its forecast always fit (up to 240 m: a diverged forecast is cut off). Other targets widen the
     window to at most 100 m, nearest first: with their futures, else themselves alone, else not at all. Without a focal
@@ -81,7 +82,8 @@ def choose_view(scene: Scene, forecasts: Sequence[TrackForecast] = (), radius: f
                 window = wider
                 break
     centre, half = _frame(window)
-    return View(centre, max(half, LEAST_HALF_M)) if half <= LARGEST_HALF_M else View(here, LARGEST_HALF_M)
+    least = LEAST_HALF_CROWD_M if (scene.agent_kind == AgentKind.PEDESTRIAN).all() else LEAST_HALF_M
+    return View(centre, max(half, least)) if half <= LARGEST_HALF_M else View(here, LARGEST_HALF_M)
 
 
 def _frame(points: np.ndarray) -> tuple[np.ndarray, float]:

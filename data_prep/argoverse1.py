@@ -79,7 +79,7 @@ class Argoverse1:
         city = _city(table, path)
         focal = tracks.focal(path)
         seen = tracks.position[focal, :NUM_HISTORY][tracks.valid[focal, :NUM_HISTORY]]
-        lanes = _nearby(load_map(map_file(raw, city, path)), seen, self.map_radius_m)
+        lanes = load_map(map_file(raw, city, path)).near(seen, self.map_radius_m)
         velocity, heading, length = estimate_motion(tracks.position, tracks.valid, NUM_HISTORY, PERIOD_S)
         heading = _face_along_lanes(heading, length, tracks, lanes)
         origin = seen[-1].copy()
@@ -164,17 +164,6 @@ class _Tracks:
         if not self.valid[found[0], :NUM_HISTORY].any():
             raise SceneError(f"{path}: OBJECT_TYPE: the AGENT has no observed step")
         return int(found[0])
-
-
-def _nearby(lanes: VectorMap, seen: np.ndarray, radius_m: float) -> VectorMap:
-    """Lanes that come within radius_m of a position in seen [n, 2]."""
-    start, end, owner = lanes.segments
-    low, high = seen.min(0) - radius_m, seen.max(0) + radius_m
-    near = ((np.maximum(start, end) >= low) & (np.minimum(start, end) <= high)).all(1).nonzero()[0]
-    close = distance_to_segments(seen, start[near], end[near]).min(0) <= radius_m
-    keep = np.zeros(len(lanes.polyline_id), bool)
-    keep[owner[near[close]]] = True
-    return lanes.select(keep)
 
 
 def _face_along_lanes(heading: np.ndarray, length: np.ndarray, tracks: _Tracks, lanes: VectorMap) -> np.ndarray:

@@ -67,28 +67,34 @@ def _fit_velocity(
     agent, step, end = (index[:, None] for index in where)
     window = end - np.arange(WINDOW_STEPS)
     inside = np.maximum(window, 0)
-    weight = np.exp((window - end) * (period_s / MEMORY_S)) * ((window >= 0) & valid[agent, inside])
-    offset = position[agent, inside] - position[agent, step]
+    weight = np.exp(-np.arange(WINDOW_STEPS) * (period_s / MEMORY_S)) * ((window >= 0) & valid[agent, inside])
     age = (window - step) * period_s
-    powers = np.stack([np.ones_like(age), age, age * age / 2], -1)  # [N, W, 3]
-    weighted = powers * weight[..., None]
-    normal = np.einsum("nwi,nwj->nij", weighted, powers)
-    normal += np.diag([0.0, VELOCITY_PENALTY, ACCELERATION_PENALTY])
-    moment = np.einsum("nwi,nwd->nid", weighted, offset)
-    return np.linalg.solve(normal, moment)[:, 1]
+    x, y = (position[agent, inside, axis] - position[where[0], where[1], axis][:, None] for axis in (0, 1))
+    first, second = weight * age, weight * age * age / 2  # weighted powers of the parabola, the zeroth is the weight
+    # the normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule
+    a, b, c = weight.sum(1), first.sum(1), second.sum(1)
+    d, e = (first * age).sum(1) + VELOCITY_PENALTY, (second * age).sum(1)
+    f = (second * age * age / 2).sum(1) + ACCELERATION_PENALTY
+    determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
+    tangents = []
+    for offset in (x, y):
+        p, q, r = ((power * offset).sum(1) for power in (weight, first, second))
+        tangents.append((a * (q * f - e * r) - p * (b * f - c * e) + c * (b * r - c * q)) / determinant)
+    return np.stack(tangents, -1)
 
 
 def _displacement(
     position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Direction of travel [N, 2] from the latest usable position 2 m away, else the farthest; and its length [N]."""
-    agent, step, end = (index[:, None] for index in where)
-    steps = np.arange(valid.shape[1])
-    travel = position[agent, step] - position[where[0]]  # [N, T, 2]
-    distance = np.hypot(travel[..., 0], travel[..., 1]) * (valid[where[0]] & (steps <= end))
-    far = distance >= DISPLACEMENT_M
-    latest = len(steps) - 1 - far[:, ::-1].argmax(1)
-    chosen = np.where(far.any(1), latest, distance.argmax(1))
-    row = np.arange(len(chosen))
-    sign = np.where(chosen > where[1], -1.0, 1.0)  # a position ahead in time is where the track goes to
-    return travel[row, chosen] * sign[:, None], distance[row, chosen]
+    agent, step, end = where
+    x, y = (position[agent, step, axis][:, None] - position[agent, :, axis] for axis in (0, 1))  # travel [N, T]
+    squared = x * x + y * y
+    squared *= valid[agent]
+    squared[np.arange(valid.shape[1]) > end[:, None]] = 0.0
+    far = squared >= DISPLACEMENT_M**2
+    latest = valid.shape[1] - 1 - far[:, ::-1].argmax(1)
+    row = np.arange(len(agent))
+    chosen = np.where(far[row, latest], latest, squared.argmax(1))
+    sign = np.where(chosen > step, -1.0, 1.0)  # a position ahead in time is where the track goes to
+    return np.stack([x[row, chosen], y[row, chosen]], -1) * sign[:, None], np.sqrt(squared[row, chosen])

@@ -26,26 +26,50 @@ class VectorMap:
 
     def select(self, keep: np.ndarray) -> VectorMap:
         """The polylines whose entry of keep (bool [M]) is True, and the edges between two of them."""
-        length = np.diff(self.polyline_offset)
-        place = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
-        edge = place[self.edge]
-        inner = (edge >= 0).all(0)
+        chosen = keep.nonzero()[0]
+        start = self.polyline_offset[chosen]
+        length = self.polyline_offset[chosen + 1] - start
+        offset = np.zeros(len(chosen) + 1, np.int32)
+        length.cumsum(out=offset[1:])
+        place = np.full(len(keep), -1, np.int32)
+        place[chosen] = np.arange(len(chosen))
+        inner = (place[self.edge[0]] >= 0).nonzero()[0]
+        inner = inner[place[self.edge[1, inner]] >= 0]
         return VectorMap(
-            polyline_id=self.polyline_id[keep],
-            polyline_kind=self.polyline_kind[keep],
-            polyline_flags=self.polyline_flags[keep],
-            polyline_offset=np.concatenate([[0], np.cumsum(length[keep])]).astype(np.int32),
-            point=self.point[np.repeat(keep, length)],
-            edge=edge[:, inner],
+            polyline_id=self.polyline_id[chosen],
+            polyline_kind=self.polyline_kind[chosen],
+            polyline_flags=self.polyline_flags[chosen],
+            polyline_offset=offset,
+            point=self.point[np.arange(offset[-1]) + (start - offset[:-1]).repeat(length)],
+            edge=place[self.edge[:, inner]],
             edge_kind=self.edge_kind[inner],
         )
+
+    def near(self, around: np.ndarray, radius_m: float) -> VectorMap:
+        """The polylines that come within radius_m of a position in around [n, 2], and the edges between two of them."""
+        if not (len(around) and len(self.polyline_id)):
+            return self.select(np.zeros(len(self.polyline_id), bool))
+        low, high = around.min(0) - radius_m, around.max(0) + radius_m
+        least, most = self._boxes
+        part = self.select((most[0] >= low[0]) & (least[0] <= high[0]) & (most[1] >= low[1]) & (least[1] <= high[1]))
+        start, end, owner = part.segments
+        near = ((np.maximum(start, end) >= low) & (np.minimum(start, end) <= high)).all(1).nonzero()[0]
+        keep = np.zeros(len(part.polyline_id), bool)
+        keep[owner[near[distance_to_segments(around, start[near], end[near]).min(0) <= radius_m]]] = True
+        return part.select(keep)
+
+    @cached_property
+    def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest x and y [2, M] of every polyline."""
+        first, axes = self.polyline_offset[:-1], np.ascontiguousarray(self.point.T)
+        return np.minimum.reduceat(axes, first, axis=1), np.maximum.reduceat(axes, first, axis=1)
 
     @cached_property
     def segments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Start [S, 2] and end [S, 2] of every straight piece, and the polyline [S] that it belongs to."""
-        owner = np.repeat(np.arange(len(self.polyline_id)), np.diff(self.polyline_offset))
-        inner = owner[1:] == owner[:-1]
-        return self.point[:-1][inner], self.point[1:][inner], owner[1:][inner]
+        owner = np.arange(len(self.polyline_id)).repeat(np.diff(self.polyline_offset))
+        inner = (owner[1:] == owner[:-1]).nonzero()[0]
+        return self.point[inner], self.point[inner + 1], owner[inner]
 
     def scene_fields(self, origin: np.ndarray) -> dict[str, np.ndarray]:
         """The map fields of a `Scene`, points float32 relative to origin (float64 [2])."""
@@ -92,8 +116,13 @@ def without_repeats(points: np.ndarray) -> np.ndarray:
 
 def distance_to_segments(query: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Distances [Q, S] in metres from points query [Q, 2] to straight pieces start, end [S, 2]."""
-    along = end - start
-    length = np.maximum((along * along).sum(-1), 1e-12)
+    along_x, along_y = (end - start).T.copy()
+    length = np.maximum(along_x * along_x + along_y * along_y, 1e-12)
     x, y = query[:, :1] - start[:, 0], query[:, 1:] - start[:, 1]  # [Q, S]
-    share = np.clip((x * along[:, 0] + y * along[:, 1]) / length, 0.0, 1.0)
-    return np.hypot(x - share * along[:, 0], y - share * along[:, 1])
+    share = np.clip((x * along_x + y * along_y) / length, 0.0, 1.0)
+    x -= share * along_x
+    y -= share * along_y
+    x *= x
+    y *= y
+    x += y
+    return np.sqrt(x, out=x)

@@ -106,7 +106,7 @@ class Argoverse1:
 
 def _read_csv(path: Path) -> pa.Table:
     try:
-        table = pa_csv.read_csv(path, read_options=_READ, convert_options=_CONVERT)
+        table = pa_csv.read_csv(pa.BufferReader(path.read_bytes()), read_options=_READ, convert_options=_CONVERT)
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise SceneError(f"{path}: {' '.join(str(error).split())}") from error
     for name in _COLUMNS:

@@ -9,10 +9,17 @@ from trajformer.scene import Scene
 
 
 class Input(NamedTuple):
-    """One scene to be read: a file and, where a file holds several scenes, which of them (a window, a scene id)."""
+    """One scene to be read.
+
+    Attributes:
+        path: its file.
+        part: where a file holds several scenes, which of them: a window, a scene id.
+        stamp: where files are edited, a digest of their content: shards made from another content are made anew.
+    """
 
     path: Path
     part: str = ""
+    stamp: str = ""
 
     def name(self, raw: Path) -> str:
         """Its name below the raw folder, so that a store does not depend on where that lies."""

@@ -284,7 +284,7 @@ def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("split", ["val", "test_obs"])
 def test_real_rows_are_kept(sample: Path, split: str) -> None:
     reader = Argoverse1()
-    for path, _ in reader.inputs(sample, split):
+    for path, *_ in reader.inputs(sample, split):
         scene = reader.read(Input(path), split, sample).validate()
         rows = list(csv.DictReader(path.open()))
         place = {time: step for step, time in enumerate(sorted({float(row["TIMESTAMP"]) for row in rows}))}
@@ -302,7 +302,7 @@ def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
     trees = {p.name.split("_")[2]: ElementTree.parse(p).getroot() for p in (sample / "map_files").glob("*.xml")}
     nodes = {c: {n.get("id"): (float(n.get("x")), float(n.get("y"))) for n in t.iter("node")} for c, t in trees.items()}
     ways = {c: {int(w.get("lane_id")): w for w in t.iter("way")} for c, t in trees.items()}
-    for path, _ in reader.inputs(sample, "val")[:10]:
+    for path, *_ in reader.inputs(sample, "val")[:10]:
         scene = reader.read(Input(path), "val", sample)
         focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
         seen = scene.position[focal, :H]
@@ -329,7 +329,7 @@ def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
 def test_real_motion_beats_five_step_differences(sample: Path) -> None:
     reader = Argoverse1()
     ours, plain = [], []
-    for path, _ in reader.inputs(sample, "val"):
+    for path, *_ in reader.inputs(sample, "val"):
         scene = reader.read(Input(path), "val", sample)
         focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
         position, end = scene.position[focal], scene.position[focal, -1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from fixtures import argoverse2_columns, argoverse2_map
 
-from data_prep import argoverse2_map as map_module
 from data_prep.argoverse2 import Argoverse2
 from data_prep.reader import Input
 from trajformer.errors import SceneError

@@ -1,37 +1,28 @@
 """A folder of raw files to a store: parallel, resumable, and the same bytes whatever the number of workers.
 
-A data set is a `Reader`. The inputs of a split, in the reader's order, are cut into shards; `prepare_shard` is a
-pure function of its `ShardTask`, so shards can be made in any order and on any machine. Running again keeps every
-finished shard whose inputs, reader options and software version are the same.
+A data set is a `Reader`. The inputs of a split, in the reader's order, are cut into shards (`plan`); `prepare_shard`
+is a pure function of its `ShardTask`, so shards can be made in any order and on any machine (`runners`,
+`ray_runner`). Running again keeps every finished shard whose inputs, reader options and software version are the
+same, however the run before it ended.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tqdm import tqdm
-
+from data_prep.plan import PrepareOptions, plan
+from data_prep.progress import Progress
 from data_prep.reader import Reader
-from data_prep.runners import in_process, in_processes
-from data_prep.tasks import ShardTask, prepare_shard
-from trajformer.errors import TrajformerError
-from trajformer.manifest import MANIFEST, write_manifest
+from data_prep.runners import Crew
+from data_prep.tasks import ShardTask
+from trajformer.errors import StoreError, TrajformerError
+from trajformer.manifest import MANIFEST, read_manifest, write_manifest
 
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """How to prepare. No `splits` means all that are found; `limit` is the number of inputs taken from each."""
-
-    splits: tuple[str, ...] = ()
-    workers: int = 1
-    limit: int | None = None
-    shard_size: int = 500
-    strict: bool = False  # the first unusable input is an error instead of an entry in the list of skipped ones
-    progress: bool = True
+__all__ = ["PrepareOptions", "PrepareSummary", "SplitSummary", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -67,30 +58,36 @@ class PrepareSummary:
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:
     """Convert raw files to a store, keeping the shards that are already finished, and write its manifest.
 
+    Inputs are read in processes of their own, so that none of them can end the run. Whatever ends it (an error,
+    Ctrl-C, a full disk), finished shards stay and nothing half-written does.
+
     Args:
         reader: the data set.
         raw: its folder.
-        store: where to write; made if missing.
+        store: where to write, outside of `raw`; made if missing.
         options: see `PrepareOptions`.
 
     Raises:
-        TrajformerError: no such folder or split, an unknown layout, an unwritable store, or a split without a
-            single usable scene (then the manifest has been written and lists the reasons).
+        TrajformerError: no such folder or split, an unknown layout, an unwritable store, no Ray, or a split without
+            a single usable scene (then the manifest has been written and lists the reasons).
         SceneError: with `options.strict`, the first input that cannot be used.
     """
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     began = time.monotonic()
-    plan = {split: _tasks(reader, raw, store, split, options) for split in _chosen_splits(reader, raw, options)}
-    _make_room(store, plan)
-    tasks = [task for split in plan.values() for task in split]
-    pending = [task for task in tasks if not task.finished()]
-    if pending:
+    splits = plan(reader, raw, store, options)
+    changed = _make_room(store, splits)
+    tasks = [task for split in splits.values() for task in split]
+    pending = [task for task in tasks if not task.finished(options.retry_skipped)]
+    if pending or changed:
         (store / MANIFEST).unlink(missing_ok=True)  # a store that is half old and half new has none
-    _run(pending, tasks, options)
-    manifest = write_manifest(store)["splits"]
+    try:
+        _run(pending, tasks, options)
+    finally:
+        _sweep(store, splits)
+    manifest = _manifest(store)["splits"]
     made = {task.path for task in pending}
     summaries = []
-    for split, shards in plan.items():
+    for split, shards in splits.items():
         kept = sum(task.path not in made for task in shards)
         skipped = tuple((entry["input"], entry["reason"]) for entry in manifest[split]["skipped"])
         counts = manifest[split]["scenes"], manifest[split]["bytes"], len(shards), kept
@@ -102,44 +99,58 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     return PrepareSummary(tuple(summaries), time.monotonic() - began)
 
 
-def _chosen_splits(reader: Reader, raw: Path, options: PrepareOptions) -> list[str]:
-    if not raw.is_dir():
-        raise TrajformerError(f"{raw}: no such folder")
-    if options.shard_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
-        raise TrajformerError("shard_size, workers and limit must be at least 1")
-    found = reader.splits(raw)
-    if not found:
-        raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
-    if missing := [split for split in options.splits if split not in found]:
-        raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(found)})")
-    return list(dict.fromkeys(options.splits)) or found
-
-
-def _tasks(reader: Reader, raw: Path, store: Path, split: str, options: PrepareOptions) -> list[ShardTask]:
-    inputs, size = reader.inputs(raw, split)[: options.limit], options.shard_size
-    pieces = [tuple(inputs[i * size : (i + 1) * size]) for i in range(max(1, math.ceil(len(inputs) / size)))]
-    return [ShardTask(reader, raw, store, split, i, piece, options.strict) for i, piece in enumerate(pieces)]
-
-
-def _make_room(store: Path, plan: dict[str, list[ShardTask]]) -> None:
-    """Make the folders; remove what an interrupted run left and the shards of a longer earlier one."""
-    for split, tasks in plan.items():
-        folder, expected = store / split, {task.path for task in tasks}
+def _make_room(store: Path, splits: dict[str, list[ShardTask]]) -> bool:
+    """Make the folders, remove what a killed run left, and the shards of a longer earlier one: whether there were any."""
+    removed = False
+    for split, tasks in splits.items():
+        folder, expected = store / split, {task.path.name for task in tasks}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".writable.tmp").touch()
-            for path in [*folder.glob(".*.tmp"), *(set(folder.glob("*.arrow")) - expected)]:
+            for path in [path for path in folder.glob("*.arrow") if path.name not in expected]:
                 path.unlink()
+                removed = True
         except OSError as error:
-            raise TrajformerError(f"{folder}: the store cannot be written: {error}") from error
+            raise TrajformerError(f"{folder}: the store cannot be written: {error.strerror or error}") from error
+    _sweep(store, splits)
+    return removed
+
+
+def _sweep(store: Path, splits: dict[str, list[ShardTask]]) -> None:
+    """Remove temporary files."""
+    for folder in (store, *(store / split for split in splits)):
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
 
 def _run(pending: Sequence[ShardTask], tasks: Sequence[ShardTask], options: PrepareOptions) -> None:
-    total, todo = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
-    bar = tqdm(total=total, initial=total - todo, unit="scene", desc="prepare", disable=not options.progress)
-    workers = min(options.workers, len(pending))
-    with bar:
-        if workers > 1:
-            in_processes(prepare_shard, pending, bar.update, workers)
+    waiting = {task.path for task in pending}
+    progress = Progress(tasks, [task for task in tasks if task.path not in waiting], options.progress)
+    try:
+        if pending and options.executor == "ray":
+            from data_prep.ray_runner import on_ray
+
+            on_ray(pending, options.workers, options.ray_address, progress)
         else:
-            in_process(prepare_shard, pending, bar.update)
+            with Crew(options.workers) as crew:
+                crew.make(pending, progress)
+    finally:
+        progress.close()
+
+
+def _manifest(store: Path) -> dict[str, Any]:
+    """The manifest; one that describes the store is kept, for the checksums of a large store take their time.
+
+    It was removed before the first shard was made, so that only its completeness is to be seen to.
+    """
+    try:
+        manifest = read_manifest(store)
+        listed = {f"{split}/{s['name']}": s["bytes"] for split, entry in manifest["splits"].items() for s in entry["shards"]}
+        if listed == {path.relative_to(store).as_posix(): path.stat().st_size for path in store.glob("*/*.arrow")}:
+            return manifest
+    except (StoreError, LookupError, TypeError, AttributeError):
+        pass  # none, or not one of ours
+    try:
+        return write_manifest(store)
+    except OSError as error:
+        raise TrajformerError(f"{store / MANIFEST}: cannot be written: {error.strerror or error}") from error

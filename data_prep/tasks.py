@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from data_prep.overtime import Overtime, time_bound
 from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scene import Scene
 from trajformer.shard import ShardInfo, read_shard_info, shard_path, write_shard
 
+TIMEOUT_S = 60.0
+LONGEST_REASON = 500  # characters; an error may quote a whole file
+KILLED = "killed its process (a fault in a library, or out of memory)"
+
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Everything needed to make one shard."""
+    """Everything needed to make one shard. Folders are absolute."""
 
     reader: Reader
     raw: Path
@@ -25,6 +31,8 @@ class ShardTask:
     index: int
     inputs: tuple[Input, ...]
     strict: bool = False
+    timeout_s: float = TIMEOUT_S
+    fatal: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and what they did
 
     @property
     def path(self) -> Path:
@@ -32,44 +40,131 @@ class ShardTask:
         return shard_path(self.store, self.split, self.index)
 
     def digest(self) -> str:
-        """SHA-256 of the reader's options and the input names."""
-        text = "\n".join([repr(self.reader), self.split, *(item.name(self.raw) for item in self.inputs)])
-        return hashlib.sha256(text.encode()).hexdigest()
+        """SHA-256 of the reader's options and the inputs' names and stamps."""
+        names = (f"{item.name(self.raw)} {item.stamp}".rstrip() for item in self.inputs)
+        text = "\n".join([repr(self.reader), self.split, *names])
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
-    def finished(self) -> bool:
-        """True when the shard on disk was made from this very task by this software version."""
+    def finished(self, retry_skipped: bool = False) -> bool:
+        """True when the shard on disk was made from this very task by this software version.
+
+        Args:
+            retry_skipped: then a shard that skipped an input does not count as finished.
+        """
         try:
             info, _ = read_shard_info(self.path)
-        except StoreError:
+        except (StoreError, KeyError, TypeError, ValueError):  # the last three: foreign metadata
             return False
         fresh = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
-        return info == fresh
+        return info == fresh and not (retry_skipped and info.skipped)
+
+    def without(self, number: int, reason: str) -> ShardTask:
+        """The same task with an input that must not be read again, and why."""
+        return replace(self, fatal=(*self.fatal, (number, reason)))
+
+    def overtime(self) -> str:
+        """What is said of an input that took too long."""
+        return f"took longer than {self.timeout_s:g} s"
 
 
-def prepare_shard(task: ShardTask, tick: Callable[[], Any] = lambda: None) -> None:
+@dataclass(frozen=True)
+class ShardResult:
+    """A shard that has been made: its size on disk and the seconds each input took."""
+
+    bytes: int
+    seconds: tuple[float, ...]
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs it was made from, skipped ones included."""
+        return len(self.seconds)
+
+
+def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: None) -> ShardResult:
     """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard itself.
+
+    Whatever is wrong with an input, a fault in its reader included, is a reason to skip it.
 
     Args:
         task: what to make.
-        tick: called after every input.
+        note: told the number of the input that is read next, at last their count.
 
     Raises:
         SceneError: an input cannot be used and the task is strict.
         TrajformerError: the shard cannot be written.
     """
-    scenes: list[Scene] = []
-    skipped: list[tuple[str, str]] = []
-    for item in task.inputs:
+    scenes: dict[int, Scene] = {}
+    skipped: dict[int, str] = {}
+    seconds = []
+    for number in range(len(task.inputs)):
+        note(number)
+        began = time.perf_counter()
         try:
-            scenes.append(task.reader.read(item, task.split, task.raw).validate())
-        except (SceneError, OSError, ValueError) as error:
-            reason = str(error) if isinstance(error, SceneError) else f"{item}: {type(error).__name__}: {error}"
-            if task.strict:
-                raise SceneError(reason) from error
-            skipped.append((item.name(task.raw), reason.replace(f"{task.raw}/", "")))
-        tick()
-    info = ShardInfo(task.reader.name, task.split, task.digest(), tuple(skipped))
+            scenes[number] = _read(task, number)
+        except SceneError as error:
+            _skip(task, number, error, skipped)
+        seconds.append(time.perf_counter() - began)
+    note(len(task.inputs))
     try:
-        write_shard(task.path, scenes, info)
+        _write(task, scenes, skipped)
+        return ShardResult(task.path.stat().st_size, tuple(seconds))
     except OSError as error:
-        raise TrajformerError(f"{task.path}: cannot be written: {error}") from error
+        raise TrajformerError(f"{task.path}: cannot be written: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
+
+
+def _read(task: ShardTask, number: int) -> Scene:
+    item = task.inputs[number]
+    try:
+        if number in dict(task.fatal):
+            raise SceneError(f"{item}: {dict(task.fatal)[number]}")
+        with time_bound(task.timeout_s):
+            return task.reader.read(item, task.split, task.raw).validate()
+    except SceneError:
+        raise
+    except Overtime as error:
+        raise SceneError(f"{item}: {task.overtime()}") from error
+    except Exception as error:
+        raise SceneError(f"{item}: {_named(error)}") from error
+
+
+def _named(error: Exception) -> str:
+    """A failure with its type, as its message alone may say little or nothing."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, str]) -> None:
+    if task.strict:
+        raise error
+    reason = " ".join(str(error).replace(f"{task.raw}/", "").split())
+    skipped[number] = _plain(reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ...")
+
+
+def _plain(text: str) -> str:
+    """Text that can be printed and stored, also where a file's name is not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _write(task: ShardTask, scenes: Mapping[int, Scene], skipped: dict[int, str]) -> None:
+    def write(path: Path, chosen: list[Scene], digest: str) -> None:
+        listed = tuple((_plain(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped))
+        write_shard(path, chosen, ShardInfo(task.reader.name, task.split, digest, listed))
+
+    try:
+        return write(task.path, list(scenes.values()), task.digest())
+    except (OSError, MemoryError):
+        raise
+    except Exception as failure:  # a valid scene that cannot be stored: find it
+        trial, kept = task.path.with_name(f".{task.path.name}.trial.tmp"), []
+        for number, scene in scenes.items():
+            try:
+                write(trial, [scene], "")
+                kept.append(scene)
+            except Exception as error:
+                problem = f"{task.inputs[number]}: cannot be stored: {_named(error)}"
+                _skip(task, number, SceneError(problem), skipped)
+        trial.unlink(missing_ok=True)
+        if len(kept) == len(scenes):
+            raise TrajformerError(f"{task.path}: cannot be written: {_named(failure)}") from failure
+        write(task.path, kept, task.digest())

@@ -74,9 +74,9 @@ def test_a_store_of_another_version(sound: Path, tmp_path: Path, fails: Fails, m
         write_shard(shard_path(tmp_path / "new", "val", 0), [make_scene(3)], info)
         write_manifest(tmp_path / "new")
     for words in (("store", "info", "new"), ("store", "verify", "new")):
-        assert "new/manifest.json: schema_version 7, this software reads 1" in fails(*words)
+        assert "new/manifest.json: schema_version 7, this software reads 2" in fails(*words)
     for words in (("evaluate", "--model", "constant_velocity", "--store", "new"), ("plot", "new", "--out", "p")):
-        assert "new/val/00000.arrow: schema version 7, this software reads 1" in fails(*words)
+        assert "new/val/00000.arrow: schema version 7, this software reads 2" in fails(*words)
 
 
 def test_a_shard_cut_short_or_changed(sound: Path, tmp_path: Path, fails: Fails) -> None:
@@ -247,4 +247,4 @@ def test_places_that_cannot_be_written(sound: Path, fails: Fails) -> None:
         line = fails(*words)
         assert "file" in line and ("cannot be written" in line or "Not a directory" in line or "File exists" in line), line
     assert "raw: cannot be written: is a folder" in fails("predict", *who, "--out", "raw")
-    assert json.loads((sound / "store" / "manifest.json").read_text())["schema_version"] == 1
+    assert json.loads((sound / "store" / "manifest.json").read_text())["schema_version"] == 2

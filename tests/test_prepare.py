@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import fixtures
 import pytest
-from scenes import make_scene
+from odd_readers import Odd, odd_folder
 
 from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, PrepareSummary, prepare
-from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
-from trajformer.scene import Scene, scenes_equal
+from trajformer.scene import scenes_equal
 from trajformer.shard import read_shard_info, shard_path
 from trajformer.store import SceneStore
 
@@ -71,12 +69,6 @@ def test_the_place_of_the_raw_folder_does_not_matter(raw: Path, tmp_path: Path) 
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
-def test_the_bar_counts_scenes(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for expected in ("5/5", "5/5"):  # the second time they are there already
-        prepare(Argoverse1(), raw, tmp_path / "store", replace(SMALL, splits=("train",), progress=True))
-        assert expected in capsys.readouterr().err
-
-
 # ---- resume --------------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +94,7 @@ def test_a_damaged_shard_and_leftovers_are_cleared(raw: Path, tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:-3])
     shutil.copy(shard_path(store, "train", 0), shard_path(store, "train", 9))
     path.with_name(".00001.arrow.123.tmp").write_text("half a shard")
+    (store / ".manifest.json.123.tmp").write_text("half a manifest")
     prepare(Argoverse1(), raw, store, SMALL)
     assert content(store) == before
 
@@ -161,71 +154,10 @@ def test_an_unusable_input_is_listed_or_an_error(raw: Path, tmp_path: Path, work
         prepare(Argoverse1(), raw, tmp_path / "strict", replace(options, strict=True))
 
 
-@dataclass(frozen=True)
-class Failing:
-    """A reader that fails in many ways: one new data set is one such class."""
-
-    name: ClassVar[str] = "failing"
-    layout: ClassVar[str] = "RAW/<split>/*.txt"
-    published: ClassVar[dict[str, int]] = {}
-
-    def splits(self, raw: Path) -> list[str]:
-        """Every folder."""
-        return sorted(path.name for path in raw.iterdir())
-
-    def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Every file."""
-        return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
-
-    def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Fail as the file says."""
-        path = item.path
-        scene = small_scene(path.stem)
-        match path.read_text():
-            case "value":
-                raise ValueError("a number is wrong")
-            case "missing":
-                return replace(scene, agent_id=(*scene.agent_id[:-1], ""))
-            case "os":
-                (path / "nothing").read_text()
-            case "bug":
-                raise ZeroDivisionError
-        return scene
-
-
-def small_scene(name: str) -> Scene:
-    """A small valid scene."""
-    return replace(make_scene(), scene_id=name)
-
-
-def failing_folder(raw: Path, *contents: str) -> Path:
-    (raw / "s").mkdir(parents=True)
-    for number, text in enumerate(contents):
-        (raw / "s" / f"{number}.txt").write_text(text)
-    return raw
-
-
-def test_every_kind_of_failure_is_listed(tmp_path: Path) -> None:
-    raw = failing_folder(tmp_path / "raw", "value", "fine", "missing", "os")
-    reader: Reader = Failing()
-    summary = prepare(reader, raw, tmp_path / "store", SMALL)
-    assert summary.scenes == 1
-    assert [name for name, _ in summary.skipped] == ["s/0.txt", "s/2.txt", "s/3.txt"]
-    reasons = [reason for _, reason in summary.skipped]
-    assert reasons[0] == "s/0.txt: ValueError: a number is wrong"
-    assert "scene 2: agent_id: empty" in reasons[1]
-    assert reasons[2].startswith("s/3.txt: NotADirectoryError")
-
-
-def test_a_bug_in_a_reader_is_not_hidden(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        prepare(Failing(), failing_folder(tmp_path / "raw", "fine", "bug"), tmp_path / "store", SMALL)
-
-
 def test_a_split_without_a_usable_scene_is_an_error(tmp_path: Path) -> None:
-    raw = failing_folder(tmp_path / "raw", "value", "value")
-    with pytest.raises(TrajformerError, match=r"split 's': no usable scene \(the first of 2: s/0\.txt: ValueError"):
-        prepare(Failing(), raw, tmp_path / "store", SMALL)
+    raw = odd_folder(tmp_path / "raw", "bug", "bug")
+    with pytest.raises(TrajformerError, match=r"split 's': no usable scene \(the first of 2: s/000\.txt: ZeroDivisionError\)"):
+        prepare(Odd(), raw, tmp_path / "store", SMALL)
     assert len(read_manifest(tmp_path / "store")["splits"]["s"]["skipped"]) == 2
 
 

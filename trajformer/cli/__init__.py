@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
     build, run = COMMANDS[words[0]]
-    parser = build(*words[1:2]) if words[0] == "preprocess" else build()
-    parser.prog = f"trajformer {words[0]}"
     try:
+        parser = build(*words[1:2]) if words[0] in ("preprocess", "store") else build()
+        parser.prog = f"trajformer {words[0]}"
         run(parser.parse_words(words[1:]))
     except TrajformerError as error:
         print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)

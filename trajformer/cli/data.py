@@ -12,6 +12,20 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from trajformer.parsing import Parser, add_fields, new_parser
 
 WORKERS = 2
+STORE_ACTIONS = {
+    "info": "Print counts and sizes. Also tells where the scenes are from and which were skipped, and what a typical scene "
+    "holds. Works while the store is being prepared.",
+    "head": "Print a table of the first scenes. It has their agents by role, steps observed and to be predicted (in brackets "
+    "where the recording ends with the observed ones), polylines, and kB in the store.",
+    "verify": "Check every byte and scene. Files are compared with the checksums of the manifest, scenes validated.",
+    "merge": "Make one store of several. They may have been prepared on several machines or from several data sets. Shards are "
+    "copied as they are and numbered anew, splits of the same name become one. Nothing is written if a scene id occurs twice "
+    "in a split. Run the same command again after an interruption. merged.json says which shard is from where.",
+    "export-scene": "Write one scene to a file. It gets all its fields. JSON is for reading: an agent, polyline or edge a line, "
+    "kinds by name. npz holds numpy arrays by the names of the fields of trajformer.scene.Scene and is loaded with "
+    "numpy.load, without pickle. Positions are metres relative to `origin`, which is in the frame of the city; headings are "
+    "radians, counter-clockwise from +x; entries that are not valid are zero. Numbers are exact.",
+}
 
 
 def synthesize_parser() -> Parser:
@@ -37,20 +51,41 @@ def preprocess_parser(source: str = "") -> Parser:
     parser.add_argument("raw", type=Path, help="folder with train/, val/ ... as published")
     parser.add_argument("store", type=Path, help="folder of the store, made or extended")
     parser.add_argument("--split", nargs="+", default=[], help="only these splits (default: all found)")
-    parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes")
+    parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes (a cluster uses all its CPUs)")
     parser.add_argument("--limit", type=PositiveInt, help="only the first so many scenes of each split")
     parser.add_argument("--shard-size", type=PositiveInt, default=500, help="scenes a file")
     parser.add_argument("--strict", action="store_true", help="stop at the first scene that cannot be used")
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="seconds after which a scene is given up and skipped")
+    parser.add_argument("--retry-skipped", action="store_true", help="make finished shards with skipped scenes again")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, how large and how long; write nothing")
+    shared = "local processes, or a Ray cluster on which RAW and STORE are shared folders"
+    parser.add_argument("--executor", choices=("local", "ray"), default="local", help=shared)
+    head = "HOST:PORT of the cluster's head, or auto (default: start Ray on this machine)"
+    parser.add_argument("--ray-address", metavar="ADDRESS", help=head)
     if source in READERS:
         add_fields(parser, READERS[source])
     return parser
 
 
-def store_parser() -> Parser:
-    """info|verify STORE."""
-    parser = new_parser("Look at a store: what it holds (info), or whether every byte and scene is sound (verify).")
-    parser.add_argument("action", choices=("info", "verify"), help="counts and sizes, or a full check")
+def store_parser(action: str = "") -> Parser:
+    """info|head|verify STORE, merge STORE... --out STORE, export-scene STORE --scene ID --out FILE."""
+    every = "Look at a store, check it, merge several, or take a scene out. `trajformer store ACTION --help` tells more."
+    parser = new_parser(STORE_ACTIONS.get(action, every))
+    chosen = [action] if action in STORE_ACTIONS else list(STORE_ACTIONS)
+    summaries = "; ".join(f"{name}: {STORE_ACTIONS[name].split('. ')[0].lower()}" for name in chosen)
+    parser.add_argument("action", choices=chosen, help=summaries)
+    if action == "merge":
+        parser.add_argument("stores", nargs="+", type=Path, metavar="store", help="finished stores, in this order")
+        parser.add_argument("--out", type=Path, required=True, help="folder of the new store: none yet, or an empty one")
+        return parser
     parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    if action in ("head", "export-scene"):
+        parser.add_argument("--split", help="only this split (default: all)")
+    if action == "head":
+        parser.add_argument("--count", type=PositiveInt, default=10, help="how many scenes of a split")
+    if action == "export-scene":
+        parser.add_argument("--scene", required=True, help="id of the scene")
+        parser.add_argument("--out", type=Path, required=True, help="file to write, its ending .json or .npz decides the format")
     return parser
 
 
@@ -69,12 +104,19 @@ def run_preprocess(args: Namespace) -> None:
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
     options = {"splits": tuple(args.split), "workers": args.workers, "limit": args.limit}
-    options |= {"shard_size": args.shard_size, "strict": args.strict}
-    data.preprocess(reader, args.raw, args.store, **options)
+    options |= {name: args[name] for name in ("shard_size", "strict", "timeout_s", "retry_skipped", "executor", "ray_address")}
+    (data.preprocess_dry_run if args.dry_run else data.preprocess)(reader, args.raw, args.store, **options)
 
 
 def run_store(args: Namespace) -> None:
     """`trajformer store`."""
-    from trajformer.commands import data
+    from trajformer.commands import store
 
-    {"info": data.store_info, "verify": data.store_verify}[args.action](args.store)
+    if args.action == "merge":
+        store.merge(args.stores, args.out)
+    elif args.action == "head":
+        store.head(args.store, args.split, args.count)
+    elif args.action == "export-scene":
+        store.export(args.store, args.split, args.scene, args.out)
+    else:
+        {"info": store.info, "verify": store.verify}[args.action](args.store)

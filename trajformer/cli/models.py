@@ -88,13 +88,15 @@ def _checkpoint(args: Namespace) -> Path | None:
 
 
 def run_train(args: Namespace) -> None:
-    """`trajformer train`."""
+    """`trajformer train`; of several processes the first one speaks."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
     from trajformer.training.config import TrainConfig
     from trajformer.training.run import train
 
     recipe = train_parser().instantiate(args)
     best = train(TrainConfig(**{name: recipe[name] for name in TrainConfig.__dataclass_fields__}), args.out, resume=args.resume)
-    print(best)
+    rank_zero_only(print)(best)
 
 
 def run_evaluate(args: Namespace) -> None:

@@ -1,17 +1,13 @@
-"""Raw data to stores, and looking at stores."""
+"""Raw data to stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from trajformer.commands.files import bars, make_folder
-from trajformer.errors import StoreError
-from trajformer.manifest import read_manifest, verify_store
-from trajformer.shard import SCHEMA_VERSION
+from trajformer.commands.stopping import stops_cleanly
 
 if TYPE_CHECKING:
     from data_prep.reader import Reader
@@ -30,7 +26,8 @@ def preprocess(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
     """Prepare a raw data set and say what was kept, what was skipped and why."""
     from data_prep.prepare import PrepareOptions, prepare
 
-    summary = prepare(reader, raw, store, PrepareOptions(progress=bars(), **options))
+    with stops_cleanly("preprocess", "finished shards are kept: run the same command again to go on"):
+        summary = prepare(reader, raw, store, PrepareOptions(**options))
     for split in summary.splits:
         kept = f", {split.kept_shards} of {split.shards} shards were there already" if split.kept_shards else ""
         print(f"{split.split}: {split.scenes} scenes, {split.bytes / 1e6:.1f} MB, {len(split.skipped)} skipped{kept}")
@@ -39,46 +36,28 @@ def preprocess(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
     print(f"{store}: {summary.scenes} scenes in {summary.seconds:.1f} s")
 
 
-def store_info(store: Path) -> None:
-    """Print the counts and sizes of every split."""
-    manifest = _manifest(store)
-    print(f"{store}: schema version {manifest['schema_version']}")
-    for split, entry in manifest["splits"].items():
-        size = entry["bytes"]
-        each = size / max(entry["scenes"], 1) / 1e3
-        shards = len(entry["shards"])
-        print(f"  {split}: {entry['scenes']} scenes, {size / 1e6:.1f} MB ({each:.1f} kB a scene), {shards} shards")
-        print(f"    from {', '.join(entry['source'])}; {len(entry['skipped'])} skipped")
-        for skipped in entry["skipped"]:
-            print(f"    skipped {skipped['input']}: {skipped['reason']}")
+def preprocess_dry_run(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
+    """Say what preparing would do, how large the store gets and how long that takes; write nothing."""
+    from data_prep.amounts import duration_text, size_text
+    from data_prep.estimate import estimate
+    from data_prep.prepare import PrepareOptions
 
-
-def _manifest(store: Path) -> dict[str, Any]:
-    if not store.is_dir():
-        raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
-    manifest = read_manifest(store)
-    found = manifest.get("schema_version") if isinstance(manifest, dict) else None
-    if found != SCHEMA_VERSION:
-        expected = f"this software reads {SCHEMA_VERSION}: preprocess again"
-        raise StoreError(f"{store}/manifest.json: schema_version {found}, {expected}")
-    return manifest
-
-
-def store_verify(store: Path) -> None:
-    """Check every shard and scene.
-
-    Raises:
-        StoreError: there are faults; all of them have been printed.
-    """
-
-    def progress(items: Iterator[Path], total: int) -> Iterator[Path]:
-        return iter(tqdm(items, total=total, unit="shard", desc="verify", dynamic_ncols=True, disable=not bars()))
-
-    _manifest(store)
-    faults = verify_store(store, progress)
-    for fault in faults:
-        print(fault)
-    if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults, the first"
-        raise StoreError(f"{store}: {count}: {faults[0]}")
-    print(f"{store}: sound")
+    chosen = PrepareOptions(**options)
+    found = estimate(reader, raw, store, chosen)
+    cluster = chosen.ray_address is not None
+    processes = 1 if cluster else max(1, min(chosen.workers, os.cpu_count() or 1))
+    by = "one process" if processes == 1 else f"{processes} processes"
+    for split in found.splits:
+        shards = f"{split.finished_shards} of {split.shards} shards finished"
+        print(f"{split.split}: {split.scenes:,} scenes, {size_text(split.raw_bytes)} raw; {shards}")
+        print(f"  store about {size_text(split.store_bytes)}, {len(split.skipped)} of {split.sampled} sampled scenes skipped")
+        for name, reason in split.skipped:
+            print(f"    would skip {name}: {reason}")
+    left, free = found.bytes_to_write, found.free_bytes
+    print(f"{store}: about {size_text(left)} to write, about {duration_text(found.seconds / processes)} by {by}")
+    print(f"  {size_text(free)} free there" + (f": WARNING: {size_text(left)} will not fit" if left > free else ""))
+    if found.published:
+        scenes, size, seconds = found.published
+        amount = f"about {size_text(size)}, about {duration_text(seconds / processes)} by {by}"
+        print(f"the complete published {reader.name}: {scenes:,} scenes, {amount}")
+    print("dry run: nothing was written")

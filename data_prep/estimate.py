@@ -15,8 +15,7 @@ from data_prep.runners import Crew
 from data_prep.tasks import ShardResult, ShardTask
 from trajformer.shard import ShardInfo, read_shard_info, write_shard
 
-SAMPLE = 20  # inputs of each split
-SLOWEST = 0.1  # share of them left out of the time: the first ones fill caches (libraries, maps of a city)
+SAMPLE = 20  # inputs of each split, all read twice: the first time fills caches (libraries, maps of a city)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     with tempfile.TemporaryDirectory(prefix="trajformer-") as folder:
         room = Path(folder)
         samples = [
-            replace(tasks[0], store=room, strict=False, inputs=_spread([item for task in tasks for item in task.inputs]))
+            replace(tasks[0], store=room, strict=False, inputs=_spread([item for task in tasks for item in task.inputs]) * 2)
             for tasks in splits.values()
         ]
         results = _Results()
@@ -101,7 +100,7 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
         write_shard(room / "empty.arrow", [], ShardInfo(reader.name, ""))
         empty = (room / "empty.arrow").stat().st_size
         costs = {split: _cost(result, empty) for split, result in results.by_split.items()}
-        skipped = {sample.split: read_shard_info(sample.path)[0].skipped for sample in samples}
+        skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
     found = []
     for (split, tasks), sample in zip(splits.items(), samples, strict=True):
         todo = [task for task in tasks if not task.finished(options.retry_skipped)]
@@ -109,7 +108,7 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
         cost = costs[split]
         sizes = cost.store_bytes(count, len(tasks)), cost.store_bytes(left, len(todo))
         counts = count, _raw_bytes(raw, split, tasks), len(tasks), len(tasks) - len(todo), left
-        found.append(SplitEstimate(split, *counts, *sizes, left * cost.scene_seconds, len(sample.inputs), skipped[split]))
+        found.append(SplitEstimate(split, *counts, *sizes, left * cost.scene_seconds, len(sample.inputs) // 2, skipped[split]))
     return Estimate(tuple(found), _free(store), _published(reader, costs, options))
 
 
@@ -119,9 +118,9 @@ def _spread(inputs: Sequence[Input]) -> tuple[Input, ...]:
 
 
 def _cost(result: ShardResult, empty: int) -> _Cost:
-    count = max(result.inputs, 1)
-    usual = sorted(result.seconds)[: max(1, count - int(SLOWEST * count))]
-    return _Cost((result.bytes - empty) / count, sum(usual) / max(len(usual), 1), empty)
+    count = result.inputs // 2
+    seconds = sum(result.seconds[count:]) / max(count, 1)
+    return _Cost((result.bytes - empty) / max(result.inputs, 1), seconds, empty)
 
 
 def _raw_bytes(raw: Path, split: str, tasks: Sequence[ShardTask]) -> int:

@@ -20,7 +20,8 @@ from data_prep.reader import Reader
 from data_prep.runners import Crew
 from data_prep.tasks import ShardTask
 from trajformer.errors import StoreError, TrajformerError
-from trajformer.manifest import MANIFEST, read_manifest, write_manifest
+from trajformer.manifest import MANIFEST, MERGED, lists_its_files, read_manifest, write_manifest
+from trajformer.shard import read_shard_info
 
 __all__ = ["PrepareOptions", "PrepareSummary", "SplitSummary", "prepare"]
 
@@ -75,6 +76,7 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     began = time.monotonic()
     splits = plan(reader, raw, store, options)
+    _check_owner(reader, store, splits)
     changed = _make_room(store, splits)
     tasks = [task for split in splits.values() for task in split]
     pending = [task for task in tasks if not task.finished(options.retry_skipped)]
@@ -97,6 +99,21 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
             first = f"the first of {len(summary.skipped)}: {summary.skipped[0][1]}" if summary.skipped else "no inputs"
             raise TrajformerError(f"{raw}: split '{summary.split}': no usable scene ({first})")
     return PrepareSummary(tuple(summaries), time.monotonic() - began)
+
+
+def _check_owner(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]) -> None:
+    """Refuse to replace what other commands or readers have made."""
+    if (store / MERGED).exists():
+        raise TrajformerError(f"{store}: was made by `trajformer store merge`: prepare another store and merge again")
+    for split in splits:
+        for path in sorted((store / split).glob("*.arrow")):
+            try:
+                source = read_shard_info(path)[0].source
+            except StoreError:
+                continue  # damaged: made anew
+            if source != reader.name:
+                raise TrajformerError(f"{path}: has scenes of {source}: prepare {reader.name} into a store of its own")
+            break  # the shards of a split are of one reader
 
 
 def _make_room(store: Path, splits: dict[str, list[ShardTask]]) -> bool:
@@ -145,10 +162,9 @@ def _manifest(store: Path) -> dict[str, Any]:
     """
     try:
         manifest = read_manifest(store)
-        listed = {f"{split}/{s['name']}": s["bytes"] for split, entry in manifest["splits"].items() for s in entry["shards"]}
-        if listed == {path.relative_to(store).as_posix(): path.stat().st_size for path in store.glob("*/*.arrow")}:
+        if lists_its_files(store, manifest):
             return manifest
-    except (StoreError, LookupError, TypeError, AttributeError):
+    except StoreError:
         pass  # none, or not one of ours
     try:
         return write_manifest(store)

@@ -16,6 +16,7 @@ from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, PrepareSummary, prepare
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
+from trajformer.merge import merge_stores
 from trajformer.scene import scenes_equal
 from trajformer.shard import read_shard_info, shard_path
 from trajformer.store import SceneStore
@@ -201,3 +202,17 @@ def test_real_argoverse2(real_data: Path, tmp_path: Path) -> None:
     assert summary.skipped == []
     assert verify_store(tmp_path, lambda paths, total: paths) == []
     assert sum(split.bytes for split in summary.splits) / summary.scenes < 60_000
+
+
+def test_what_others_have_made_is_not_replaced(raw: Path, tmp_path: Path) -> None:
+    two = fixtures.write_argoverse2(tmp_path / "raw2", split="train").parents[2]
+    prepare(Argoverse2(), two, tmp_path / "a", SMALL)
+    before = content(tmp_path / "a")
+    with pytest.raises(TrajformerError, match=r"00000\.arrow: has scenes of argoverse2: prepare argoverse1 into a store"):
+        prepare(Argoverse1(), raw, tmp_path / "a", SMALL)
+    prepare(Argoverse1(), raw, tmp_path / "b", SMALL)
+    merge_stores([tmp_path / "a", tmp_path / "b"], tmp_path / "both", lambda copies, total: copies)
+    with pytest.raises(TrajformerError, match="both: was made by `trajformer store merge`"):
+        prepare(Argoverse1(), raw, tmp_path / "both", SMALL)
+    assert content(tmp_path / "a") == before
+    assert len(SceneStore(tmp_path / "both", "train")) == 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -26,7 +25,6 @@ from trajformer.training import module as module_file
 from trajformer.training import run as run_file
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
-from trajformer.training.data import SceneData
 from trajformer.training.run import train
 
 
@@ -92,10 +90,10 @@ def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callab
     out = whole(0.0)
     assert load_checkpoint(out / "best.ckpt")[1] == recipe(store, trainer={"epochs": 4})
     values = log_of(out)
-    assert values.index.tolist() == [3, 7, 11, 15]  # 9 scenes are 4 batches of 2, one scene is left out
+    assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
     best = torch.load(out / "best.ckpt", weights_only=True)
     assert best["global_step"] - 1 == values.idxmin()
-    assert len(log_of(out, "train/loss")) == 16
+    assert len(log_of(out, "train/loss")) == 20
     assert log_of(out, "lr-AdamW/pg1").iloc[-1] < log_of(out, "lr-AdamW/pg1").max()
     assert log_of(out, "train/loss").iloc[-4:].mean() < log_of(out, "train/loss").iloc[:4].mean()
     assert any((out / "tensorboard").iterdir())
@@ -168,7 +166,7 @@ def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module_file, "build_optimizer", watched)
     for clip in norms:
         train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), tmp_path / str(clip), progress=False)
-    assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 4
+    assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
     assert min(norms[0.0]) > 0.1
 
 
@@ -187,8 +185,8 @@ def test_early_stopping_and_the_last_validation(store: Path, tmp_path: Path) -> 
         train(recipe(store, trainer=trainer, optim=still), tmp_path / name, progress=False)
     assert (len(log_of(tmp_path / "off")), len(log_of(tmp_path / "on"))) == (5, 3)
     train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), tmp_path / "rare", progress=False)
-    assert log_of(tmp_path / "rare").index.tolist() == [11, 15]
-    assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 16
+    assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
+    assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 20
 
 
 def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None:
@@ -203,19 +201,3 @@ def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None
         train(replace(config, model=other), tmp_path, resume=True, progress=False)
     train(config, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
     assert largest_difference(weights(tmp_path), before) == 0.0
-
-
-def test_processes_share_the_scenes(store: Path) -> None:
-    orders: dict[str, list[list[str]]] = {"train": [], "val": [], "later": []}
-    for rank in range(2):
-        data = SceneData(recipe(store).data, seed=3)
-        progress = SimpleNamespace(current=SimpleNamespace(processed=0))
-        trainer = SimpleNamespace(world_size=2, global_rank=rank, fit_loop=SimpleNamespace(epoch_progress=progress))
-        data.trainer = trainer  # type: ignore[assignment]
-        orders["train"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
-        orders["val"].append([name for batch in data.val_dataloader() for name in batch.scene_id])
-        progress.current.processed = 1
-        orders["later"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
-    assert sorted([*orders["val"][0], *orders["val"][1]]) == SceneStore(store, "val").scene_ids()  # each scene once
-    assert len({*orders["train"][0], *orders["train"][1]}) == 8 and set(map(len, orders["train"])) == {4}
-    assert orders["later"] != orders["train"]

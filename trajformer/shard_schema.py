@@ -1,0 +1,96 @@
+"""The columns of a shard: their names and types, and how the lengths of their rows must fit together.
+
+A shard holds valid steps only (positions, headings and velocities of `valid` entries, agent-major) and the map once.
+Polyline lengths and edges are unsigned integers as narrow as the scene allows, kept as bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+SCHEMA_VERSION = 2
+SCALARS: dict[str, pa.DataType] = {
+    "period_s": pa.float64(),
+    "num_history": pa.int32(),
+    "num_future": pa.int32(),
+    "num_steps": pa.int32(),
+    "origin_x": pa.float64(),
+    "origin_y": pa.float64(),
+}
+STRINGS = ("scene_id", "source", "split", "city", "agent_id")  # agent ids are joined by newlines
+LISTS: dict[str, pa.DataType] = {
+    "agent_kind": pa.uint8(),
+    "agent_role": pa.uint8(),
+    "valid": pa.uint8(),  # np.packbits of [A, T]
+    "position": pa.float32(),
+    "heading": pa.float32(),
+    "velocity": pa.float32(),
+    "polyline_id": pa.int64(),
+    "polyline_kind": pa.uint8(),
+    "polyline_flags": pa.uint8(),
+    "polyline_length": pa.uint8(),  # bytes of unsigned integers wide enough for P
+    "point": pa.float32(),
+    "edge": pa.uint8(),  # bytes of unsigned integers wide enough for M
+    "edge_kind": pa.uint8(),
+}
+RAGGED = (*STRINGS, *LISTS)
+SCHEMA = pa.schema(
+    [pa.field(name, pa.string()) for name in STRINGS]
+    + [pa.field(name, kind) for name, kind in SCALARS.items()]
+    + [pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()]
+)
+_VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in LISTS.values()])
+_FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.values())
+
+
+def narrowest(largest: int) -> type[np.unsignedinteger]:
+    """The narrowest type of index that can hold 0 to `largest`."""
+    return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
+
+
+def row_bytes(bounds: np.ndarray) -> np.ndarray:
+    """Bytes that every scene takes in a shard, int64 [scenes].
+
+    Args:
+        bounds: where each scene begins in each ragged column, int32 [scenes + 1, columns].
+    """
+    return np.diff(bounds, axis=0) @ _VALUE_BYTES + _FIXED_BYTES
+
+
+def find_misfit(bounds: np.ndarray, num_steps: np.ndarray) -> str:
+    """What is wrong with the lengths of a damaged shard's rows: a row cut out along sound bounds can be unpacked safely.
+
+    Args:
+        bounds: where each scene begins in each ragged column, int32 [scenes + 1, columns].
+        num_steps: T of every scene, int32 [scenes].
+
+    Returns:
+        The row and column that are wrong; empty for a sound shard.
+    """
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow knows that the last one is within the values
+    if impossible.any():
+        return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
+    length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=True))
+    agents, steps, polylines = length["agent_kind"], length["heading"], length["polyline_kind"]
+    expected = {
+        "agent_role": agents,
+        "valid": (agents * num_steps + 7) // 8,
+        "position": 2 * steps,
+        "velocity": 2 * steps,
+        "polyline_id": polylines,
+        "polyline_flags": polylines,
+        "polyline_length": polylines * _widths(length["point"] // 2),
+        "point": length["point"] // 2 * 2,
+        "edge": 2 * length["edge_kind"] * _widths(polylines),
+    }
+    for name, value in expected.items():
+        wrong = np.flatnonzero(length[name] != value)
+        if len(wrong):
+            return f"row {wrong[0]}: {name} has {length[name][wrong[0]]} values, expected {value[wrong[0]]}"
+    return ""
+
+
+def _widths(largest: np.ndarray) -> np.ndarray:
+    """Bytes of the type that `narrowest` takes, elementwise."""
+    return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))

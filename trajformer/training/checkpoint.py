@@ -33,7 +33,10 @@ def load_checkpoint(path: Path | str) -> tuple[nn.Module, TrainConfig]:
     Raises:
         CheckpointError: no such file, not a checkpoint of this project, or its weights do not fit its recipe.
     """
-    raw = _read(Path(path))
+    return _build(path, _read(Path(path)))
+
+
+def _build(path: Path | str, raw: dict[str, Any]) -> tuple[nn.Module, TrainConfig]:
     if CONFIG_KEY not in raw or "state_dict" not in raw:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
     try:
@@ -60,13 +63,14 @@ def _read(path: Path) -> dict[str, Any]:
     return raw
 
 
-def check_resume(path: Path, config: TrainConfig) -> Path:
-    """The checkpoint itself, if a run with this recipe may go on from it.
+def check_resume(path: Path, config: TrainConfig) -> int:
+    """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
 
     Raises:
         CheckpointError: it is damaged or foreign, or was trained with another model.
     """
-    _, before = load_checkpoint(path)
+    raw = _read(path)
+    _, before = _build(path, raw)
     if before.model != config.model:
         raise CheckpointError(f"{path}: was trained with another model config; resume with the config.yaml beside it")
-    return path
+    return int(raw["global_step"])

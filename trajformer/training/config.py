@@ -24,10 +24,11 @@ class DataConfig:
         val: store to validate on, often the same folder.
         train_split: split of `train` that is used.
         val_split: split of `val` that is used.
-        batch_size: scenes a step and device.
+        batch_size: scenes a step and device, at most.
         workers: loader processes; 0 loads in the training process.
-        cache: keep samples (about 10 kB each) in memory after their first use.
+        cache: keep samples (about 10 kB each) in memory after their first use, in every loader process.
         limit_train: use only the first so many scenes.
+        bucket: scenes of similar size share a batch, sought among those of so many steps; 1 leaves the sizes alone.
         batch: how scenes become tensors.
     """
 
@@ -39,6 +40,7 @@ class DataConfig:
     workers: int = 0
     cache: bool = False
     limit_train: int | None = None
+    bucket: int = 32
     batch: BatchConfig = field(default_factory=BatchConfig)
 
 
@@ -75,6 +77,7 @@ class TrainerConfig:
         threads: CPU threads of torch, all cores by default.
         early_stopping: stop after so many validations without a better minFDE; 0 is off.
         validate_every: epochs between validations (the last epoch is always validated).
+        checkpoint_minutes: minutes of training between checkpoints amid an epoch; 0 leaves those at the end of each.
         log_every: steps between logged losses.
         compile: run the model through torch.compile.
     """
@@ -86,6 +89,7 @@ class TrainerConfig:
     threads: int | None = None
     early_stopping: int = 0
     validate_every: int = 1
+    checkpoint_minutes: float = 10.0
     log_every: int = 20
     compile: bool = False
 

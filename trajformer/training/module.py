@@ -17,6 +17,7 @@ from trajformer.metrics.accumulate import DisplacementMetrics
 from trajformer.models import build_model
 from trajformer.training.checkpoint import CONFIG_KEY, describe
 from trajformer.training.config import TrainConfig
+from trajformer.training.data import SceneData
 from trajformer.training.optim import build_optimizer
 
 
@@ -38,6 +39,10 @@ class ForecastingModule(L.LightningModule):
     def transfer_batch_to_device(self, batch: SceneBatch, device: torch.device, dataloader_idx: int) -> SceneBatch:
         """Batches move as a whole."""
         return batch.to(device, non_blocking=True)
+
+    def on_train_start(self) -> None:
+        """A run that goes on amid an epoch is told of its end only."""
+        self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
         """The last epoch is always validated."""
@@ -67,7 +72,10 @@ class ForecastingModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a schedule that is stepped after every batch."""
-        steps, fused = int(self.trainer.estimated_stepping_batches), self.config.trainer.precision == "32-true"
+        # Lightning's own estimate would make the loader before it knows where a resumed run goes on.
+        data: SceneData = self.trainer.datamodule  # type: ignore[attr-defined]
+        steps = data.count_steps() * self.config.trainer.epochs
+        fused = self.config.trainer.precision == "32-true"
         optimizer, schedule = build_optimizer(self.model, self.config.optim, steps, fused=fused)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -21,7 +21,6 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     TQDMProgressBar,
 )
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from trajformer.errors import TrajformerError
@@ -30,16 +29,19 @@ from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import check_resume
 from trajformer.training.config import TrainConfig, to_plain
 from trajformer.training.data import SceneData
+from trajformer.training.logs import make_loggers
 from trajformer.training.module import ForecastingModule
+from trajformer.training.resume import CheckpointFiles, KeepProgress
 
-MONITOR = "val/minFDE_6"
+MONITOR, LAST = "val/minFDE_6", "last.ckpt"
 
 
 def _callbacks(config: TrainConfig, out: Path, progress: bool) -> list[Callback]:
+    keep = KeepProgress(out / LAST, config.trainer.checkpoint_minutes)
     best = ModelCheckpoint(out, filename="best", monitor=MONITOR, mode="min", enable_version_counter=False)
     # A callback of its own: with `save_last` the last checkpoint is written only when the best one is.
     last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
-    callbacks: list[Callback] = [best, last, LearningRateMonitor("step")]
+    callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
     if config.optim.average:
         callbacks.append(EMAWeightAveraging(decay=config.optim.average))
     if config.trainer.early_stopping:
@@ -51,6 +53,11 @@ def _callbacks(config: TrainConfig, out: Path, progress: bool) -> list[Callback]
 
 class Bar(TQDMProgressBar):
     """Lightning's bars without the logger's version."""
+
+    def on_train_start(self, trainer: L.Trainer, *rest: Any) -> None:
+        """A run that goes on amid an epoch is not told of its start, where Lightning's bar learns how long it is."""
+        super().on_train_start(trainer, *rest)
+        self.on_train_epoch_start(trainer)
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """What is shown beside the bar."""
@@ -73,21 +80,10 @@ class Lines(Callback):
         sys.stderr.write(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}\n")
 
 
-def _csv_logger(out: Path) -> CSVLogger:
-    """A logger that goes on with the file that is there (Lightning's deletes it)."""
-    path = out / "csv" / "metrics.csv"
-    before = path.read_text() if path.is_file() else ""
-    logger = CSVLogger(out, name="", version="csv")
-    writer = logger.experiment
-    if before and getattr(rank_zero_only, "rank", 0) == 0:
-        write_atomically(path, before)
-        writer.metrics_keys = before.splitlines()[0].split(",")
-    return logger
-
-
 def _quiet() -> None:
     """Silence Lightning's advice that does not concern a user of this program."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.distributed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",
         ".*Checkpoint directory.*exists.*",
@@ -96,6 +92,7 @@ def _quiet() -> None:
         ".*sync_dist=True.*",  # torchmetrics has done that
         ".*overridden `transfer_batch_to_device`.*",
         ".*number of training batches.*smaller than the logging interval.*",
+        ".*your dataloader is not resumable.*",  # `SceneData` goes on where Lightning's counters are
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -115,27 +112,33 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: boo
     Raises:
         TrajformerError: the recipe, the stores or the folder cannot be used, or `out` holds another run and `resume`
             is off.
-        KeyboardInterrupt: Ctrl-C; the last whole epoch is in `last.ckpt`.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` has all steps done.
     """
     check_recipe(config)
-    last = out / "last.ckpt"
+    last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
-    data, resolved = SceneData(config.data, config.seed), yaml.safe_dump(to_plain(config), sort_keys=False)
-    start = check_resume(last, config) if resume and last.exists() else None
-    try:
-        write_atomically(out / "config.yaml", resolved)
-    except OSError as error:
-        raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
+    data = SceneData(config.data, config.seed)
+    done = check_resume(last, config) if last.exists() else 0
     _quiet()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
     module = build_module(config)
-    trainer = build_trainer(config, out, progress)
-    fit(trainer, module, data, start)
+    try:
+        write_config(out / "config.yaml", config)
+        trainer = build_trainer(config, out, progress, done)
+    except OSError as error:
+        raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
+    fit(trainer, module, data, last if last.exists() else None)
     return out / "best.ckpt"
+
+
+@rank_zero_only
+def write_config(path: Path, config: TrainConfig) -> None:
+    """Write the resolved recipe as YAML."""
+    write_atomically(path, yaml.safe_dump(to_plain(config), sort_keys=False))
 
 
 def build_module(config: TrainConfig) -> ForecastingModule:
@@ -153,20 +156,20 @@ def build_module(config: TrainConfig) -> ForecastingModule:
     return module
 
 
-def build_trainer(config: TrainConfig, out: Path, progress: bool) -> L.Trainer:
-    """Lightning's trainer for a recipe.
+def build_trainer(config: TrainConfig, out: Path, progress: bool, done: int = 0) -> L.Trainer:
+    """Lightning's trainer for a recipe; the logs in `out` are cut after the `done` steps of the checkpoint it goes on from.
 
     Raises:
         TrajformerError: there is no such accelerator, or not so many devices.
     """
     options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
     try:
-        return L.Trainer(**options | _trainer_options(config, out, progress))
+        return L.Trainer(**options | _trainer_options(config, out, progress, done))
     except (MisconfigurationException, RuntimeError) as error:
         raise TrajformerError(f"trainer: {options}: {error}") from error
 
 
-def _trainer_options(config: TrainConfig, out: Path, progress: bool) -> dict[str, Any]:
+def _trainer_options(config: TrainConfig, out: Path, progress: bool, done: int) -> dict[str, Any]:
     return {
         "default_root_dir": out,
         "max_epochs": config.trainer.epochs,
@@ -176,7 +179,8 @@ def _trainer_options(config: TrainConfig, out: Path, progress: bool) -> dict[str
         "log_every_n_steps": config.trainer.log_every,
         "num_sanity_val_steps": 0,
         "callbacks": _callbacks(config, out, progress),
-        "logger": [TensorBoardLogger(out, name="", version="tensorboard"), _csv_logger(out)],
+        "logger": make_loggers(out, done),
+        "plugins": [CheckpointFiles()],
         "use_distributed_sampler": False,
         "enable_progress_bar": progress and sys.stderr.isatty(),
         "enable_model_summary": False,
@@ -184,13 +188,22 @@ def _trainer_options(config: TrainConfig, out: Path, progress: bool) -> dict[str
 
 
 def fit(trainer: L.Trainer, module: ForecastingModule, data: SceneData, start: Path | None) -> None:
-    """Run the trainer; a Ctrl-C leaves the last checkpoint behind and is no success."""
+    """Run the trainer.
+
+    Raises:
+        TrajformerError: there are fewer scenes than processes, or the checkpoint is further than the recipe wants to go.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint to go on from is written.
+    """
+    data.trainer = trainer
+    data.count_steps()  # may complain, and should before other processes are started
     try:
         trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
-    except MisconfigurationException as error:  # the checkpoint is further than the recipe wants to go
+    except MisconfigurationException as error:
         raise TrajformerError(f"{start or 'trainer'}: {error}") from error
     except SystemExit:  # Lightning's answer to Ctrl-C
         if not trainer.interrupted:
             raise
     if trainer.interrupted:
+        if not trainer.is_global_zero:
+            raise SystemExit(0)  # the first process speaks for all
         raise KeyboardInterrupt("; go on with --resume")

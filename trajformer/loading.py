@@ -1,0 +1,109 @@
+"""From a store to batches: a data set whose items are batches, and the loader that reads them, here or in worker processes.
+
+Workers import this module and what it needs, not the training framework: they start in the time that torch takes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from trajformer.batch import SceneBatch, stack
+from trajformer.order import InOrder, Shuffle
+from trajformer.sample import BatchConfig, Sample, sample
+from trajformer.store import SceneStore
+
+AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}  # padded axes of a batch
+
+
+class SceneDataset(Dataset[SceneBatch]):
+    """The first `limit` scenes of a store: `data[[3, 1, 4]]` is the batch of those three; `cache` keeps samples in memory."""
+
+    def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
+        self.store, self.config, self.cache = store, config, cache
+        self.size = len(store) if limit is None else min(limit, len(store))
+        self._forget()
+
+    def _forget(self) -> None:
+        self.kept: dict[int, Sample] = {}
+        self.known = np.full((self.size, len(AXES)), -1, np.int32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("kept", "known")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __len__(self) -> int:
+        """Number of scenes."""
+        return self.size
+
+    def sample(self, index: int) -> Sample:
+        """The sample of one scene."""
+        found = self.kept.get(index)
+        if found is None:
+            found = sample(self.store[index], self.config)
+            if self.cache:
+                self.kept[index] = found
+        return found
+
+    def __getitem__(self, indices: Sequence[int]) -> SceneBatch:
+        return stack([self.sample(index) for index in indices], self.config.frame)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Lengths int32 [n, AXES] of some scenes' samples: made when first asked for, remembered from then on."""
+        for index in indices[self.known[indices, 0] < 0].tolist():
+            padded = self.sample(index).padded
+            self.known[index] = [len(padded[name]) for name in AXES.values()]
+        return self.known[indices]
+
+
+class Turns:
+    """What this process takes of each step of an epoch, from step `first` on; a sampler for `DataLoader`.
+
+    Every process has `len(turns)` batches, and each scene is in one batch of one process.
+    """
+
+    def __init__(self, order: InOrder | Shuffle, rank: int = 0, world: int = 1) -> None:
+        self.order, self.rank, self.world = order, rank, world
+        self.number = self.first = 0
+
+    def begin(self, epoch: int, first: int = 0) -> None:
+        """Go on at a step of an epoch."""
+        self.number, self.first = epoch, first
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on with another epoch (Lightning says so at the start of each); the present one is left where it is."""
+        if epoch != self.number:
+            self.begin(epoch)
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch."""
+        return self.order.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self.order.epoch(self.number, self.first):
+            yield step[self.rank :: self.world].tolist()
+
+
+def make_loader(data: SceneDataset, turns: Turns, workers: int = 0) -> DataLoader[SceneBatch]:
+    """Batches in the order of `turns`, read by so many worker processes; the order does not depend on how many."""
+    return DataLoader(
+        data,
+        batch_size=None,  # an item is a batch already
+        sampler=turns,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        multiprocessing_context="spawn" if workers else None,
+        worker_init_fn=_start_worker if workers else None,
+    )
+
+
+def _start_worker(number: int) -> None:
+    """Ctrl-C is for the training process: it still wants the batches of the step it is in."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

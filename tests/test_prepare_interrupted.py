@@ -10,18 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import fixtures
 import pytest
 
-SCENES, SHARD_SIZE = 150, 5
+SCENES, SHARD_SIZE = 400, 5
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """150 scenarios of Argoverse 2 in two splits, one of them broken."""
+    """400 scenarios of Argoverse 2 in two splits, one of them broken."""
     folder = tmp_path_factory.mktemp("raw")
     first = {split: fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent for split in ("train", "val")}
     for number in range(1, SCENES // 2):
@@ -98,19 +99,26 @@ def assert_gone(leader: int) -> None:
 def test_killed_ten_times_the_store_is_the_same(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     store, chance = tmp_path / "store", random.Random(0)
     finished: dict[str, tuple[int, int]] = {}
-    for _ in range(10):
+    kills = 0
+    while kills < 10:
         running = start(raw, store)
         if chance.random() < 0.8:  # else during the start
             wait_for_shards(running, store, len(finished) + chance.randint(1, 3))
         time.sleep(chance.uniform(0.0, 0.05))
-        assert running.poll() is None, "killed before its end"
-        os.killpg(running.pid, signal.SIGKILL)
+        kills += running.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
         assert_gone(running.pid)
+        if running.returncode == 0:  # it was faster: back to a store that is not finished
+            for path in (store / "manifest.json", *sorted(store.glob("*/*.arrow"))[::2]):
+                path.unlink(missing_ok=True)
+            finished = shards(store)
+            continue
         now = shards(store)
         assert now | finished == now, "a finished shard was made again"
         finished = now
-    assert 0 < len(finished) < SCENES // SHARD_SIZE
+    assert finished
     running = start(raw, store)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 0, err

@@ -15,17 +15,19 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.argoverse1_map import load_map, map_file
-from data_prep.columns import groups, values_at
+from data_prep.columns import groups, numbers, values_at
 from data_prep.kinematics import estimate_motion
+from data_prep.raw_file import read_file, told
 from data_prep.reader import Input
 from data_prep.vector_map import VectorMap, distance_to_segments
 from trajformer.errors import SceneError
-from trajformer.scene import AgentKind, AgentRole, Scene
+from trajformer.scene import MAX_ORIGIN_M, AgentKind, AgentRole, Scene
 
 PERIOD_S = 0.1
 NUM_HISTORY, NUM_FUTURE = 20, 30
 LANE_DISTANCE_M = 3.0  # an agent that hardly moves and is this close to a lane is taken to face along it:
 LANE_HEADING_M = 1.5  # until it has moved so far, that is right more often than its displacement
+MAX_FILE, MAX_ROWS, MAX_TRACKS = 16 << 20, 50_000, 2_000  # ten times the largest sequence, and a file of a hundred
 NOISE_M = 0.5  # off the lanes, a displacement shorter than this says nothing: heading 0
 _KINDS = {
     "AGENT": (AgentKind.VEHICLE, AgentRole.FOCAL),
@@ -106,21 +108,27 @@ class Argoverse1:
 
 def _read_csv(path: Path) -> pa.Table:
     try:
-        table = pa_csv.read_csv(pa.BufferReader(path.read_bytes()), read_options=_READ, convert_options=_CONVERT)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
-        raise SceneError(f"{path}: {' '.join(str(error).split())}") from error
+        data = read_file(path, MAX_FILE)
+        table = pa_csv.read_csv(pa.BufferReader(data), read_options=_READ, convert_options=_CONVERT)
+    except (pa.ArrowException, OSError) as error:
+        raise SceneError(f"{path}: {told(error)}") from error
+    header = data[: max(data.find(b"\n"), 0)].decode(errors="replace").replace('"', "").strip().split(",")
+    if twice := [name for name in _COLUMNS if header.count(name) > 1]:  # pyarrow takes one of them
+        raise SceneError(f"{path}: {twice[0]}: two columns of this name")
     for name in _COLUMNS:
         if table[name].null_count:
             raise SceneError(f"{path}: {name}: empty or NaN in {table[name].null_count} rows")
     if not len(table):
         raise SceneError(f"{path}: TRACK_ID: no rows, so no agent")
+    if len(table) > MAX_ROWS:
+        raise SceneError(f"{path}: TRACK_ID: {len(table)} rows, far too many for one sequence")
     return table
 
 
 def _city(table: pa.Table, path: Path) -> str:
     cities = table["CITY_NAME"].unique().to_pylist()
     if len(cities) != 1:
-        raise SceneError(f"{path}: CITY_NAME: {len(cities)} cities in one file: {', '.join(sorted(cities))}")
+        raise SceneError(f"{path}: CITY_NAME: {len(cities)} cities in one file: {', '.join(sorted(cities))[:80]}")
     return cities[0]
 
 
@@ -137,14 +145,20 @@ class _Tracks:
     @classmethod
     def of(cls, table: pa.Table, path: Path) -> _Tracks:
         """Rows sorted into tracks and steps."""
-        times, step = np.unique(table["TIMESTAMP"].to_numpy(), return_inverse=True)
+        times, step = np.unique(numbers(table["TIMESTAMP"]), return_inverse=True)
         if len(times) not in (NUM_HISTORY, NUM_HISTORY + NUM_FUTURE):
             allowed = f"{NUM_HISTORY} or {NUM_HISTORY + NUM_FUTURE}"
             raise SceneError(f"{path}: TIMESTAMP: {len(times)} different timestamps, expected {allowed}")
-        xy = np.stack([table["X"].to_numpy(), table["Y"].to_numpy()], -1)
-        if not np.isfinite(xy).all():
-            raise SceneError(f"{path}: {'YX'[int(np.isfinite(xy[:, 1]).all())]}: infinite")
+        xy = np.stack([numbers(table["X"]), numbers(table["Y"])], -1)
+        if not np.isfinite(times[-1] - times[0]):
+            raise SceneError(f"{path}: TIMESTAMP: infinite")
+        if not (largest := np.abs(xy).max(0)).max() <= MAX_ORIGIN_M:
+            name, value = ("X", largest[0]) if largest[0] >= largest[1] else ("Y", largest[1])
+            problem = f"{value:g}, expected at most {MAX_ORIGIN_M:g} m either way" if np.isfinite(value) else "infinite"
+            raise SceneError(f"{path}: {name}: {problem}")
         agent_id, first, agent = groups(table["TRACK_ID"])
+        if len(agent_id) > MAX_TRACKS:
+            raise SceneError(f"{path}: TRACK_ID: {len(agent_id)} tracks, far too many for one sequence")
         valid = np.zeros((len(agent_id), len(times)), bool)
         position = np.zeros((*valid.shape, 2))
         valid[agent, step], position[agent, step] = True, xy
@@ -152,7 +166,7 @@ class _Tracks:
             raise SceneError(f"{path}: TRACK_ID: a track has two rows with one TIMESTAMP")
         types = values_at(table["OBJECT_TYPE"], first)
         if unknown := set(types) - set(_KINDS):
-            raise SceneError(f"{path}: OBJECT_TYPE: unknown value {sorted(unknown)[0]!r}")
+            raise SceneError(f"{path}: OBJECT_TYPE: unknown value {sorted(unknown)[0][:40]!r}")
         kind, role = np.array([_KINDS[name] for name in types], np.uint8).T.copy()
         return cls(tuple(agent_id), kind, role, position, valid)
 

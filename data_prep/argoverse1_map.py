@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.raw_file import read_file, told
 from data_prep.vector_map import VectorMap, build_map, without_repeats
 from trajformer.errors import SceneError
-from trajformer.scene import EdgeKind, LaneFlag, PolylineKind
+from trajformer.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
+MAX_BYTES = 64 << 20  # several times the largest city's
 _TURNS = {"NONE": LaneFlag.NONE, "LEFT": LaneFlag.TURN_LEFT, "RIGHT": LaneFlag.TURN_RIGHT}
 _LINKS = {
     "successor": EdgeKind.SUCCESSOR,
@@ -42,50 +44,93 @@ def map_file(raw: Path, city: str, path: Path) -> Path:
     files = _map_files(raw)
     if city not in files:
         known = ", ".join(sorted(files)) or "none"
-        raise SceneError(f"{path}: CITY_NAME: no map_files/pruned_argoverse_{city}_*_vector_map.xml (cities: {known})")
+        raise SceneError(f"{path}: CITY_NAME: no map_files/pruned_argoverse_{city[:40]}_*_vector_map.xml (cities: {known})")
     return files[city]
 
 
-@lru_cache(maxsize=8)
 def load_map(path: Path) -> VectorMap:
-    """All lanes of a city, parsed once a process.
+    """All lanes of a city, parsed once a process, whether they can be used or not.
 
     Raises:
         SceneError: the file is not XML, or a lane names a missing node or has fewer than two points.
     """
-    nodes: dict[str, tuple[float, float]] = {}
-    heads: list[tuple[int, int, int]] = []
-    lines: list[np.ndarray] = []
-    links: list[tuple[int, int, int]] = []
+    loaded = _load_once(path)
+    if isinstance(loaded, str):
+        raise SceneError(loaded)
+    return loaded
+
+
+@lru_cache(maxsize=8)
+def _load_once(path: Path) -> VectorMap | str:
+    """The lanes, or what is wrong with them."""
+    lanes = _Lanes()
     try:
-        for _, element in ElementTree.iterparse(path):
-            if element.tag == "node":
-                nodes[element.attrib["id"]] = float(element.attrib["x"]), float(element.attrib["y"])
-            elif element.tag == "way":
-                head, line, others = _lane(element, nodes, path)
-                heads.append(head)
-                lines.append(line)
-                links += others
-                element.clear()
-    except (ElementTree.ParseError, OSError, KeyError, ValueError) as error:
-        raise SceneError(f"{path}: not a vector map: {type(error).__name__}: {error}") from error
-    if not lines:
-        raise SceneError(f"{path}: way: no lanes")
-    return build_map(heads, [len(line) for line in lines], np.concatenate(lines), links)
+        data = read_file(path, MAX_BYTES)
+        _check_markup(data)
+        parser = ElementTree.XMLParser(target=lanes, encoding="utf-8")  # whatever the file declares
+        parser.feed(data)
+        parser.close()
+    except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
+        return f"{path}: not a vector map: {type(error).__name__}: {told(error)}"
+    except SceneError as error:
+        return f"{path}: {error}"
+    if not lanes.lines:
+        return f"{path}: way: no lanes"
+    if len({head[0] for head in lanes.heads}) < len(lanes.heads):
+        return f"{path}: way: two lanes of one lane_id"
+    return build_map(lanes.heads, [len(line) for line in lanes.lines], np.concatenate(lanes.lines), lanes.links)
 
 
-def _lane(
-    way: ElementTree.Element, nodes: dict[str, tuple[float, float]], path: Path
-) -> tuple[tuple[int, int, int], np.ndarray, list[tuple[int, int, int]]]:
-    """Head (id, kind, flags), centreline [p, 2] and links of one lane."""
-    lane_id = int(way.attrib["lane_id"])
-    tags = [(tag.attrib["k"], tag.attrib["v"]) for tag in way.iter("tag")]
-    value = dict(tags)
-    flags = _TURNS[value.get("turn_direction", "NONE")]
-    flags |= LaneFlag.INTERSECTION if value.get("is_intersection") == "True" else LaneFlag.NONE
-    flags |= LaneFlag.TRAFFIC_CONTROL if value.get("has_traffic_control") == "True" else LaneFlag.NONE
-    line = without_repeats(np.array([nodes[nd.attrib["ref"]] for nd in way.iter("nd")]).reshape(-1, 2))
-    if len(line) < 2:
-        raise SceneError(f"{path}: lane {lane_id}: centreline of {len(line)} different points")
-    links = [(lane_id, int(other), int(_LINKS[key])) for key, other in tags if key in _LINKS and other != "None"]
-    return (lane_id, int(PolylineKind.LANE_VEHICLE), int(flags)), line, links
+def _check_markup(data: bytes) -> None:
+    """No document type: its entities unpack to any size, and nested deeply they crash the parser, deaf to a handler's error."""
+    if b"<!DOCTYPE" in data:
+        raise ValueError("it has a document type")
+    if b"\0" in data:  # UTF-16, where one could hide
+        raise ValueError("it is not UTF-8")
+
+
+class _Lanes:
+    """Takes what an XML parser finds: nodes, then ways with tags and references to nodes."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[int, int, int]] = []  # id, kind, flags
+        self.lines: list[np.ndarray] = []  # centrelines [p, 2]
+        self.links: list[tuple[int, int, int]] = []
+        self._nodes: dict[str, tuple[float, float]] = {}
+        self._tags: list[tuple[str, str]] = []  # of the way under way
+        self._points: list[tuple[float, float]] = []
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        if tag == "node":
+            x, y = float(attributes["x"]), float(attributes["y"])
+            if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):  # NaN, too
+                raise SceneError(f"node {attributes['id'][:40]!r}: not a point within {MAX_ORIGIN_M:g} m of zero")
+            self._nodes[attributes["id"]] = x, y
+        elif tag == "nd":
+            self._points.append(self._nodes[attributes["ref"]])
+        elif tag == "tag":
+            self._tags.append((attributes["k"], attributes["v"]))
+        elif tag == "way":
+            self._lane_id = int(attributes["lane_id"])
+            self._tags, self._points = [], []
+
+    def end(self, tag: str) -> None:
+        """An element ends; a way becomes a lane."""
+        if tag != "way":
+            return
+        lane_id, value = self._lane_id, dict(self._tags)
+        if not -(2**63) <= lane_id < 2**63:
+            raise SceneError("way: lane_id: not within 64 bits")
+        if (turn := value.get("turn_direction", "NONE")) not in _TURNS:
+            raise SceneError(f"lane {lane_id}: turn_direction: unknown value {turn[:40]!r}")
+        flags = _TURNS[turn]
+        flags |= LaneFlag.INTERSECTION if value.get("is_intersection") == "True" else LaneFlag.NONE
+        flags |= LaneFlag.TRAFFIC_CONTROL if value.get("has_traffic_control") == "True" else LaneFlag.NONE
+        line = without_repeats(np.array(self._points).reshape(-1, 2))
+        if len(line) < 2:
+            raise SceneError(f"lane {lane_id}: centreline of {len(line)} different points")
+        self.heads.append((lane_id, int(PolylineKind.LANE_VEHICLE), int(flags)))
+        self.lines.append(line)
+        links = [(key, other) for key, other in self._tags if key in _LINKS and other != "None"]
+        self.links += [(lane_id, int(other), int(_LINKS[key])) for key, other in links]

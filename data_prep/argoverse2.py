@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.argoverse2_map import read_map
-from data_prep.columns import groups, values_at
+from data_prep.columns import groups, numbers, values_at
+from data_prep.raw_file import read_file, told
 from data_prep.reader import Input
 from trajformer.errors import SceneError
-from trajformer.scene import AgentKind, AgentRole, Scene
+from trajformer.geometry import wrap
+from trajformer.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
 
 PERIOD_S = 0.1
 NUM_HISTORY, NUM_FUTURE = 50, 60
@@ -26,10 +28,22 @@ EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _FOCAL = int(AgentRole.FOCAL)
 _ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
-MAX_ROWS, MAX_BYTES = 500_000, 256 << 20  # of a scenario, unpacked; a hundred times the usual
+MAX_FILE, MAX_BYTES = 16 << 20, 64 << 20  # of a scenario, packed and unpacked: a hundred times the usual
+MAX_ROWS, MAX_TRACKS = 200_000, 5_000
 _TEXT = ["track_id", "object_type", "city"]
-_NUMBERS = ("timestep", "object_category", "position_x", "position_y", "heading", "velocity_x", "velocity_y")
-_COLUMNS = [*_TEXT, *_NUMBERS]
+_LARGEST = {  # of numbers, either way
+    "timestep": 1e15,
+    "object_category": 1e15,
+    "position_x": MAX_ORIGIN_M,
+    "position_y": MAX_ORIGIN_M,
+    "heading": 2 * np.pi,
+    "velocity_x": MAX_SPEED_M_S,
+    "velocity_y": MAX_SPEED_M_S,
+}
+_COLUMNS = [*_TEXT, *_LARGEST]
+_CODECS = ("SNAPPY", "UNCOMPRESSED")  # as published; whatever a file says of itself, they grow 21 times at most
+_WORDS = {pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.large_string())}
+_NUMBERS = {pa.float64(), pa.float32(), *(getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
 @dataclass(frozen=True)
@@ -57,8 +71,11 @@ class Argoverse2:
         """
         path = item.path
         table = _read_parquet(path)
-        step = _steps(table, path)
+        number = _numbers(table, path)
+        step = _steps(number["timestep"], path)
         agent_id, first, agent = groups(table["track_id"])
+        if len(agent_id) > MAX_TRACKS:
+            raise SceneError(f"{path}: track_id: {len(agent_id)} tracks, far too many for one scenario")
         num_steps = NUM_HISTORY if step.max() < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         shape = len(agent_id), num_steps
         cell = agent * num_steps + step  # of [A, T], one after the other
@@ -67,15 +84,15 @@ class Argoverse2:
         valid = row >= 0
         if valid.sum() != len(cell):
             raise SceneError(f"{path}: timestep: a track has two rows with the same one")
-        kind, role = _kinds(table, first, path), _roles(table, first, path)
-        xy = _pair(table, "position_x", "position_y", path)
+        kind, role = _kinds(table, first, path), _roles(number["object_category"][first], path)
         ego = agent_id.index(EGO_ID) if EGO_ID in agent_id else -1
-        origin = xy[_origin_row(ego, role, row[:, :NUM_HISTORY], path)].copy()
+        here, x, y = _origin_row(ego, role, row[:, :NUM_HISTORY], path), number["position_x"], number["position_y"]
+        origin = np.array([x[here], y[here]])
         return Scene(
             scene_id=path.stem.removeprefix("scenario_"),
             source=self.name,
             split=split,
-            city=values_at(table["city"], first[:1])[0],
+            city=_city(table, path),
             period_s=PERIOD_S,
             num_history=NUM_HISTORY,
             num_future=NUM_FUTURE,
@@ -83,9 +100,9 @@ class Argoverse2:
             agent_id=tuple(agent_id),
             agent_kind=kind,
             agent_role=role,
-            position=_fill(shape, cell, xy - origin),
-            heading=_fill(shape, cell, _numbers(table, "heading", path)),
-            velocity=_fill(shape, cell, _pair(table, "velocity_x", "velocity_y", path)),
+            position=_fill(shape, cell, x - origin[0], y - origin[1]),
+            heading=_fill(shape, cell, _headings(number["heading"])),
+            velocity=_fill(shape, cell, number["velocity_x"], number["velocity_y"]),
             valid=valid,
             **read_map(path.with_name(f"log_map_archive_{path.stem[len('scenario_') :]}.json")).scene_fields(origin),
         )
@@ -94,78 +111,105 @@ class Argoverse2:
 def _read_parquet(path: Path) -> pa.Table:
     # Text stays a dictionary while it is read: quick to group, and a short file cannot unpack to endless text.
     try:
-        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False, read_dictionary=_TEXT) as file:
+        data = pa.BufferReader(read_file(path, MAX_FILE))
+        with pq.ParquetFile(data, pre_buffer=False, read_dictionary=_TEXT) as file:
             _check_size(file.metadata, path)
+            _check_columns(file.metadata, path)
             table = file.read(_COLUMNS, use_threads=False)
+        table.validate(full=True)
     except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
         raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
-    except (pa.ArrowException, OSError) as error:
-        raise SceneError(f"{path}: not a readable parquet file: {error}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
     for name in _COLUMNS:
-        if name not in table.column_names:
-            raise SceneError(f"{path}: {name}: no such column")
-        if table[name].null_count:
-            raise SceneError(f"{path}: {name}: empty in {table[name].null_count} rows")
-    for name in _TEXT:
-        if not pa.types.is_dictionary(table[name].type):
-            raise SceneError(f"{path}: {name}: type {table[name].type}, expected text")
+        column = table[name]
+        if column.type not in (_NUMBERS if name in _LARGEST else _WORDS):
+            raise SceneError(f"{path}: {name}: type {column.type}, expected {'a number' if name in _LARGEST else 'text'}")
+        if column.null_count:
+            raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
     return table
 
 
 def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
-    rows, groups = metadata.num_rows, range(metadata.num_row_groups)
-    if not rows:
+    """Look at what the file says it holds, before it is unpacked."""
+    if not metadata.num_rows:
         raise SceneError(f"{path}: track_id: no rows, so no agent")
-    if rows > MAX_ROWS or sum(metadata.row_group(index).total_byte_size for index in groups) > MAX_BYTES:
-        raise SceneError(f"{path}: track_id: {rows} rows, far too much for one scenario")
+    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows, size = sum(part.num_rows for part in parts), sum(part.total_byte_size for part in parts)
+    if rows != metadata.num_rows:
+        raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
+    if rows > MAX_ROWS or size > MAX_BYTES:
+        raise SceneError(f"{path}: track_id: {rows} rows, {size} bytes unpacked, far too much for one scenario")
 
 
-def _numbers(table: pa.Table, name: str, path: Path) -> np.ndarray:
-    """A column as float64, finite."""
-    try:
-        values = table[name].to_numpy().astype(np.float64)
-    except (ValueError, TypeError) as error:
-        raise SceneError(f"{path}: {name}: type {table[name].type}, expected a number") from error
-    if not np.isfinite(values).all():
-        raise SceneError(f"{path}: {name}: NaN or infinity")
-    return values
+def _check_columns(metadata: pq.FileMetaData, path: Path) -> None:
+    """Every column is there once, has one value a row (a list may unpack to any size) and is packed as published."""
+    schema, parts = metadata.schema, [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    names = schema.names
+    for name in _COLUMNS:
+        if names.count(name) != 1:
+            paths = [schema.column(index).path for index in range(len(names))]
+            nested = any(path.startswith(f"{name}.") for path in paths)
+            count = "two columns of this name" if name in names else "no such column"
+            raise SceneError(f"{path}: {name}: {'not one value a row' if nested else count}")
+        index = names.index(name)
+        if schema.column(index).max_repetition_level:
+            raise SceneError(f"{path}: {name}: not one value a row")
+        if unknown := [codec for codec in (part.column(index).compression for part in parts) if codec not in _CODECS]:
+            raise SceneError(f"{path}: {name}: packed with {unknown[0]}, expected {' or '.join(_CODECS)}")
 
 
-def _steps(table: pa.Table, path: Path) -> np.ndarray:
-    values = _numbers(table, "timestep", path)
+def _numbers(table: pa.Table, path: Path) -> dict[str, np.ndarray]:
+    """The columns of numbers as float64 [n], finite and of a sensible size."""
+    matrix = np.empty((len(_LARGEST), len(table)))
+    for row, name in zip(matrix, _LARGEST, strict=True):
+        row[:] = numbers(table[name])
+    for largest, (name, limit) in zip(np.abs(matrix).max(1).tolist(), _LARGEST.items(), strict=True):
+        if not largest <= limit:
+            problem = f"{largest:g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
+            raise SceneError(f"{path}: {name}: {problem}")
+    return dict(zip(_LARGEST, matrix, strict=True))
+
+
+def _headings(values: np.ndarray) -> np.ndarray:
+    """Radians in (-pi, pi]."""
+    return values if np.abs(values).max() <= np.pi else wrap(values)
+
+
+def _city(table: pa.Table, path: Path) -> str:
+    cities = table["city"].combine_chunks().dictionary.to_pylist()
+    if len(cities) != 1 and len(cities := groups(table["city"])[0]) != 1:  # a dictionary may have words that no row uses
+        raise SceneError(f"{path}: city: {len(cities)} cities in one scenario")
+    return cities[0]
+
+
+def _steps(values: np.ndarray, path: Path) -> np.ndarray:
     step = values.astype(np.int64)
-    last = NUM_HISTORY + NUM_FUTURE - 1
-    if (step != values).any() or step.min() < 0 or step.max() > last:
-        raise SceneError(f"{path}: timestep: {values.min():g} to {values.max():g}, expected whole numbers 0 to {last}")
-    if step.min() == step.max():
+    first, last, longest = step.min(), step.max(), NUM_HISTORY + NUM_FUTURE - 1
+    if first < 0 or last > longest or (step != values).any():
+        raise SceneError(f"{path}: timestep: {values.min():g} to {values.max():g}, expected whole numbers 0 to {longest}")
+    if first == last:
         raise SceneError(f"{path}: timestep: one step only")
     return step
 
 
-def _pair(table: pa.Table, first: str, second: str, path: Path) -> np.ndarray:
-    """Two columns as float64 [n, 2], finite."""
-    pair = np.empty((len(table), 2))
-    pair[:, 0], pair[:, 1] = _numbers(table, first, path), _numbers(table, second, path)
-    return pair
-
-
-def _fill(shape: tuple[int, int], cell: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Float32 array [A, T] or [A, T, 2] with values [n] or [n, 2] at the cells [n], zero elsewhere."""
-    packed = np.ascontiguousarray(values, np.float32).view(np.int64 if values.ndim == 2 else np.int32)
+def _fill(shape: tuple[int, int], cell: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """Float32 array [A, T] of one value a cell or [A, T, 2] of two, values [n] at the cells [n], zero elsewhere."""
+    together = np.stack(values, -1, dtype=np.float32) if len(values) > 1 else values[0].astype(np.float32)
+    packed = together.view(np.int64 if len(values) > 1 else np.int32)
     out = np.zeros(shape[0] * shape[1], packed.dtype)  # a pair moves as one integer: many times faster
     out[cell] = packed.reshape(-1)
-    return out.view(np.float32).reshape(*shape, *values.shape[1:])
+    return out.view(np.float32).reshape(*shape, *together.shape[1:])
 
 
 def _kinds(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
     names = values_at(table["object_type"], first)
     if unknown := sorted(set(names) - set(_KINDS)):
-        raise SceneError(f"{path}: object_type: unknown value {unknown[0]!r}")
+        raise SceneError(f"{path}: object_type: unknown value {unknown[0][:40]!r}")
     return np.array([_KINDS[name] for name in names], np.uint8)
 
 
-def _roles(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
-    category = _numbers(table, "object_category", path)[first]
+def _roles(category: np.ndarray, path: Path) -> np.ndarray:
     if category.min() < 0 or category.max() >= len(_ROLES) or (category % 1).any():
         raise SceneError(f"{path}: object_category: {category.min():g} to {category.max():g}, expected 0 to 3")
     return _ROLES[category.astype(np.int64)]

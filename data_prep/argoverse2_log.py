@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.argoverse2_map import read_map
-from data_prep.columns import groups
+from data_prep.columns import groups, numbers
 from data_prep.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind
@@ -187,7 +187,7 @@ def _timestamps(table: pa.Table, path: Path) -> np.ndarray:
     column = table["timestamp_ns"]
     if not pa.types.is_integer(column.type):
         raise SceneError(f"{path}: timestamp_ns: type {column.type}, expected whole numbers")
-    return column.to_numpy().astype(np.int64)
+    return numbers(column).astype(np.int64)
 
 
 def _columns(table: pa.Table, names: tuple[str, ...], path: Path) -> np.ndarray:
@@ -196,9 +196,9 @@ def _columns(table: pa.Table, names: tuple[str, ...], path: Path) -> np.ndarray:
         kind = table[name].type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
             raise SceneError(f"{path}: {name}: type {kind}, expected a number")
-        if not (np.abs(table[name].to_numpy()) < LARGEST).all():
+        if not (np.abs(numbers(table[name])) < LARGEST).all():
             raise SceneError(f"{path}: {name}: NaN, infinity or a number beyond {LARGEST:g}")
-    return np.stack([table[name].to_numpy().astype(np.float64) for name in names], -1)
+    return np.stack([numbers(table[name]).astype(np.float64) for name in names], -1)
 
 
 def _text(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:

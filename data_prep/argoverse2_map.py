@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
+from data_prep.raw_file import read_file, told
 from data_prep.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError
-from trajformer.scene import EdgeKind, LaneFlag, PolylineKind
+from trajformer.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 CENTERLINE_POINTS = 10
-MAX_BYTES = 256 << 20  # a thousand times the usual size
+MAX_BYTES = 16 << 20  # a hundred times the usual size
 _KINDS = {
     "VEHICLE": int(PolylineKind.LANE_VEHICLE),
     "BUS": int(PolylineKind.LANE_BUS),
@@ -86,6 +87,7 @@ def read_map(path: Path) -> VectorMap:
     heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
     heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings]
     heads += [(area.id, _DRIVABLE_AREA, 0) for area in areas]
+    _check_ids(archive, path)
     boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
     rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
     rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
@@ -98,34 +100,42 @@ def read_map(path: Path) -> VectorMap:
 
 def _decode(path: Path) -> _Archive:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise SceneError(f"{path}: map cannot be read: over {MAX_BYTES >> 20} MiB")
-        data = path.read_bytes()
-        return _decoder.decode(data)
-    except msgspec.ValidationError as error:
-        raise SceneError(f"{path}: {_fault(data, str(error))}") from error
+        data = read_file(path, MAX_BYTES)
+        try:
+            return _decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise SceneError(f"{path}: {_fault(data, told(error))}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SceneError(f"{path}: map cannot be read: {error}") from error
+        raise SceneError(f"{path}: map cannot be read: {told(error)}") from error
 
 
 def _fault(data: bytes, message: str) -> str:
-    """What is wrong with an archive that could be decoded, with the key of the faulty entry if it is in one."""
+    """What is wrong with an archive that is JSON, with the key of the faulty entry if it is in one."""
     sections: dict[str, type[Struct]] = {
         "lane_segments": _Lane,
         "pedestrian_crossings": _Crossing,
         "drivable_areas": _Area,
     }
-    archive: Any = msgspec.json.decode(data)
     for name, kind in sections.items():
-        entries = archive.get(name) if isinstance(archive, dict) else None
-        if not isinstance(entries, dict):
+        try:
+            section = msgspec.json.decode(data, type=dict[str, Raw])[name]
+            entries = msgspec.json.decode(section, type=dict[str, Raw])
+        except (KeyError, msgspec.ValidationError):
             return f"{name}: missing"
         for key, entry in entries.items():
             try:
-                msgspec.convert(entry, kind)
+                msgspec.json.decode(entry, type=kind)
             except msgspec.ValidationError as error:
-                return f"{name}[{key}]: {error}"
+                return f"{name}[{repr(key[:40])[1:-1]}]: {told(error)}"
     return message
+
+
+def _check_ids(archive: _Archive, path: Path) -> None:
+    """Every lane, crossing and area has an id of its own."""
+    for name in _Archive.__struct_fields__:
+        ids = [entry.id for entry in getattr(archive, name).values()]
+        if len(set(ids)) < len(ids):
+            raise SceneError(f"{path}: {name}: {len(ids)} entries with {len(set(ids))} ids")
 
 
 def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int, int]]:
@@ -145,8 +155,8 @@ def _points(lines: list[list[_Point]], path: Path) -> np.ndarray:
     """All points [P, 3] of the lines, one after the other."""
     points = list(chain.from_iterable(lines))
     point = np.array([[p.x for p in points], [p.y for p in points], [p.z for p in points]]).T
-    if not np.isfinite(point).all():
-        raise SceneError(f"{path}: a point with NaN or infinity")
+    if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:
+        raise SceneError(f"{path}: a point over {MAX_ORIGIN_M:g} m from zero")
     return point
 
 

@@ -1,4 +1,4 @@
-"""Text columns of Arrow tables as numpy arrays."""
+"""Columns of Arrow tables as numpy arrays, without `to_numpy`: that waits a quarter of a second for pandas."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import numpy as np
 import pyarrow as pa
 
 
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers without nulls, read-only."""
+    return np.from_dlpack(column.combine_chunks())
+
+
 def values_at(column: pa.ChunkedArray, rows: np.ndarray) -> list[str]:
     """The values of a text column at some rows."""
     chunk = column.combine_chunks()
     if not pa.types.is_dictionary(chunk.type):
-        return chunk.take(pa.array(rows)).to_pylist()
+        chunk = chunk.dictionary_encode()
     names = chunk.dictionary.to_pylist()
-    return [names[code] for code in chunk.indices.to_numpy()[rows].tolist()]
+    return [names[code] for code in np.from_dlpack(chunk.indices)[rows].tolist()]
 
 
 def groups(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -24,7 +29,7 @@ def groups(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray, np.ndarray]:
     chunk = column.combine_chunks()
     if not pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_encode()
-    names, codes = chunk.dictionary.to_pylist(), chunk.indices.to_numpy()
+    names, codes = chunk.dictionary.to_pylist(), np.from_dlpack(chunk.indices)
     first = np.full(len(names), len(codes))
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last one written stays
     used = [code for code in range(len(names)) if first[code] < len(codes)]

@@ -16,7 +16,10 @@ import numpy as np
 
 from trajformer.errors import SceneError
 
-MAX_EXTENT_M = 50_000.0  # farther from the origin than this is a broken file, not a scene
+MAX_EXTENT_M = 50_000.0  # from the origin; beyond these limits it is a broken file, not a scene
+MAX_ORIGIN_M = 1e8  # of the origin in the city frame, more than twice around the Earth; float64 is exact to 15 nm there
+MAX_SPEED_M_S = 10_000.0
+LONGEST_NAME = 200  # bytes of a file's name, with room for an ending; characters of other names
 
 
 class AgentKind(IntEnum):
@@ -134,33 +137,36 @@ class Scene:
         return self
 
     def _fail(self, field: str, problem: str) -> NoReturn:
-        raise SceneError(f"scene {self.scene_id}: {field}: {problem}")
+        raise SceneError(f"scene {repr(self.scene_id[:LONGEST_NAME])[1:-1]}: {field}: {problem}")
 
     def _check_shapes(self) -> None:
         sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
         sizes |= {"T": self.num_steps if self.position.ndim == 3 else -1, "2": 2}
         for name, (dtype, shape) in ARRAY_FIELDS.items():
             value = getattr(self, name)
-            if value.dtype != dtype:
-                self._fail(name, f"dtype {value.dtype}, expected {dtype}")
-            if value.ndim != len(shape):
-                self._fail(name, f"{value.ndim} dimensions, expected {shape}")
+            if value.dtype != dtype or value.ndim != len(shape):
+                self._fail(name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
             for length, letter in zip(value.shape, shape, strict=True):
                 if length != sizes.setdefault(letter, length):
                     self._fail(name, f"shape {value.shape}, expected {shape}")
-            if dtype.kind == "f" and not np.isfinite(value).all():
-                self._fail(name, "has NaN or infinity")
+            if name in _LARGEST and value.size:
+                largest, problem = _LARGEST[name]
+                if not (value if dtype.kind == "u" else np.abs(value)).max() <= largest:  # NaN, too
+                    self._fail(name, problem if np.isfinite(value).all() else "has NaN or infinity")
 
     def _check_names(self) -> None:
-        for name in ("scene_id", "source", "split"):
-            if not _FILE_NAME.fullmatch(getattr(self, name)):  # they become names of files and folders
-                self._fail(name, f"not usable as a file name: {getattr(self, name)[:40]!r}")
+        for name in ("scene_id", "source", "split"):  # they become names of files and folders
+            value = getattr(self, name)
+            if not (_FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= LONGEST_NAME):
+                self._fail(name, f"not usable as a file name: {value[:40]!r}")
+        if len(self.city) > LONGEST_NAME or not _is_text(self.city):
+            self._fail("city", f"not usable as a name: {self.city[:40]!r}")
         if self.num_agents == 0:
             self._fail("agent_id", "the scene has no agent")
         if len(set(self.agent_id)) != self.num_agents:
             self._fail("agent_id", "an id occurs twice")
-        if "" in self.agent_id or "\n" in "".join(self.agent_id):
-            self._fail("agent_id", "empty or with a newline")
+        if "" in self.agent_id or max(map(len, self.agent_id)) > LONGEST_NAME or not _is_text("".join(self.agent_id)):
+            self._fail("agent_id", f"empty, over {LONGEST_NAME} characters, or with a newline or other control character")
         if not 0.0 < self.period_s < 60.0:
             self._fail("period_s", f"{self.period_s} s")
 
@@ -172,14 +178,10 @@ class Scene:
         expected = (self.num_history, self.num_history + self.num_future)
         if self.num_steps not in expected:
             self._fail("position", f"{self.num_steps} steps, expected one of {expected}")
-        if self.agent_kind.max() > _LARGEST_KIND:
-            self._fail("agent_kind", "unknown kind")
-        if self.agent_role.max() > _LARGEST_ROLE:
-            self._fail("agent_role", "unknown role")
+        if np.count_nonzero(self.agent_role == int(AgentRole.FOCAL)) > 1:
+            self._fail("agent_role", "more than one focal agent")
         if not self.valid[:, : self.num_history].any():
             self._fail("valid", "no agent has an observed step")
-        if np.abs(self.position).max() >= MAX_EXTENT_M:
-            self._fail("position", "farther than 50 km from the origin")
         hidden = np.flatnonzero(~self.valid)
         for name in ("position", "heading", "velocity"):
             if getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0).any():
@@ -187,22 +189,16 @@ class Scene:
 
     def _check_map(self) -> None:
         offset = self.polyline_offset
-        if offset[0] != 0:
-            self._fail("polyline_offset", "does not begin at 0")
-        if offset[-1] != len(self.point):
-            self._fail("polyline_offset", "does not end at P")
+        if offset[0] != 0 or offset[-1] != len(self.point):
+            self._fail("polyline_offset", "does not begin at 0 and end at P")
         if self.num_polylines:
             if (offset[1:] - offset[:-1]).min() < 2:
                 self._fail("polyline_offset", "a polyline has fewer than 2 points")
-            if self.polyline_kind.max() > _LARGEST_POLYLINE:
-                self._fail("polyline_kind", "unknown kind")
-            if np.abs(self.point).max() >= MAX_EXTENT_M:
-                self._fail("point", "farther than 50 km from the origin")
-        if self.edge.size:
-            if self.edge.min() < 0 or self.edge.max() >= self.num_polylines:
-                self._fail("edge", "names a polyline that does not exist")
-            if self.edge_kind.max() > _LARGEST_EDGE:
-                self._fail("edge_kind", "unknown kind")
+            ids = self.polyline_id.tolist()
+            if len(set(ids)) < len(ids) and len(set(zip(ids, self.polyline_kind.tolist(), strict=True))) < len(ids):
+                self._fail("polyline_id", "an id occurs twice within a kind")
+        if self.edge.size and (self.edge.min() < 0 or self.edge.max() >= self.num_polylines):
+            self._fail("edge", "names a polyline that does not exist")
 
 
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
@@ -221,10 +217,25 @@ ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
     "edge": (np.dtype(np.int32), ("2", "E")),
     "edge_kind": (np.dtype(np.uint8), ("E",)),
 }
-_LARGEST_KIND, _LARGEST_ROLE, _LARGEST_POLYLINE, _LARGEST_EDGE = (
-    int(max(kind)) for kind in (AgentKind, AgentRole, PolylineKind, EdgeKind)
-)
-_FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
+_FAR = f"farther than {MAX_EXTENT_M / 1000:g} km from the origin"
+_LARGEST: dict[str, tuple[float, str]] = {
+    "origin": (MAX_ORIGIN_M, f"farther than {MAX_ORIGIN_M:g} m from zero"),
+    "agent_kind": (int(max(AgentKind)), "unknown kind"),
+    "agent_role": (int(max(AgentRole)), "unknown role"),
+    "position": (MAX_EXTENT_M, _FAR),
+    "heading": (float(np.float32(np.pi)), "not within -pi to pi"),
+    "velocity": (MAX_SPEED_M_S, f"faster than {MAX_SPEED_M_S:g} m/s"),
+    "polyline_kind": (int(max(PolylineKind)), "unknown kind"),
+    "polyline_flags": (int(sum(LaneFlag)), "unknown flag"),
+    "point": (MAX_EXTENT_M, _FAR),
+    "edge_kind": (int(max(EdgeKind)), "unknown kind"),
+}
+_FILE_NAME = re.compile(r"(?!\.)[^/\\]+")
+_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line ends, halves of pairs
+
+
+def _is_text(value: str) -> bool:
+    return value.isprintable() or not _NO_TEXT.search(value)
 
 
 def scenes_equal(left: Scene, right: Scene) -> bool:

@@ -23,7 +23,20 @@ import trajformer
 from trajformer.atomic import atomically
 from trajformer.errors import StoreError
 from trajformer.scene import Scene
-from trajformer.shard_schema import LISTS, RAGGED, SCALARS, SCHEMA, SCHEMA_VERSION, STRINGS, find_misfit, narrowest, row_bytes
+from trajformer.shard_schema import (
+    LISTS,
+    RAGGED,
+    SCALARS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    STRINGS,
+    find_misfit,
+    list_column,
+    narrowest,
+    number_column,
+    row_bytes,
+    text_column,
+)
 
 _METADATA_KEY = b"trajformer"
 # A step's two float32 move as one integer: ten times faster.
@@ -63,14 +76,6 @@ def _row(scene: Scene) -> dict[str, Any]:
     return row
 
 
-def _list_column(rows: list[Any], kind: pa.DataType) -> pa.Array:
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise StoreError(f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size")
-    values = np.concatenate(rows) if rows else np.zeros(0, kind.to_pandas_dtype())
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, kind))
-
-
 def write_shard(path: Path, scenes: Sequence[Scene], info: ShardInfo) -> None:
     """Write scenes (in this order) as one shard, atomically; the same input gives the same bytes.
 
@@ -79,12 +84,10 @@ def write_shard(path: Path, scenes: Sequence[Scene], info: ShardInfo) -> None:
         StoreError: the scenes are too many or too large for one shard.
     """
     rows = [_row(scene) for scene in scenes]
-    columns = [
-        _list_column([row[f.name] for row in rows], f.type.value_type)
-        if f.name in LISTS
-        else pa.array([row[f.name] for row in rows], f.type)
-        for f in SCHEMA
-    ]
+    values = {name: [row[name] for row in rows] for name in SCHEMA.names}
+    columns = [text_column(values[name]) for name in STRINGS]
+    columns += [number_column(np.array(values[name]), kind) for name, kind in SCALARS.items()]
+    columns += [list_column(values[name], kind) for name, kind in LISTS.items()]
     metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
     batch = pa.record_batch(columns, schema=SCHEMA.with_metadata(metadata))
     with atomically(path) as temporary, temporary.open("wb") as sink:
@@ -166,11 +169,11 @@ class Shard:
             batch.validate()  # the sizes of its buffers
             if batch.num_rows != self._size:
                 raise StoreError(f"{path}: {batch.num_rows} scenes, its metadata says {self._size}")
-            self._scalars = [batch.column(name).to_numpy() for name in SCALARS]
+            self._scalars = [np.from_dlpack(batch.column(name)) for name in SCALARS]
             columns = [batch.column(name) for name in RAGGED]
             self._bounds = np.stack([_offsets(c) for c in columns], 1)  # [scenes + 1, columns]: where each scene begins
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
-            self._values = [c.values.to_numpy() for c in columns[len(STRINGS) :]]
+            self._values: list[np.ndarray] = [np.from_dlpack(c.values) for c in columns[len(STRINGS) :]]
         self._ids = columns[RAGGED.index("scene_id")]
         misfit = find_misfit(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
         if misfit:

@@ -1,4 +1,4 @@
-"""The columns of a shard: their names and types, and how the lengths of their rows must fit together.
+"""The columns of a shard: their names and types, how they are made, and how the lengths of their rows must fit together.
 
 A shard holds valid steps only (positions, headings and velocities of `valid` entries, agent-major) and the map once.
 Polyline lengths and edges are unsigned integers as narrow as the scene allows, kept as bytes.
@@ -6,8 +6,12 @@ Polyline lengths and edges are unsigned integers as narrow as the scene allows, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
+
 import numpy as np
 import pyarrow as pa
+
+from trajformer.errors import StoreError
 
 SCHEMA_VERSION = 2
 SCALARS: dict[str, pa.DataType] = {
@@ -47,6 +51,36 @@ _FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.val
 def narrowest(largest: int) -> type[np.unsignedinteger]:
     """The narrowest type of index that can hold 0 to `largest`."""
     return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
+
+
+def number_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """A column of numbers. (`pa.array` and `to_numpy` would wait a quarter of a second for pandas.)"""
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _offsets_of(rows: Sequence[Sized]) -> pa.Array:
+    """Where each row begins, and where the last one ends."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise StoreError(f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size")
+    return number_column(offsets, pa.int32())
+
+
+def list_column(rows: list[np.ndarray], kind: pa.DataType) -> pa.Array:
+    """A column with an array in each row.
+
+    Raises:
+        StoreError: it would be longer than Arrow's offsets can say.
+    """
+    values = np.concatenate(rows) if rows else np.zeros(0)
+    return pa.ListArray.from_arrays(_offsets_of(rows), number_column(values, kind))
+
+
+def text_column(rows: list[str]) -> pa.Array:
+    """A column of text; raises as `list_column`."""
+    encoded = [row.encode() for row in rows]
+    return pa.StringArray.from_buffers(len(rows), _offsets_of(encoded).buffers()[1], pa.py_buffer(b"".join(encoded)))
 
 
 def row_bytes(bounds: np.ndarray) -> np.ndarray:

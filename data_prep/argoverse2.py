@@ -42,8 +42,6 @@ _LARGEST = {  # of numbers, either way
 }
 _COLUMNS = [*_TEXT, *_LARGEST]
 _CODECS = ("SNAPPY", "UNCOMPRESSED")  # as published; whatever a file says of itself, they grow 21 times at most
-_WORDS = {pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.large_string())}
-_NUMBERS = {pa.float64(), pa.float32(), *(getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,14 @@ class Argoverse2:
         num_steps = NUM_HISTORY if step.max() < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         shape = len(agent_id), num_steps
         cell = agent * num_steps + step  # of [A, T], one after the other
-        row = np.full(shape, -1)
-        row.reshape(-1)[cell] = np.arange(len(cell))
-        valid = row >= 0
-        if valid.sum() != len(cell):
+        times = np.bincount(cell, minlength=shape[0] * shape[1])
+        if times.max() > 1:
             raise SceneError(f"{path}: timestep: a track has two rows with the same one")
+        valid = times.astype(bool).reshape(shape)
         kind, role = _kinds(table, first, path), _roles(number["object_category"][first], path)
         ego = agent_id.index(EGO_ID) if EGO_ID in agent_id else -1
-        here, x, y = _origin_row(ego, role, row[:, :NUM_HISTORY], path), number["position_x"], number["position_y"]
+        last, x, y = _origin_cell(ego, role, valid[:, :NUM_HISTORY], path), number["position_x"], number["position_y"]
+        here = (cell == last[0] * num_steps + last[1]).argmax()
         origin = np.array([x[here], y[here]])
         return Scene(
             scene_id=path.stem.removeprefix("scenario_"),
@@ -123,11 +121,19 @@ def _read_parquet(path: Path) -> pa.Table:
         raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
     for name in _COLUMNS:
         column = table[name]
-        if column.type not in (_NUMBERS if name in _LARGEST else _WORDS):
+        if not (_is_number(column.type) if name in _LARGEST else _is_text(column.type)):
             raise SceneError(f"{path}: {name}: type {column.type}, expected {'a number' if name in _LARGEST else 'text'}")
         if column.null_count:
             raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
     return table
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return (pa.types.is_floating(kind) and kind.bit_width > 16) or pa.types.is_integer(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_dictionary(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
 
 
 def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
@@ -215,16 +221,16 @@ def _roles(category: np.ndarray, path: Path) -> np.ndarray:
     return _ROLES[category.astype(np.int64)]
 
 
-def _origin_row(ego: int, role: np.ndarray, observed: np.ndarray, path: Path) -> int:
-    """Row of the focal track's last observed step, else of the ego vehicle's, else of the first track that has one.
+def _origin_cell(ego: int, role: np.ndarray, observed: np.ndarray, path: Path) -> tuple[int, int]:
+    """Agent and step: the focal agent at its last observed step, else the ego vehicle, else the first that has one.
 
-    `observed` [A, H] is the row number of each observed step, -1 where there is none.
+    `observed` is bool [A, H].
     """
     rank = (role == _FOCAL) * 2
     if ego >= 0:
         rank[ego] += 1
-    rank[~(observed >= 0).any(1)] = -1
+    rank[~observed.any(1)] = -1
     chosen = int(rank.argmax())
     if rank[chosen] < 0:
         raise SceneError(f"{path}: timestep: no track has an observed step")
-    return int(observed[chosen][observed[chosen] >= 0][-1])
+    return chosen, int(observed[chosen].nonzero()[0][-1])

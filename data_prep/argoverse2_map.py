@@ -94,7 +94,7 @@ def read_map(path: Path) -> VectorMap:
     even = resample(_points(boundaries, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS)
     centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
     lengths = [CENTERLINE_POINTS] * len(centre) + [len(ring) for ring in rings]
-    point = np.concatenate([centre.reshape(-1, 2), _points(rings, path)[:, :2]])
+    point = np.concatenate([centre.reshape(-1, 2), _points(rings, path)[:2].T])
     return build_map(heads, lengths, point, _links(lanes))
 
 
@@ -152,9 +152,9 @@ def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int, int]]:
 
 
 def _points(lines: list[list[_Point]], path: Path) -> np.ndarray:
-    """All points [P, 3] of the lines, one after the other."""
+    """x, y and z [3, P] of all points of the lines, one after the other."""
     points = list(chain.from_iterable(lines))
-    point = np.array([[p.x for p in points], [p.y for p in points], [p.z for p in points]]).T
+    point = np.array([[p.x for p in points], [p.y for p in points], [p.z for p in points]])
     if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:
         raise SceneError(f"{path}: a point over {MAX_ORIGIN_M:g} m from zero")
     return point
@@ -164,22 +164,27 @@ def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
     """Points [L, count, 2] evenly spaced by arc length along each of L lines; a single point is repeated.
 
     Args:
-        point: float64 [P, 3], the lines one after the other; as in av2, arc length counts the slope.
+        point: float64 [3, P], x, y and z of the lines one after the other; as in av2, arc length counts the slope.
         length: int64 [L], points of each, at least one.
         count: points wanted of each.
     """
     if not len(length):
         return np.zeros((0, count, 2))
-    start = np.cumsum(length) - length
-    along = np.diff(point, axis=0)
-    step = np.zeros(len(point))
-    np.sqrt((along * along).sum(1), out=step[1:])
+    start = length.cumsum() - length
+    along = point[:, 1:] - point[:, :-1]
+    along *= along
+    step = np.zeros(point.shape[1])
+    np.sqrt(along[0] + along[1] + along[2], out=step[1:])
     step[start] = 0.0
-    arc = np.cumsum(step)
-    arc -= np.repeat(arc[start], length)
-    total = arc[start + length - 1]
+    arc = step.cumsum()
+    begin, total = arc[start], arc[start + length - 1]
+    total -= begin
     # one common axis for all lines: the share 0 to 1 of line i's arc length lies at 2 i to 2 i + 1
-    axis = np.repeat(2.0 * np.arange(len(length)), length) + arc / np.repeat(np.maximum(total, 1e-9), length)
-    wanted = 2.0 * np.arange(len(length))[:, None] + np.linspace(0.0, 1.0, count) * (total[:, None] > 0)
-    plane = np.ascontiguousarray(point[:, :2]).view(np.complex128)[:, 0]  # one search for x and y
-    return np.interp(wanted, axis, plane).view(np.float64).reshape(-1, count, 2)
+    place = 2.0 * np.arange(len(length))
+    arc -= begin.repeat(length)
+    arc /= np.maximum(total, 1e-9).repeat(length)
+    arc += place.repeat(length)
+    wanted = place[:, None] + np.linspace(0.0, 1.0, count) * (total[:, None] > 0)
+    plane = np.empty(point.shape[1], np.complex128)  # one search for x and y
+    plane.real, plane.imag = point[0], point[1]
+    return np.interp(wanted, arc, plane).view(np.float64).reshape(-1, count, 2)

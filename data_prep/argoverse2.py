@@ -151,15 +151,12 @@ def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
 def _check_columns(metadata: pq.FileMetaData, path: Path) -> None:
     """Every column is there once, has one value a row (a list may unpack to any size) and is packed as published."""
     schema, parts = metadata.schema, [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    names = schema.names
+    names = [schema.column(index).path for index in range(len(schema))]
+    nested = {name.split(".")[0] for name in names if "." in name}
     for name in _COLUMNS:
-        if names.count(name) != 1:
-            paths = [schema.column(index).path for index in range(len(names))]
-            nested = any(path.startswith(f"{name}.") for path in paths)
-            count = "two columns of this name" if name in names else "no such column"
-            raise SceneError(f"{path}: {name}: {'not one value a row' if nested else count}")
-        index = names.index(name)
-        if schema.column(index).max_repetition_level:
+        if names.count(name) != 1 and name not in nested:
+            raise SceneError(f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}")
+        if name in nested or schema.column(index := names.index(name)).max_repetition_level:
             raise SceneError(f"{path}: {name}: not one value a row")
         if unknown := [codec for codec in (part.column(index).compression for part in parts) if codec not in _CODECS]:
             raise SceneError(f"{path}: {name}: packed with {unknown[0]}, expected {' or '.join(_CODECS)}")

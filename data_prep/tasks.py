@@ -12,8 +12,7 @@ from typing import Any
 from data_prep.overtime import Overtime, time_bound
 from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, StoreError, TrajformerError
-from trajformer.scene import Scene
-from trajformer.shard import ShardInfo, read_shard_info, shard_path, write_shard
+from trajformer.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
 TIMEOUT_S = 60.0
 LONGEST_REASON = 500  # characters; an error may quote a whole file
@@ -93,7 +92,7 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
         SceneError: an input cannot be used and the task is strict.
         TrajformerError: the shard cannot be written.
     """
-    scenes: dict[int, Scene] = {}
+    scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}
     seconds = []
     for number in range(len(task.inputs)):
@@ -114,13 +113,13 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
         raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
 
 
-def _read(task: ShardTask, number: int) -> Scene:
+def _read(task: ShardTask, number: int) -> PackedScene:
     item = task.inputs[number]
     try:
         if number in dict(task.fatal):
             raise SceneError(f"{item}: {dict(task.fatal)[number]}")
         with time_bound(task.timeout_s):
-            return task.reader.read(item, task.split, task.raw).validate()
+            return pack(task.reader.read(item, task.split, task.raw).validate())
     except SceneError:
         raise
     except Overtime as error:
@@ -146,8 +145,8 @@ def _plain(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _write(task: ShardTask, scenes: Mapping[int, Scene], skipped: dict[int, str]) -> None:
-    def write(path: Path, chosen: list[Scene], digest: str) -> None:
+def _write(task: ShardTask, scenes: Mapping[int, PackedScene], skipped: dict[int, str]) -> None:
+    def write(path: Path, chosen: list[PackedScene], digest: str) -> None:
         listed = tuple((_plain(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped))
         write_shard(path, chosen, ShardInfo(task.reader.name, task.split, digest, listed))
 

@@ -65,7 +65,7 @@ def test_a_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
 
 def test_a_scene_that_cannot_be_stored_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def picky(path: Path, scenes: list, info: ShardInfo) -> None:
-        if any(scene.scene_id == "001" for scene in scenes):
+        if any(scene["scene_id"] == "001" for scene in scenes):
             raise OverflowError("too far")
         write_shard(path, scenes, info)
 

@@ -61,7 +61,11 @@ def shard_path(store: Path, split: str, index: int) -> Path:
     return Path(store) / split / f"{index:05d}.arrow"
 
 
-def _row(scene: Scene) -> dict[str, Any]:
+PackedScene = dict[str, Any]
+
+
+def pack(scene: Scene) -> PackedScene:
+    """A scene as it will lie in a shard, half as large: what to keep of it until its shard is written."""
     valid, lengths = scene.valid, np.diff(scene.polyline_offset)
     row = {name: getattr(scene, name) for name in (*STRINGS, "period_s", "num_history", "num_future")}
     row |= {"agent_id": "\n".join(scene.agent_id), "num_steps": scene.num_steps}
@@ -76,14 +80,14 @@ def _row(scene: Scene) -> dict[str, Any]:
     return row
 
 
-def write_shard(path: Path, scenes: Sequence[Scene], info: ShardInfo) -> None:
+def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
     """Write scenes (in this order) as one shard, atomically; the same input gives the same bytes.
 
     Raises:
         OSError: the folder cannot be written; no temporary file is left behind.
         StoreError: the scenes are too many or too large for one shard.
     """
-    rows = [_row(scene) for scene in scenes]
+    rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
     values = {name: [row[name] for row in rows] for name in SCHEMA.names}
     columns = [text_column(values[name]) for name in STRINGS]
     columns += [number_column(np.array(values[name]), kind) for name, kind in SCALARS.items()]

@@ -202,11 +202,11 @@ def test_the_demo_goes_through_and_goes_on(tmp_path: Path, capsys: pytest.Captur
     assert "begun with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", cli.commands())
 def test_help_mentions_and_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "--help") == 0
     text = capsys.readouterr().out
-    for action in cli.COMMANDS[command][0]()._actions:
+    for action in cli.commands()[command][0]()._actions:
         assert any(name in text for name in action.option_strings or action.choices or [action.dest]), action
         assert action.help or command == "train", action
     assert "<class" not in text
@@ -215,7 +215,7 @@ def test_help_mentions_and_explains_every_option(command: str, capsys: pytest.Ca
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (run("--help"), run("--version"), run(), run("fly")) == (0, 0, 2, 2)
     text = capsys.readouterr()
-    assert all(f"\n  {name} " in text.out for name in cli.COMMANDS)
+    assert all(f"\n  {name} " in text.out for name in cli.commands())
     assert text.err.startswith("trajformer: no command 'fly'")
 
 
@@ -249,3 +249,13 @@ def test_ctrl_c_is_130_and_training_goes_on_from_there(
     assert (len(before), before[0][:9], text.out) == (1, "epoch 1/3", "")  # no bars either
     assert run(*train, "--resume") == 0
     assert [text[:9] for text in capsys.readouterr().err.splitlines()] == ["epoch 2/3", "epoch 3/3"]
+
+
+def test_a_reader_of_the_output_may_stop_reading(line: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "trajformer.cli", "store", "info", str(line / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stdout and running.stderr
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait() == 141

@@ -3,10 +3,11 @@
     python tools/bench_data.py [--argoverse2 RAW] [--argoverse1 RAW] [--scenes 2000] [--json FILE]
 
 Argoverse 2 is measured on a set of --scenes scenarios: real ones of RAW repeated under new ids (half of them) and
-simulated ones; without RAW all are simulated. --argoverse1 (unpacked, official layout) adds its rows. Peers and floor
-run in the same process on the same files: av2's loader and map API, and bare bytes to arrays (pyarrow without threads,
-msgspec). Figures are medians over repeats, rounds alternating between what is compared; the machine, versions and
-allocator environment are printed with them. Run it on a quiet machine; nothing else is needed.
+simulated ones; without RAW all are simulated. "Raw to shard" is all that `trajformer preprocess` does, from listing the
+folder to the manifest, the start of the reading process included. --argoverse1 (unpacked, official layout) adds its
+rows. Peers and floor run in the same process on the same files: av2's loader and map API, and bare bytes to arrays
+(pyarrow without threads, msgspec). Figures are medians over repeats, rounds alternating between what is compared; the
+machine, versions and allocator environment are printed with them. Run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, prepare
 from data_prep.reader import Input, Reader
-from data_prep.synthetic import synthesize
 from trajformer.scene import Scene
 from trajformer.store import SceneStore
 
@@ -79,39 +79,58 @@ def environment() -> dict[str, Any]:
 # ---- Argoverse 2: raw to shard -------------------------------------------------------------------------------------
 
 
-def make_set(folder: Path, real: Path | None, count: int) -> tuple[Path, Path]:
-    """Folders `real` and `simulated` with half of the scenarios each, links to a few files under many ids."""
+def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Input]]:
+    """`folder/set/train` with `count` scenarios, copies of a few under many ids; some inputs of each kind."""
+    from data_prep.synthetic import synthesize
+
     synthesize(folder / "made", min(count, 100), 0, workers=2, progress=False)
     sources = {"simulated": folder / "made"} | ({"real": real} if real else {})
+    few: dict[str, list[Input]] = {}
     for name, raw in sources.items():
         scenarios = sorted(raw.glob("*/*/scenario_*.parquet"))
         for index in range(count // len(sources)):
             path = scenarios[index % len(scenarios)]
             old, new = path.parent.name, f"{index:06d}-{path.parent.name}"
-            target = folder / name / "train" / new
+            target = folder / "set" / "train" / new
             target.mkdir(parents=True)
             for kind, end in (("scenario", "parquet"), ("log_map_archive", "json")):
                 shutil.copyfile(path.with_name(f"{kind}_{old}.{end}"), target / f"{kind}_{new}.{end}")
-    return folder / ("real" if real else "simulated"), folder / "simulated"
+            if index < len(scenarios[:8]):
+                few.setdefault(name, []).append(Input(target / f"scenario_{new}.parquet"))
+    return few
+
+
+class _Point(msgspec.Struct, gc=False):
+    x: float
+    y: float
+    z: float
+
+
+class _Lane(msgspec.Struct, gc=False):
+    left_lane_boundary: list[_Point]
+    right_lane_boundary: list[_Point]
+
+
+class _Area(msgspec.Struct, gc=False):
+    area_boundary: list[_Point]
+
+
+class _Map(msgspec.Struct, gc=False):
+    lane_segments: dict[str, _Lane]
+    drivable_areas: dict[str, _Area]
 
 
 def floor(item: Input) -> None:
-    """Bytes to arrays: the columns of the tracks and the decoded map, nothing checked or built."""
+    """Bytes to arrays: the columns of the tracks, the points of the map; nothing checked, resampled or put together."""
     data = pa.BufferReader(item.path.read_bytes())
     with pq.ParquetFile(data, pre_buffer=False, read_dictionary=COLUMNS[:2]) as file:
         table = file.read(COLUMNS, use_threads=False)
     for name in COLUMNS[2:]:
-        table[name].to_numpy()
-    msgspec.json.decode(_map_of(item).read_bytes(), type=_Map)
-
-
-class _Line(msgspec.Struct, gc=False):
-    left_lane_boundary: list[dict[str, float]] | None = None
-
-
-class _Map(msgspec.Struct, gc=False):
-    lane_segments: dict[str, msgspec.Raw]
-    drivable_areas: dict[str, msgspec.Raw]
+        np.from_dlpack(table[name].combine_chunks())
+    archive = msgspec.json.decode(_map_of(item).read_bytes(), type=_Map)
+    lines = [line for lane in archive.lane_segments.values() for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
+    lines += [area.area_boundary for area in archive.drivable_areas.values()]
+    np.array([(p.x, p.y, p.z) for line in lines for p in line])
 
 
 def _map_of(item: Input) -> Path:
@@ -150,27 +169,30 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
     """Milliseconds a scenario: raw files to a written shard, and the parts and peers on a few of the same files."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        folders = make_set(Path(name), real, count)
-        for folder in dict.fromkeys(folders):
-            scenarios = Argoverse2().inputs(folder, "train")
-            few = scenarios[:8]
-            reader = Argoverse2()
-            runs: dict[str, Callable[[], object]] = {
-                "read and checked": lambda: [reader.read(i, "train", folder).validate() for i in few],  # noqa: B023
-                "floor: bytes to arrays": lambda: [floor(i) for i in few],  # noqa: B023
-            }
-            if has_av2():
-                runs["av2 loader and map API"] = lambda: [av2_loader(i) for i in few]  # noqa: B023
-            for label, seconds in rounds(runs, repeats).items():
-                rows.append(
-                    {"what": f"Argoverse 2 {folder.name}: {label}", "value": seconds / len(few) * 1e3, "unit": "ms/scenario"}
-                )
-            alone, both = prepared(reader, folder, 1), prepared(reader, folder, 2)
-            each = alone / len(scenarios) * 1e3
-            rows.append({"what": f"Argoverse 2 {folder.name}: raw to shard, 1 process", "value": each, "unit": "ms/scenario"})
-            rows.append({"what": f"Argoverse 2 {folder.name}: 2 processes", "value": alone / both, "unit": "times faster"})
+        folder, reader = Path(name) / "set", Argoverse2()
+        for kind, few in make_set(Path(name), real, count).items():
+            rows += _bench_parts(kind, few, folder, repeats)
+        alone, both = prepared(reader, folder, 1), prepared(reader, folder, 2)
+    each = alone / count * 1e3
+    rows.append({"what": f"Argoverse 2, {count} scenarios: raw to shard, 1 process", "value": each, "unit": "ms/scenario"})
+    rows.append({"what": f"Argoverse 2, {count} scenarios: 2 processes", "value": alone / both, "unit": "times faster"})
     rows.append({"what": "Argoverse 2: QCNet process() (published cost)", "value": PEER_QCNET_MS, "unit": "ms/scenario"})
     return rows
+
+
+def _bench_parts(kind: str, few: list[Input], folder: Path, repeats: int) -> list[Row]:
+    reader = Argoverse2()
+    runs: dict[str, Callable[[], object]] = {
+        "read and checked": lambda: [reader.read(i, "train", folder).validate() for i in few],
+        "floor: bytes to arrays": lambda: [floor(i) for i in few],
+    }
+    if has_av2():
+        runs["av2 loader and map API"] = lambda: [av2_loader(i) for i in few]
+    seconds = rounds(runs, repeats)
+    return [
+        {"what": f"Argoverse 2 {kind}: {label}", "value": value / len(few) * 1e3, "unit": "ms/scenario"}
+        for label, value in seconds.items()
+    ]
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------

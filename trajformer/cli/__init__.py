@@ -5,31 +5,39 @@ A user's mistake ends in one line on standard error and exit code 1 (2 for a mal
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
-
-from jsonargparse import Namespace
+from typing import TYPE_CHECKING
 
 import trajformer
-from trajformer.cli import data, models
 from trajformer.errors import TrajformerError
-from trajformer.parsing import Parser
 
-COMMANDS: dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]] = {
-    "synthesize": (data.synthesize_parser, data.run_synthesize),
-    "preprocess": (data.preprocess_parser, data.run_preprocess),
-    "store": (data.store_parser, data.run_store),
-    "train": (models.train_parser, models.run_train),
-    "evaluate": (models.evaluate_parser, models.run_evaluate),
-    "predict": (models.predict_parser, models.run_predict),
-    "plot": (models.plot_parser, models.run_plot),
-    "demo": (models.demo_parser, models.run_demo),
-}
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from trajformer.parsing import Parser
+
+
+def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]]:
+    """The options of every command and what it runs; imported here, as each process that a command starts imports this file."""
+    from trajformer.cli import data, models
+
+    return {
+        "synthesize": (data.synthesize_parser, data.run_synthesize),
+        "preprocess": (data.preprocess_parser, data.run_preprocess),
+        "store": (data.store_parser, data.run_store),
+        "train": (models.train_parser, models.run_train),
+        "evaluate": (models.evaluate_parser, models.run_evaluate),
+        "predict": (models.predict_parser, models.run_predict),
+        "plot": (models.plot_parser, models.run_plot),
+        "demo": (models.demo_parser, models.run_demo),
+    }
 
 
 def _overview() -> str:
     lines = ["usage: trajformer COMMAND ...", "", "Multi-agent trajectory prediction on one shared attention core.", ""]
-    for name, (parser, _) in COMMANDS.items():
+    for name, (parser, _) in commands().items():
         lines.append(f"  {name:<12}{(parser().description or '').split('. ')[0].rstrip('.')}")
     return "\n".join([*lines, "", "`trajformer COMMAND --help` tells more."])
 
@@ -43,17 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(trajformer.__version__)
         return 0
-    if words[0] not in COMMANDS:
-        print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
-        return 2
-    build, run = COMMANDS[words[0]]
     try:
+        table = commands()
+        if words[0] not in table:
+            print(f"trajformer: no command '{words[0]}' (commands: {', '.join(table)})", file=sys.stderr)
+            return 2
+        build, run = table[words[0]]
         parser = build(*words[1:2]) if words[0] in ("preprocess", "store") else build()
         parser.prog = f"trajformer {words[0]}"
         run(parser.parse_words(words[1:]))
     except TrajformerError as error:
         print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever reads the output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:  # no space, no permission: the message names the file
         print(f"trajformer {words[0]}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -68,6 +68,7 @@ class Argoverse2:
             SceneError: names the file and the column, or the map file and its entry, that cannot be used.
         """
         path = item.path
+        scene_id = path.stem.removeprefix("scenario_")
         table = _read_parquet(path)
         number = _numbers(table, path)
         step = _steps(number["timestep"], path)
@@ -87,7 +88,7 @@ class Argoverse2:
         here = (cell == last[0] * num_steps + last[1]).argmax()
         origin = np.array([x[here], y[here]])
         return Scene(
-            scene_id=path.stem.removeprefix("scenario_"),
+            scene_id=scene_id,
             source=self.name,
             split=split,
             city=_city(table, path),
@@ -102,7 +103,7 @@ class Argoverse2:
             heading=_fill(shape, cell, _headings(number["heading"])),
             velocity=_fill(shape, cell, number["velocity_x"], number["velocity_y"]),
             valid=valid,
-            **read_map(path.with_name(f"log_map_archive_{path.stem[len('scenario_') :]}.json")).scene_fields(origin),
+            **read_map(path.with_name(f"log_map_archive_{scene_id}.json")).scene_fields(origin),
         )
 
 
@@ -121,8 +122,9 @@ def _read_parquet(path: Path) -> pa.Table:
         raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
     for name in _COLUMNS:
         column = table[name]
-        if not (_is_number(column.type) if name in _LARGEST else _is_text(column.type)):
-            raise SceneError(f"{path}: {name}: type {column.type}, expected {'a number' if name in _LARGEST else 'text'}")
+        kind = column.type
+        if not (_is_number(kind) if name in _LARGEST else _is_text(kind)):
+            raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LARGEST else 'text'}")
         if column.null_count:
             raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
     return table

@@ -93,11 +93,12 @@ def read_map(path: Path) -> VectorMap:
     boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
     rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
     rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
-    even = resample(_points(boundaries, path), np.array([len(line) for line in boundaries], int), CENTERLINE_POINTS)
+    counts = np.array([len(line) for line in boundaries], int)
+    points, split = _points(boundaries + rings, path), int(counts.sum())
+    even = resample(points[:, :split], counts, CENTERLINE_POINTS)
     centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
     lengths = [CENTERLINE_POINTS] * len(centre) + [len(ring) for ring in rings]
-    point = np.concatenate([centre.reshape(-1, 2), _points(rings, path)[:2].T])
-    return build_map(heads, lengths, point, _links(lanes))
+    return build_map(heads, lengths, np.concatenate([centre.reshape(-1, 2), points[:2, split:].T]), _links(lanes))
 
 
 def _decode(path: Path) -> _Archive:
@@ -144,8 +145,10 @@ def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int, int]]:
     links: list[tuple[int, int, int]] = []
     for lane in lanes:
         own = lane.id
-        links += [(own, other, _SUCCESSOR) for other in lane.successors]
-        links += [(own, other, _PREDECESSOR) for other in lane.predecessors]
+        for other in lane.successors:
+            links.append((own, other, _SUCCESSOR))
+        for other in lane.predecessors:
+            links.append((own, other, _PREDECESSOR))
         if lane.left_neighbor_id is not None:
             links.append((own, lane.left_neighbor_id, _LEFT))
         if lane.right_neighbor_id is not None:

@@ -73,8 +73,10 @@ class VectorMap:
 
     def scene_fields(self, origin: np.ndarray) -> dict[str, np.ndarray]:
         """The map fields of a `Scene`, points float32 relative to origin (float64 [2])."""
-        shared = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**shared, "point": (self.point - origin).astype(np.float32)}
+        return {name: getattr(self, name) for name in _FIELDS} | {"point": (self.point - origin).astype(np.float32)}
+
+
+_FIELDS = tuple(field.name for field in fields(VectorMap))
 
 
 def build_map(
@@ -92,8 +94,10 @@ def build_map(
         links: (lane id, lane id, `EdgeKind`); one that names an absent lane is left out, a repeated one kept once.
     """
     last_lane = int(PolylineKind.LANE_BIKE)
-    place = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    known = {(place[a], place[b], kind): None for a, b, kind in links if a in place and b in place}  # keeps the order
+    place = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}.get
+    known = {  # a dict, unlike a set, keeps the order
+        (a, b, kind): None for own, other, kind in links if (a := place(own)) is not None and (b := place(other)) is not None
+    }
     edges = np.fromiter(chain.from_iterable(known), np.int32, 3 * len(known)).reshape(-1, 3)
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     offset = np.zeros(len(heads) + 1, np.int32)

@@ -107,7 +107,7 @@ class Argoverse2:
         )
 
 
-def _read_parquet(path: Path) -> pa.Table:
+def _read_parquet(path: Path) -> dict[str, pa.Array]:
     # Text stays a dictionary while it is read: quick to group, and a short file cannot unpack to endless text.
     try:
         data = pa.BufferReader(read_file(path, MAX_FILE))
@@ -120,14 +120,16 @@ def _read_parquet(path: Path) -> pa.Table:
         raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
+    [batch] = table.combine_chunks().to_batches()
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name in _COLUMNS:
-        column = table[name]
+        column = columns[name]
         kind = column.type
         if not (_is_number(kind) if name in _LARGEST else _is_text(kind)):
             raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LARGEST else 'text'}")
         if column.null_count:
             raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
-    return table
+    return columns
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -164,9 +166,9 @@ def _check_columns(metadata: pq.FileMetaData, path: Path) -> None:
             raise SceneError(f"{path}: {name}: packed with {unknown[0]}, expected {' or '.join(_CODECS)}")
 
 
-def _numbers(table: pa.Table, path: Path) -> dict[str, np.ndarray]:
+def _numbers(table: dict[str, pa.Array], path: Path) -> dict[str, np.ndarray]:
     """The columns of numbers as float64 [n], finite and of a sensible size."""
-    matrix = np.empty((len(_LARGEST), len(table)))
+    matrix = np.empty((len(_LARGEST), len(table["timestep"])))
     for row, name in zip(matrix, _LARGEST, strict=True):
         row[:] = numbers(table[name])
     for largest, (name, limit) in zip(np.abs(matrix).max(1).tolist(), _LARGEST.items(), strict=True):
@@ -181,8 +183,8 @@ def _headings(values: np.ndarray) -> np.ndarray:
     return values if np.abs(values).max() <= np.pi else wrap(values)
 
 
-def _city(table: pa.Table, path: Path) -> str:
-    cities = table["city"].combine_chunks().dictionary.to_pylist()
+def _city(table: dict[str, pa.Array], path: Path) -> str:
+    cities = table["city"].dictionary.to_pylist()
     if len(cities) != 1 and len(cities := groups(table["city"])[0]) != 1:  # a dictionary may have words that no row uses
         raise SceneError(f"{path}: city: {len(cities)} cities in one scenario")
     return cities[0]
@@ -207,7 +209,7 @@ def _fill(shape: tuple[int, int], cell: np.ndarray, *values: np.ndarray) -> np.n
     return out.view(np.float32).reshape(*shape, *together.shape[1:])
 
 
-def _kinds(table: pa.Table, first: np.ndarray, path: Path) -> np.ndarray:
+def _kinds(table: dict[str, pa.Array], first: np.ndarray, path: Path) -> np.ndarray:
     names = values_at(table["object_type"], first)
     if unknown := sorted(set(names) - set(_KINDS)):
         raise SceneError(f"{path}: object_type: unknown value {unknown[0][:40]!r}")

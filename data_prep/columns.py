@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import pyarrow as pa
 
+Column: TypeAlias = pa.ChunkedArray | pa.Array
 
-def numbers(column: pa.ChunkedArray) -> np.ndarray:
+
+def numbers(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
-    return np.from_dlpack(column.combine_chunks())
+    return np.from_dlpack(_whole(column))
 
 
-def values_at(column: pa.ChunkedArray, rows: np.ndarray) -> list[str]:
+def _whole(column: Column) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _codes(column: Column) -> pa.DictionaryArray:
+    whole = _whole(column)
+    return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
+
+
+def values_at(column: Column, rows: np.ndarray) -> list[str]:
     """The values of a text column at some rows."""
-    chunk = column.combine_chunks()
-    if not pa.types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_encode()
+    chunk = _codes(column)
     names = chunk.dictionary.to_pylist()
     return [names[code] for code in np.from_dlpack(chunk.indices)[rows].tolist()]
 
 
-def groups(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray, np.ndarray]:
+def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Sort the different values of a text column of n rows; as `np.unique`, but on its codes.
 
     Returns:
         the values, sorted; the first row int64 [A] of each; the value's index int64 [n] of each row.
     """
-    chunk = column.combine_chunks()
-    if not pa.types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_encode()
+    chunk = _codes(column)
     names, codes = chunk.dictionary.to_pylist(), np.from_dlpack(chunk.indices)
     first = np.full(len(names), len(codes))
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last one written stays

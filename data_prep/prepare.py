@@ -8,6 +8,7 @@ same, however the run before it ended.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,10 +84,10 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     if pending or changed:
         (store / MANIFEST).unlink(missing_ok=True)  # a store that is half old and half new has none
     try:
-        _run(pending, tasks, options)
+        checksums = _run(pending, tasks, options)
     finally:
         _sweep(store, splits)
-    manifest = _manifest(store)["splits"]
+    manifest = _manifest(store, checksums)["splits"]
     made = {task.path for task in pending}
     summaries = []
     for split, shards in splits.items():
@@ -140,7 +141,7 @@ def _sweep(store: Path, splits: dict[str, list[ShardTask]]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _run(pending: Sequence[ShardTask], tasks: Sequence[ShardTask], options: PrepareOptions) -> None:
+def _run(pending: Sequence[ShardTask], tasks: Sequence[ShardTask], options: PrepareOptions) -> dict[Path, str]:
     waiting = {task.path for task in pending}
     progress = Progress(tasks, [task for task in tasks if task.path not in waiting], options.progress)
     try:
@@ -151,11 +152,12 @@ def _run(pending: Sequence[ShardTask], tasks: Sequence[ShardTask], options: Prep
         else:
             with Crew(options.workers) as crew:
                 crew.make(pending, progress)
+        return progress.checksums
     finally:
         progress.close()
 
 
-def _manifest(store: Path) -> dict[str, Any]:
+def _manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
     """The manifest; one that describes the store is kept, for the checksums of a large store take their time.
 
     It was removed before the first shard was made, so that only its completeness is to be seen to.
@@ -167,6 +169,6 @@ def _manifest(store: Path) -> dict[str, Any]:
     except StoreError:
         pass  # none, or not one of ours
     try:
-        return write_manifest(store)
+        return write_manifest(Path(os.path.abspath(store)), checksums)
     except OSError as error:
         raise TrajformerError(f"{store / MANIFEST}: cannot be written: {error.strerror or error}") from error

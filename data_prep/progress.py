@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -27,6 +28,7 @@ class Progress:
         self._total, self._finished = (sum(len(task.inputs) for task in part) for part in (tasks, kept))
         self._bytes = sum(task.path.stat().st_size for task in kept)
         self._lines = shown and not sys.stderr.isatty()
+        self.checksums: dict[Path, str] = {}  # of the shards made
         self._first, self._began = self._finished, time.monotonic()
         self._next_line = self._began + LINE_S
         bar = shown and not self._lines
@@ -41,6 +43,7 @@ class Progress:
 
     def finished(self, task: ShardTask, result: ShardResult) -> None:
         """A shard has been written."""
+        self.checksums[task.path] = result.sha256
         self._finished += result.inputs
         self._bytes += result.bytes
 

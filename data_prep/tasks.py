@@ -12,6 +12,7 @@ from typing import Any
 from data_prep.overtime import Overtime, time_bound
 from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, StoreError, TrajformerError
+from trajformer.manifest import checksum
 from trajformer.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
 TIMEOUT_S = 60.0
@@ -68,10 +69,11 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard that has been made: its size on disk and the seconds each input took."""
+    """A shard that has been made: its size on disk, the seconds each input took, and the file's checksum."""
 
     bytes: int
     seconds: tuple[float, ...]
+    sha256: str
 
     @property
     def inputs(self) -> int:
@@ -106,7 +108,7 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
     note(len(task.inputs))
     try:
         _write(task, scenes, skipped)
-        return ShardResult(task.path.stat().st_size, tuple(seconds))
+        return ShardResult(task.path.stat().st_size, tuple(seconds), checksum(task.path))
     except OSError as error:
         raise TrajformerError(f"{task.path}: cannot be written: {error.strerror or error}") from error
     except MemoryError as error:

@@ -36,7 +36,7 @@ def test_a_log_gets_a_line_now_and_then(raw: Path, capsys: pytest.CaptureFixture
     for step in range(65):  # seconds
         now[0] = 1000.0 + step
         if step == 40:
-            shown.finished(pending[0], ShardResult(5000, (0.1, 0.1)))
+            shown.finished(pending[0], ShardResult(5000, (0.1, 0.1), ""))
         shown.reading(1 if step >= 10 else 0)
     shown.close()
     assert capsys.readouterr().err.splitlines() == [

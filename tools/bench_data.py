@@ -18,6 +18,7 @@ import json
 import os
 import pickle
 import platform
+import resource
 import shutil
 import statistics
 import sys
@@ -155,14 +156,21 @@ def has_av2() -> bool:
     return True
 
 
-def prepared(reader: Reader, raw: Path, workers: int, limit: int | None = None, repeats: int = 5) -> float:
-    """Median seconds of preparing a raw folder from nothing."""
-    times = []
+def processor_s() -> float:
+    """Processor time of this process and of those that it started and that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def prepared(reader: Reader, raw: Path, workers: int, limit: int | None = None, repeats: int = 5) -> tuple[float, float]:
+    """Median seconds, and seconds of processors, of preparing a raw folder from nothing."""
+    times, processor = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as store:
-            options = PrepareOptions(workers=workers, limit=limit, progress=False)
+            options, before = PrepareOptions(workers=workers, limit=limit, progress=False), processor_s()
             times.append(timed(lambda: prepare(reader, raw, Path(store) / "store", options)))  # noqa: B023
-    return statistics.median(times)
+            processor.append(processor_s() - before)
+    return statistics.median(times), statistics.median(processor)
 
 
 def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
@@ -172,8 +180,13 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
         folder, reader = Path(name) / "set", Argoverse2()
         for kind, few in make_set(Path(name), real, count).items():
             rows += _bench_parts(kind, few, folder, repeats)
-        alone, both, start = prepared(reader, folder, 1), prepared(reader, folder, 2), prepared(reader, folder, 1, limit=1)
-    for what, seconds in (("raw to shard, 1 process", alone), ("of these, start and end of the run", start)):
+        (alone, used), (both, _), (start, _) = (prepared(reader, folder, *how) for how in ((1,), (2,), (1, 1)))
+    parts = {
+        "raw to shard, 1 process": alone,
+        "of these, start and end of the run": start,
+        "processor time": used,
+    }
+    for what, seconds in parts.items():
         rows.append({"what": f"Argoverse 2, {count} scenarios: {what}", "value": seconds / count * 1e3, "unit": "ms/scenario"})
     rows.append({"what": f"Argoverse 2, {count} scenarios: 2 processes", "value": alone / both, "unit": "times faster"})
     rows.append({"what": "Argoverse 2: QCNet process() (published cost)", "value": PEER_QCNET_MS, "unit": "ms/scenario"})

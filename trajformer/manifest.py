@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _describe_shard(path: Path) -> tuple[dict[str, Any], ShardInfo]:
-    digest = checksum(path)  # first: a disk that fails is an error here, and the end of the process in mapped memory
+def _describe_shard(path: Path, digest: str = "") -> tuple[dict[str, Any], ShardInfo]:
+    digest = digest or checksum(path)  # first: a disk that fails is an error here, and the end of the process in mapped memory
     info, count = read_shard_info(path)
     return {"name": path.name, "scenes": count, "bytes": path.stat().st_size, "sha256": digest}, info
 
@@ -86,23 +86,28 @@ def _sum_up(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]:
     return {"source": sorted({info.source for _, info in shards}), **total, "skipped": skipped, "shards": entries}
 
 
-def describe_store(root: Path) -> dict[str, Any]:
+def describe_store(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
     """Counts, sizes, checksums and skipped inputs of every split, read from the shards themselves.
+
+    Args:
+        root: the store.
+        known: checksums that need not be computed, by the shard's path.
 
     Raises:
         StoreError: there is no store, or a shard cannot be read.
     """
-    splits = {
-        split: _sum_up([_describe_shard(root / split / n) for n in shard_sizes(root / split)]) for split in store_splits(root)
-    }
+    known, splits = known or {}, {}
+    for split in store_splits(root):
+        paths = [root / split / name for name in shard_sizes(root / split)]
+        splits[split] = _sum_up([_describe_shard(path, known.get(path, "")) for path in paths])
     if not splits:
         raise StoreError(f"{root}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`")
     return {"schema_version": SCHEMA_VERSION, "splits": splits}
 
 
-def write_manifest(root: Path) -> dict[str, Any]:
-    """Describe the store, write `manifest.json` atomically, and return what it says."""
-    manifest = describe_store(root)
+def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
+    """Describe the store, write `manifest.json` atomically, and return what it says; arguments as `describe_store`."""
+    manifest = describe_store(root, known)
     save_manifest(root, manifest)
     return manifest
 

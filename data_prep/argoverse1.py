@@ -128,7 +128,7 @@ def _read_csv(path: Path) -> pa.Table:
 def _city(table: pa.Table, path: Path) -> str:
     cities = table["CITY_NAME"].unique().to_pylist()
     if len(cities) != 1:
-        raise SceneError(f"{path}: CITY_NAME: {len(cities)} cities in one file: {', '.join(sorted(cities))[:80]}")
+        raise SceneError(f"{path}: CITY_NAME: {len(cities)} cities in one file: {', '.join(map(repr, sorted(cities)))[:80]}")
     return cities[0]
 
 

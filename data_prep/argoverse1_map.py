@@ -44,7 +44,8 @@ def map_file(raw: Path, city: str, path: Path) -> Path:
     files = _map_files(raw)
     if city not in files:
         known = ", ".join(sorted(files)) or "none"
-        raise SceneError(f"{path}: CITY_NAME: no map_files/pruned_argoverse_{city[:40]}_*_vector_map.xml (cities: {known})")
+        name = repr(city[:40])[1:-1]  # on one line, whatever it holds
+        raise SceneError(f"{path}: CITY_NAME: no map_files/pruned_argoverse_{name}_*_vector_map.xml (cities: {known})")
     return files[city]
 
 

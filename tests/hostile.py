@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class Outcome:
     skipped: dict[str, str]  # reason by input
     scenes: int
     seconds: float
-    peak_mb: float  # of memory, of the process that read the inputs
+    peak_mb: float  # of memory, of the process that listed the inputs and of the one that read them
     errors: str  # standard error
 
 
@@ -122,7 +123,8 @@ SPECIAL: dict[str, Damage] = {
     "link-loop": link("{}"),
     "endless-device": link("/dev/zero"),
 }
-ONLY_WHOLE: dict[str, Damage] = {"folder": folder, "pipe": fifo, "endless-device": link("/dev/zero")}
+if os.geteuid():  # the superuser reads everything
+    SPECIAL["unreadable"] = lambda path: path.chmod(0)
 
 
 # ---- what is done to a table ---------------------------------------------------------------------------------------
@@ -177,6 +179,12 @@ def prepared(reader: str, raw: Path, store: Path, **options: Any) -> Outcome:
     return Outcome(**json.loads(done.stdout.splitlines()[-1]), errors=done.stderr)
 
 
+def peak_mb() -> float:
+    """The most memory that this process ever had; `getrusage` also counts what its parent had when it began."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+
+
 def main(name: str, raw: str, store: str, options: str) -> None:
     """In that process."""
     from data_prep.prepare import PrepareOptions, prepare
@@ -185,7 +193,7 @@ def main(name: str, raw: str, store: str, options: str) -> None:
     began = time.monotonic()
     reader = READERS[name](**json.loads(options))
     summary = prepare(reader, Path(raw), Path(store), PrepareOptions(timeout_s=LONGEST_S, progress=False))
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    peak = max(peak_mb(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
     outcome = Outcome(dict(summary.skipped), summary.scenes, time.monotonic() - began, peak, "")
     print(json.dumps({key: value for key, value in asdict(outcome).items() if key != "errors"}))
 

@@ -152,6 +152,8 @@ SEQUENCES: Cases = {
     ),
     "csv-city-endless": (cell("CITY_NAME", "C" * 900, every=True), "CITY_NAME: no map_files/pruned_argoverse_C{40}_"),
     "csv-city-star": (cell("CITY_NAME", "*", every=True), r"CITY_NAME: no map_files/pruned_argoverse_\*_"),
+    "csv-city-newline": (cell("CITY_NAME", '"a\nb"', every=True), r"CITY_NAME: no map_files/pruned_argoverse_a\\nb_"),
+    "csv-two-cities-newline": (cell("CITY_NAME", '"a\nb"'), r"CITY_NAME: 2 cities in one file: '\w+', 'a\\nb'"),
     "csv-two-cities": (cell("CITY_NAME", "OSL"), "CITY_NAME: 2 cities"),
     "csv-no-city": (cell("CITY_NAME", "", every=True), "CITY_NAME"),
 }

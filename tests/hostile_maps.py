@@ -107,6 +107,7 @@ FIELDS: Cases = {
     "lane-id-enormous": (lane(id=10**400), r"lane_segments\[\d+\]: |map cannot be read"),
     "lane-type": (lane(lane_type="vehicle"), r"lane_segments\[\d+\]: Invalid enum value 'vehicle'"),
     "lane-successor": (lane(successors=["1"]), r"lane_segments\[\d+\]: Expected `int`, got `str`"),
+    "lane-many-successors": (lane(successors=[1] * 1_000_000), r"lane_segments\[\d+\]: Expected `array` of length <= 100"),
     "lane-neighbour": (lane(left_neighbor_id=[1]), r"lane_segments\[\d+\]: Expected `int \| null`, got `array`"),
     "lane-no-points": (lane(left_lane_boundary=[]), r"lane_segments\[\d+\]: Expected `array` of length >= 1"),
     "lane-points-as-lists": (lane(left_lane_boundary=[[1.0, 2.0, 0.0]]), r"lane_segments\[\d+\]: Expected `object`, got `array`"),

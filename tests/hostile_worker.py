@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hostile import LONGEST_S
+from hostile import LONGEST_S, peak_mb
 
 MEMORY = 8 << 30  # of address space: the machine is to survive what is looked for
 
@@ -84,11 +84,6 @@ def serve(pipe: Connection) -> None:
         began = time.monotonic()
         verdicts = read_all(READERS[reader](**options), raw, split)
         pipe.send(Reading(verdicts, time.monotonic() - began, peak_mb() - first))
-
-
-def peak_mb() -> float:
-    """The most memory that this process ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def read_all(reader: Any, raw: Path, split: str) -> list[Verdict]:

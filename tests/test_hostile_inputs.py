@@ -87,6 +87,19 @@ def test_nothing_is_slow_large_or_noisy(run: Run) -> None:
     assert not re.search("Warning|Traceback", outcome.errors), outcome.errors
 
 
+ODD_NAMES = ("a\nb", "a\x1b[2J", ".hidden", "a\u202eb", "a\u2028b", "a\udcffb", "\u00e9" * 101, "x" * 230)
+
+
+def test_names_that_are_no_names_of_scenes(real_data: Path, tmp_path: Path) -> None:
+    put = MIXTURES["argoverse2"].put(real_data, tmp_path)
+    for name in (*ODD_NAMES, "\u00e9" * 99, "a b$%&", "-rf"):
+        put(tmp_path / "raw", name)
+    outcome = prepared("argoverse2", tmp_path / "raw", tmp_path / "store")
+    assert len(outcome.skipped) == len(ODD_NAMES)
+    assert all("scene_id: not usable as a file name: " in reason for reason in outcome.skipped.values())
+    assert set(SceneStore(tmp_path / "store", "val").scene_ids()) == {"\u00e9" * 99, "a b$%&", "-rf"}
+
+
 def test_they_are_many_and_of_every_sort() -> None:
     assert len(BROKEN) == len(set(BROKEN)) >= 450
     assert {mixture.reader for mixture in MIXTURES.values()} == READERS.keys()

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from data_prep.argoverse2_map import read_map
 from data_prep.columns import groups, numbers
+from data_prep.raw_file import read_file, told
 from data_prep.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scene import AgentKind
@@ -24,6 +25,7 @@ ANNOTATIONS = ("annotations.feather", "annotations_with_ego.feather")  # the sec
 POSES = "city_SE3_egovehicle.feather"
 EGO_ID, EGO_CATEGORY = "AV", "EGO_VEHICLE"
 LARGEST = 1e6  # metres; a city is some 10 km wide
+MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000  # a hundred times the usual
 SPARSEST = 10  # a file with fewer than one sweep in so many steps has a wrong timestamp
 _QUATERNION, _TRANSLATION = ("qw", "qx", "qy", "qz"), ("tx_m", "ty_m", "tz_m")
 _CATEGORIES = {
@@ -166,15 +168,18 @@ def _categories(table: pa.Table, path: Path) -> np.ndarray:
 def _read(path: Path, names: tuple[str, ...]) -> pa.Table:
     """Columns of an Arrow file, whole and without nulls."""
     try:
-        with pa.OSFile(str(path)) as source:
-            schema = pa.ipc.open_file(source).schema
-            if missing := [name for name in names if name not in schema.names]:
-                raise SceneError(f"{path}: {missing[0]}: no such column")
-            fields = [schema.get_field_index(name) for name in names]
-            table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
+        source = pa.BufferReader(read_file(path, MAX_BYTES))
+        whole = pa.ipc.open_file(source)
+        if wrong := [name for name in names if whole.schema.names.count(name) != 1]:
+            count = "two columns of this name" if wrong[0] in whole.schema.names else "no such column"
+            raise SceneError(f"{path}: {wrong[0]}: {count}")
+        if (rows := whole.count_rows()) > MAX_ROWS:
+            raise SceneError(f"{path}: {names[0]}: {rows} rows, far too many for one log")
+        fields = [whole.schema.get_field_index(name) for name in names]
+        table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
-        raise SceneError(f"{path}: not a readable feather file: {' '.join(str(error).split())}") from error
+        raise SceneError(f"{path}: not a readable feather file: {told(error)}") from error
     if not len(table):
         raise SceneError(f"{path}: {names[0]}: no rows")
     for name in names:
@@ -194,7 +199,7 @@ def _columns(table: pa.Table, names: tuple[str, ...], path: Path) -> np.ndarray:
     """Columns as float64 [n, len(names)], finite and of credible size."""
     for name in names:
         kind = table[name].type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)) or pa.types.is_float16(kind):
             raise SceneError(f"{path}: {name}: type {kind}, expected a number")
         if not (np.abs(numbers(table[name])) < LARGEST).all():
             raise SceneError(f"{path}: {name}: NaN, infinity or a number beyond {LARGEST:g}")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.raw_file import read_file, told
 from trajformer.errors import SceneError
 from trajformer.scene import MAX_EXTENT_M
 
 NUM_COLUMNS = 17
+MAX_BYTES = 16 << 20  # eight times the largest recording
 TYPE_COLUMN, PEDESTRIAN = 2, "Pedestrian"
 _COLUMNS = {"frame": 0, "id": 1, "x": 13, "y": 15}
 _LARGEST = {"frame": 1e15, "id": 1e15, "x": MAX_EXTENT_M, "y": MAX_EXTENT_M}
@@ -81,9 +83,12 @@ def read_recording(path: Path) -> Recording:
 def _parse(path: Path, size: int, mtime_ns: int) -> Recording:
     """Size and time of change are there for the cache alone."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        text = read_file(path, MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path}: not a readable text file: {error}") from error
+        raise SceneError(f"{path}: not a readable text file: {told(error)}") from error
+    if "\0" in text:  # a lost block; what is left of the lines around it may look like one
+        raise SceneError(f"{path}: not a readable text file: it has zero bytes")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     rows = [line.split() for line in lines]
     number = [n for n, row in enumerate(rows, 1) if row]
     rows = [row for row in rows if row]

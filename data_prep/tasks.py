@@ -143,8 +143,8 @@ def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, st
 
 
 def _plain(text: str) -> str:
-    """Text that can be printed and stored, also where a file's name is not UTF-8."""
-    return text.encode(errors="backslashreplace").decode()
+    """Text that can be printed and stored, whatever a file or its name holds."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _write(task: ShardTask, scenes: Mapping[int, PackedScene], skipped: dict[int, str]) -> None:

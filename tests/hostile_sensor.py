@@ -22,7 +22,10 @@ def table(change: Callable[[pa.Table], pa.Table], **options: Any) -> Damage:
     """Another table."""
 
     def damage(path: Path) -> None:
-        feather.write_feather(change(feather.read_table(path, memory_map=False)), path, **options)
+        changed = change(feather.read_table(path, memory_map=False))
+        sink = pa.OSFile(str(path), "wb")  # `write_feather` refuses two columns of one name
+        with sink, pa.ipc.new_file(sink, changed.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write_table(changed)
 
     return damage
 
@@ -69,6 +72,12 @@ FILES: Cases = {
         for name in ("qw", "tx_m", "ty_m")
         for value in ("nan", "inf", "1e300")
     },
+    "log-huge": (lambda path: path.open("r+b").truncate(1 << 40), "1099511627776 bytes, expected at most"),
+    "log-two-qw": (table(lambda t: t.append_column("qw", t["qw"])), "qw: two columns of this name"),
+    "log-half": (
+        table(column("tx_m", lambda v: pa.array(np.zeros(len(v), np.float16)))),
+        "tx_m: type halffloat, expected a number",
+    ),
     "log-time-float": (
         table(column("timestamp_ns", lambda v: pc.cast(v, pa.float64(), safe=False))),
         "timestamp_ns: type double",
@@ -91,7 +100,7 @@ FILES: Cases = {
     "log-two-maps": (two_maps, "2 files log_map_archive"),
 }
 BOMBS: Cases = {
-    "log-rows-bomb": (table(first_row(300_000), compression="zstd"), "a track has two rows|far too"),
+    "log-rows-bomb": (table(first_row(3_000_000), compression="zstd"), "timestamp_ns: 3000000 rows, far too many for one log"),
     "log-text-bomb": (
         table(column("category", lambda v: pa.array(["x" * 10_000_000] + ["y"] * (len(v) - 1))), compression="zstd"),
         ".",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-from hostile import Cases, Damage, cell, column, cut, data, folder, parquet, replaced, zeroed
+from hostile import SPECIAL, Cases, Damage, cell, column, cut, data, parquet, replaced, zeroed
 
 X, Y, FRAME, ID, TYPE = 13, 15, 0, 1, 2
 
@@ -62,12 +62,12 @@ def parquet_bytes(damage: Damage) -> Damage:
 
 
 RECORDINGS: Cases = {
-    "txt-folder": (folder, "Is a directory|a folder"),
-    "txt-link": (lambda path: (path.unlink(), path.symlink_to("nowhere"))[0], "No such file"),
+    **{f"txt-{name}": (damage, "cannot be read|not a readable text") for name, damage in SPECIAL.items() if name != "missing"},
+    "txt-huge": (lambda path: path.open("r+b").truncate(1 << 40), "1099511627776 bytes, expected at most"),
     "txt-empty": (cut(0.0), "no rows, so no pedestrian"),
     "txt-blank": (replaced("\n \n\t\n"), "no rows, so no pedestrian"),
     "txt-cut": (data(lambda whole: whole[: len(whole) // 2 + 9]), r"line \d+"),
-    "txt-zeros": (zeroed(3_000, 300), r"line \d+"),
+    "txt-zeros": (zeroed(3_000, 90), "it has zero bytes"),  # what is left of two lines looks like one
     "txt-gzip": (data(gzip.compress), "not a readable text file"),
     "txt-utf16": (data(lambda whole: whole.decode().encode("utf-16")), "not a readable text file"),
     "txt-not-utf8": (word(TYPE, "P\udcff"), "not a readable text file"),

@@ -58,7 +58,7 @@ def test_a_broken_input_is_listed_with_its_reason(run: Run, case: str) -> None:
     assert found, "not listed"
     for reason in found:
         assert re.search(mixture.cases[case][1], reason), reason
-        assert not set(reason) & set("\n\r\x1b") and len(reason) < 520
+        assert reason.isprintable() and len(reason) < 520
         assert re.match(rf"(scene {re.escape(case)}\S*|\S*/\S+?(#\S+)?): ", reason), f"names no file: {reason}"
         assert "Traceback" not in reason and "took longer" not in reason and "killed" not in reason
         assert not re.match(r"\S+: \w+(Error|Exception|Warning|Invalid)\b", reason), f"a fault in the reader: {reason}"
@@ -82,7 +82,7 @@ def test_whole_inputs_among_them_are_the_scenes_that_they_are_alone(run: Run) ->
 @pytest.mark.parametrize("run", MIXTURES, indirect=True)
 def test_nothing_is_slow_large_or_noisy(run: Run) -> None:
     outcome = run[-1]
-    assert outcome.seconds < LONGEST_S + 0.1 * len(run[0].cases)
+    assert outcome.cpu_seconds < LONGEST_S  # of all together; one that waits is listed as such
     assert outcome.peak_mb < LARGEST_MB
     assert not re.search("Warning|Traceback", outcome.errors), outcome.errors
 

@@ -63,7 +63,10 @@ def _check(raw: Path, store: Path, options: PrepareOptions) -> None:
 
 
 def _tasks(reader: Reader, raw: Path, store: Path, split: str, options: PrepareOptions) -> list[ShardTask]:
-    inputs, size = reader.inputs(raw, split)[: options.limit], options.shard_size
+    try:
+        inputs, size = reader.inputs(raw, split)[: options.limit], options.shard_size
+    except (OSError, ValueError, MemoryError) as error:
+        raise TrajformerError(f"{raw}: split '{split}' cannot be listed: {type(error).__name__}: {error}") from error
     pieces = [tuple(inputs[i * size : (i + 1) * size]) for i in range(max(1, math.ceil(len(inputs) / size)))]
     return [
         ShardTask(reader, raw, store, split, i, piece, strict=options.strict, timeout_s=options.timeout_s)

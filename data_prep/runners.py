@@ -174,7 +174,8 @@ class Crew:
             return
         self._deaths["start", 0] += 1
         if self._deaths["start", 0] >= CHANCES:
-            raise TrajformerError("a process that reads scenes cannot be started (out of memory?)")
+            guard = 'a script that prepares needs `if __name__ == "__main__":`'
+            raise TrajformerError(f"a process that reads scenes cannot be started: out of memory? ({guard})")
 
     def _after_death(self, task: ShardTask, number: int) -> ShardTask:
         """What to do after a process died reading input `number`."""

@@ -14,6 +14,7 @@ from odd_readers import Odd, odd_folder
 from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, PrepareSummary, prepare
+from data_prep.reader import Input
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.manifest import read_manifest, verify_store
 from trajformer.merge import merge_stores
@@ -216,3 +217,14 @@ def test_what_others_have_made_is_not_replaced(raw: Path, tmp_path: Path) -> Non
         prepare(Argoverse1(), raw, tmp_path / "both", SMALL)
     assert content(tmp_path / "a") == before
     assert len(SceneStore(tmp_path / "both", "train")) == 6
+
+
+def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: Argoverse1, raw: Path, split: str) -> list[Input]:
+        raise PermissionError(13, "Permission denied", str(raw / split))
+
+    raw = fixtures.argoverse1_folder(tmp_path / "raw")
+    monkeypatch.setattr(Argoverse1, "inputs", forbidden)
+    with pytest.raises(TrajformerError, match=r"raw: split 'test_obs' cannot be listed: PermissionError: .*denied"):
+        prepare(Argoverse1(), raw, tmp_path / "store", SMALL)
+    assert not (tmp_path / "store").exists()

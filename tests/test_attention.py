@@ -148,7 +148,7 @@ def test_equals_torch_multihead_attention() -> None:
     out = ours(x, memory, value, real[:, None])
     expected, weights = theirs(x, memory, value, key_padding_mask=~real, average_attn_weights=False)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(ours.weights(x, memory, real[:, None]), weights, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours.weights(x, memory, mask=real[:, None]), weights, atol=1e-6, rtol=1e-5)
     direction = tokens(3, 5, WIDTH, seed=6)
     left = torch.autograd.grad((out * direction).sum(), [x, memory, value, ours.query.weight, ours.value.weight, ours.out.weight])
     packed = [x, memory, value, theirs.in_proj_weight, theirs.out_proj.weight]
@@ -180,7 +180,7 @@ def test_weights_reproduce_the_output_and_change_nothing(masked: bool) -> None:
     x, memory = tokens(2, 5, WIDTH), tokens(2, 7, WIDTH, seed=1)
     mask = random_mask(2, 5, 7) if masked else None
     before = layer(x, memory, mask=mask)
-    weights = layer.weights(x, memory, mask)
+    weights = layer.weights(x, memory, mask=mask)
     assert torch.equal(layer(x, memory, mask=mask), before)
     assert weights.shape == (2, HEADS, 5, 7)
     alive = torch.ones(2, 5, dtype=torch.bool) if mask is None else mask.any(-1)

@@ -5,9 +5,15 @@ Masks are boolean, True = may attend. A query with nothing to attend gives exact
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from trajformer.core.cache import Cache
 
 
 def attend(
@@ -82,27 +88,60 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
         """Attend from `query` [..., L, D] to `key` [..., S, D], reading `value` [..., S, D] (the key by default).
 
         Positions that belong to queries and keys alone (DETR) are added by the caller to those two.
 
         Args:
             mask: bool, broadcastable to [..., L, S]; for padding [B, S] pass mask[:, None].
+            cache: what earlier steps have attended to; then S of the mask counts those keys, too.
 
         Returns:
             [..., L, D]; a row with nothing to attend gives the output projection's bias.
         """
-        q, k, v = (
-            self._split(self.query(query)),
-            self._split(self.key(key)),
-            self._split(self.value(key if value is None else value)),
-        )
+
+        def project() -> tuple[Tensor, Tensor]:
+            return self._split(self.key(key)), self._split(self.value(key if value is None else value))
+
+        q = self._split(self.query(query))
+        k, v = project() if cache is None else cache.update(project)
         mask = None if mask is None else mask.unsqueeze(-3)
         out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
         return self.out(out.transpose(-3, -2).flatten(-2))
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout."""
+    def weights(
+        self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is read, not filled."""
         mask = None if mask is None else mask.unsqueeze(-3)
-        return attention_weights(self._split(self.query(query)), self._split(self.key(key)), mask)
+        k = self._split(self.key(key)) if cache is None or cache.key is None else cache.key
+        return attention_weights(self._split(self.query(query)), k, mask)
+
+
+@contextmanager
+def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """For pictures: while open, every attention inside `model` notes its weights, beside its output and without changing it.
+
+    Yields:
+        By name of the `MultiHeadAttention` in `model`, the weights [..., heads, L, S] of each call, detached.
+    """
+    record: dict[str, list[Tensor]] = {}
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            assert isinstance(module, MultiHeadAttention)
+            with torch.no_grad():
+                record.setdefault(name, []).append(module.weights(*args, **kwargs))
+
+        return hook
+
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
+    handles = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in layers]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()

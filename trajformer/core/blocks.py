@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
+from trajformer.core.cache import Cache, DecoderCache
 
 
 @dataclass(frozen=True)
@@ -120,29 +121,37 @@ class DecoderBlock(nn.Module):
         memory_mask: Tensor | None = None,
         position: Tensor | None = None,
         memory_position: Tensor | None = None,
+        cache: tuple[Cache, Cache] | None = None,
     ) -> Tensor:
         """[..., Q, D] attending to itself and to memory [..., S, D]; returns [..., Q, D].
 
         Args:
             mask: bool, broadcastable to [..., Q, Q]; `memory_mask` to [..., Q, S].
             position: added to the queries' own queries and keys; `memory_position` to the memory's keys.
+            cache: of self- and cross-attention; x is then the newest tokens only, and `mask` is over all tokens so far.
         """
+        own, cross = cache or (None, None)
         seen = self.self_attention.open(x)
         placed = _plus(seen, position)
-        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask))
+        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask, own))
         placed = _plus(self.cross_attention.open(x), position)
-        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask)
+        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask, cross)
         x = self.cross_attention.close(x, branch)
         return self.feedforward(x)
 
 
-class Encoder(nn.Module):
-    """A stack of encoder blocks; a pre-norm stack ends with a layer norm."""
+def _final_norm(config: BlockConfig, wanted: bool | None) -> nn.Module:
+    wanted = config.norm_first if wanted is None else wanted
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if wanted else nn.Identity()
 
-    def __init__(self, config: BlockConfig, layers: int) -> None:
+
+class Encoder(nn.Module):
+    """A stack of encoder blocks; a pre-norm stack ends with a layer norm, another one where `final_norm` says so."""
+
+    def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(layers))
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_first and layers else nn.Identity()
+        self.norm = _final_norm(config, final_norm if layers else False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None) -> Tensor:
         """[..., L, D] -> [..., L, D]; arguments as for `EncoderBlock`."""
@@ -154,15 +163,17 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """A stack of decoder blocks that returns every layer's output, normalised alike, for auxiliary losses."""
 
-    def __init__(self, config: BlockConfig, layers: int) -> None:
+    def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_first and layers else nn.Identity()
+        self.norm = _final_norm(config, final_norm if layers else False)
 
-    def forward(self, x: Tensor, memory: Tensor, **arguments: Tensor | None) -> list[Tensor]:
+    def forward(
+        self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Tensor | None
+    ) -> list[Tensor]:
         """Outputs [..., Q, D] of every layer, first to last; arguments as for `DecoderBlock`."""
         outputs = []
-        for layer in self.layers:
-            x = layer(x, memory, **arguments)
+        for layer, kept in zip(self.layers, cache.layers if cache else [None] * len(self.layers), strict=True):
+            x = layer(x, memory, cache=kept, **arguments)
             outputs.append(self.norm(x))
         return outputs

@@ -17,7 +17,7 @@ import torch
 
 from trajformer import cli
 from trajformer.commands import data
-from trajformer.training.module import ForecastingModule
+from trajformer.training.forecasting import ForecastingModule
 
 RECIPE = """
 model:

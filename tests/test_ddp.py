@@ -23,7 +23,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation import evaluate, load_predictor
 from trajformer.models import ModelConfig
 from trajformer.store import SceneStore
-from trajformer.training import module as module_file
+from trajformer.training import forecasting as module_file
 from trajformer.training.config import TrainConfig, to_plain
 from trajformer.training.run import train
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import json, os, signal, sys, torch
 from trajformer import cli
-from trajformer.training.module import ForecastingModule
+from trajformer.training.forecasting import ForecastingModule
 
 step = ForecastingModule.training_step
 

@@ -26,7 +26,7 @@ from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.store import SceneStore
 from trajformer.training.check import check_recipe
 from trajformer.training.config import DataConfig
-from trajformer.training.data import SceneData
+from trajformer.training.forecasting import SceneData
 
 RANDOM = np.random.default_rng(0).integers(1, 100, (500, 2))
 

@@ -1,20 +1,16 @@
-"""The matcher against brute force, and the set loss: by hand, its invariances, where its gradient goes."""
+"""The set loss of forecasts: by hand, its invariances, where its gradient goes."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from trajformer.forecast import Forecast
 from trajformer.geometry import from_frame, rotate, to_frame
-from trajformer.losses.matching import match
 from trajformer.losses.set_loss import SetLossConfig, pairwise_errors, set_loss
 from trajformer.sample import Frame
 
@@ -24,60 +20,6 @@ TERMS = ("regression", "endpoint", "classification", "confidence")
 
 def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
     return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def cheapest(table: np.ndarray) -> float:
-    """Smallest total cost of giving each of G targets (or of K predictions, if fewer) its own partner."""
-    table = table if table.shape[0] >= table.shape[1] else table.T
-    rows, columns = table.shape
-    return min(sum(table[r, c] for c, r in enumerate(p)) for p in itertools.permutations(range(rows), columns))
-
-
-@pytest.mark.parametrize(("predictions", "targets"), [(5, 3), (3, 3), (2, 4), (6, 2), (1, 2)])
-def test_match_equals_brute_force_on_ragged_targets(predictions: int, targets: int) -> None:
-    cost = draw(20, predictions, targets)
-    mask = torch.rand(20, targets, generator=torch.Generator().manual_seed(1)) > 0.3
-    mask[0], mask[1] = False, True
-    problem, prediction, target = match(cost, mask)
-    assert problem.dtype == prediction.dtype == target.dtype == torch.int64
-    assert mask[problem, target].all()
-    for n in range(20):
-        mine = problem == n
-        count = min(predictions, int(mask[n].sum()))
-        assert mine.sum() == len(prediction[mine].unique()) == len(target[mine].unique()) == count
-        total = cost[n, prediction[mine], target[mine]].sum().item()
-        assert total == pytest.approx(cheapest(cost[n][:, mask[n]].numpy()) if count else 0.0, abs=1e-5)
-
-
-def test_one_target_is_the_argmin_and_equals_the_assignment() -> None:
-    cost = draw(50, 6, 1)
-    mask = torch.arange(50)[:, None] % 3 != 0
-    one = match(cost, mask)
-    assert one.problem.tolist() == [n for n in range(50) if n % 3]
-    assert torch.equal(one.prediction, cost[mask[:, 0], :, 0].argmin(1)) and not one.target.any()
-    assert one.prediction.tolist() == [linear_sum_assignment(cost[n].numpy())[0].item() for n in one.problem]
-    padded = torch.cat([cost, torch.full_like(cost, torch.nan)], 2)
-    several = match(padded, torch.cat([mask, torch.zeros_like(mask)], 1))
-    for a, b in zip(one, several, strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("shape", [(0, 6, 1), (0, 6, 3), (4, 6, 0), (4, 6, 1), (4, 6, 3)])
-def test_no_target_gives_no_pair(shape: tuple[int, int, int]) -> None:
-    pairs = match(torch.zeros(shape), torch.zeros(shape[0], shape[2], dtype=torch.bool))
-    assert [part.shape for part in pairs] == [(0,)] * 3
-    assert all(part.dtype == torch.int64 for part in pairs)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("targets", [1, 2])
-def test_a_cost_that_is_not_finite_is_named(value: float, targets: int) -> None:
-    cost, mask = draw(4, 5, targets), torch.ones(4, targets, dtype=torch.bool)
-    cost[2, 3, -1] = value
-    with pytest.raises(ValueError, match=f"problem 2, prediction 3, target {targets - 1}"):
-        match(cost, mask)
-    mask[2, -1] = False
-    assert len(match(cost, mask).problem) == 4 * targets - 1
 
 
 def make(modes: int = 3, futures: int = 0, steps: int = 4, batch: tuple[int, int] = (2, 3)) -> tuple[Forecast, Tensor, Tensor]:

@@ -21,7 +21,8 @@ from trajformer.models import MMTransformerConfig, ModelConfig
 from trajformer.sample import BatchConfig
 from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.store import SceneStore
-from trajformer.training import module as module_file
+from trajformer.training import base as base_file
+from trajformer.training import forecasting as module_file
 from trajformer.training import run as run_file
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
@@ -88,7 +89,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[fl
 
 def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
     out = whole(0.0)
-    assert load_checkpoint(out / "best.ckpt")[1] == recipe(store, trainer={"epochs": 4})
+    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4})
     values = log_of(out)
     assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
     best = torch.load(out / "best.ckpt", weights_only=True)
@@ -146,12 +147,12 @@ def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monke
     monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), kept.append(module)))
     train(recipe(store, trainer={"epochs": 1}), tmp_path, progress=False)
     batch = collate(list(SceneStore(store, "val")))
-    first, second = kept[0].model.eval()(batch), load_checkpoint(tmp_path / "last.ckpt")[0](batch)
+    first, second = kept[0].model.eval()(batch), load_checkpoint(tmp_path / "last.ckpt", TrainConfig)[0](batch)
     assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
 
 
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build, norms = module_file.build_optimizer, {0.05: [], 0.0: []}
+    build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
 
     def watched(model: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
         optimizer, schedule = build(model, config, *rest, **options)
@@ -163,7 +164,7 @@ def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.
         optimizer.register_step_post_hook(note)
         return optimizer, schedule
 
-    monkeypatch.setattr(module_file, "build_optimizer", watched)
+    monkeypatch.setattr(base_file, "build_optimizer", watched)
     for clip in norms:
         train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), tmp_path / str(clip), progress=False)
     assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
@@ -175,7 +176,7 @@ def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.
 def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> None:
     out = train(recipe(store, trainer={"epochs": 1, "precision": precision}), tmp_path, progress=False)
     assert all(value.dtype == torch.float32 and value.isfinite().all() for value in weights(tmp_path, "best").values())
-    assert load_checkpoint(out)[1].trainer.precision == precision
+    assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
 
 
 def test_early_stopping_and_the_last_validation(store: Path, tmp_path: Path) -> None:

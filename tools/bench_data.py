@@ -270,8 +270,7 @@ def bench_epoch(root: Path, label: str, recipe: Path) -> list[Row]:
     """An epoch of the recipe's loader, and the share of a step (forward and backward) spent waiting for kept samples."""
     from trajformer.cli.models import train_parser
     from trajformer.training.config import TrainConfig
-    from trajformer.training.data import SceneData
-    from trajformer.training.module import ForecastingModule
+    from trajformer.training.forecasting import ForecastingModule, SceneData
 
     words = ["--config", str(recipe), "--out", "unused", "--data.train", str(root), "--data.val", str(root)]
     parser = train_parser()

@@ -24,6 +24,7 @@ from trajformer.sample import BatchConfig, sample
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 from trajformer.training.checkpoint import load_checkpoint
+from trajformer.training.config import TrainConfig
 
 KS = (1, 6)
 
@@ -56,7 +57,7 @@ def load_predictor(
         model: nn.Module = ConstantVelocity(ConstantVelocityConfig(modes=max(KS)))
         config = BatchConfig()
     else:
-        model, recipe = load_checkpoint(checkpoint)
+        model, recipe = load_checkpoint(checkpoint, TrainConfig)
         config = recipe.data.batch
     return Predictor(model.to(device).eval(), replace(config, targets=targets), device)
 

@@ -24,7 +24,7 @@ class SceneDataset(Dataset[SceneBatch]):
     """The first `limit` scenes of a store: `data[[3, 1, 4]]` is the batch of those three; `cache` keeps samples in memory."""
 
     def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
-        self.store, self.config, self.cache = store, config, cache
+        self.store, self.config, self.cache, self.name = store, config, cache, str(store.root)
         self.size = len(store) if limit is None else min(limit, len(store))
         self._forget()
 
@@ -91,7 +91,7 @@ class Turns:
             yield step[self.rank :: self.world].tolist()
 
 
-def make_loader(data: SceneDataset, turns: Turns, workers: int = 0) -> DataLoader[SceneBatch]:
+def make_loader(data: Any, turns: Turns, workers: int = 0) -> DataLoader[Any]:
     """Batches in the order of `turns`, read by so many worker processes; the order does not depend on how many."""
     return DataLoader(
         data,

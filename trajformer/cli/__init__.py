@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]]:
     """The options of every command and what it runs; imported here, as each process that a command starts imports this file."""
-    from trajformer.cli import data, models
+    from trajformer.cli import data, heads, models
 
     return {
         "synthesize": (data.synthesize_parser, data.run_synthesize),
@@ -32,6 +32,9 @@ def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], N
         "predict": (models.predict_parser, models.run_predict),
         "plot": (models.plot_parser, models.run_plot),
         "demo": (models.demo_parser, models.run_demo),
+        "classify": (heads.classify_parser, heads.run_classify),
+        "translate": (heads.translate_parser, heads.run_translate),
+        "weights": (heads.weights_parser, heads.run_weights),
     }
 
 
@@ -40,6 +43,13 @@ def _overview() -> str:
     for name, (parser, _) in commands().items():
         lines.append(f"  {name:<12}{(parser().description or '').split('. ')[0].rstrip('.')}")
     return "\n".join([*lines, "", "`trajformer COMMAND --help` tells more."])
+
+
+def _kind(words: list[str]) -> str:
+    """What of a command is wanted, where its options depend on that: a source, an action, a task."""
+    from trajformer.cli.models import task_in
+
+    return task_in(words) if words[0] == "train" else "".join(words[1:2])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"trajformer: no command '{words[0]}' (commands: {', '.join(table)})", file=sys.stderr)
             return 2
         build, run = table[words[0]]
-        parser = build(*words[1:2]) if words[0] in ("preprocess", "store") else build()
+        parser = build(_kind(words)) if words[0] in ("preprocess", "store", "train") else build()
         parser.prog = f"trajformer {words[0]}"
         run(parser.parse_words(words[1:]))
     except TrajformerError as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
+import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
@@ -13,19 +17,38 @@ from trajformer.parsing import Parser, new_parser
 ACCELERATORS = ("auto", "cpu", "gpu")
 
 
-def train_parser() -> Parser:
-    """--config CONFIG --out RUN and every field of the recipe."""
-    from trajformer.training.config import TrainConfig
+def task_in(words: Sequence[str]) -> str:
+    """The task that a command line, or else a recipe on it, names; forecasting where none does."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found = ""
+    for option, value in pairwise(words):
+        if option == "--task":
+            return value
+        if option == "--config" and not found:
+            try:
+                recipe = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError):
+                continue  # the parser will say what is wrong with it
+            found = str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
+    return found
 
+
+def train_parser(task: str = "") -> Parser:
+    """--config CONFIG --out RUN and every field of the recipe of a task."""
+    from trajformer.training.config import TrainConfig
+    from trajformer.training.tasks import TASKS
+
+    recipe = TASKS[task].recipe if task in TASKS else TrainConfig
     parser = new_parser(
         "Train a recipe of configs/. Every field can be set here, too: --data.train STORE --optim.learning_rate 5e-4; "
-        "--model.mmtransformer.help lists the fields of a model. "
+        "--model.mmtransformer.help lists the fields of a model; --task TASK --help those of another task's recipe. "
         "OUT gets best.ckpt, last.ckpt, config.yaml, tensorboard/ and csv/metrics.csv."
     )
+    parser.add_argument("--task", choices=tuple(TASKS), default=recipe.task, help="what is learned; a recipe says so itself")
     parser.add_argument("--config", action="config", help="YAML recipe; later options override it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--resume", action="store_true", help="go on from OUT/last.ckpt")
-    parser.add_class_arguments(TrainConfig)
+    parser.add_class_arguments(recipe)
     return parser
 
 
@@ -91,11 +114,11 @@ def run_train(args: Namespace) -> None:
     """`trajformer train`; of several processes the first one speaks."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-    from trajformer.training.config import TrainConfig
     from trajformer.training.run import train
+    from trajformer.training.tasks import TASKS
 
-    recipe = train_parser().instantiate(args)
-    best = train(TrainConfig(**{name: recipe[name] for name in TrainConfig.__dataclass_fields__}), args.out, resume=args.resume)
+    recipe, values = TASKS[args.task].recipe, train_parser(args.task).instantiate(args)
+    best = train(recipe(**{field.name: values[field.name] for field in fields(recipe)}), args.out, resume=args.resume)
     rank_zero_only(print)(best)
 
 

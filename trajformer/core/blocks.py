@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.cache import Cache, DecoderCache
+from trajformer.core.dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class FeedForward(nn.Sequential):
     def __init__(self, config: BlockConfig) -> None:
         activation = nn.ReLU() if config.activation == "relu" else nn.GELU()
         inner, outer = nn.Linear(config.width, config.feedforward), nn.Linear(config.feedforward, config.width)
-        super().__init__(inner, activation, nn.Dropout(config.dropout), outer)
+        super().__init__(inner, activation, Dropout(config.dropout), outer)
 
 
 class Residual(nn.Module):
@@ -62,7 +63,7 @@ class Residual(nn.Module):
     def __init__(self, config: BlockConfig, sublayer: nn.Module) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.sublayer, self.dropout, self.norm_first = sublayer, nn.Dropout(config.dropout), config.norm_first
+        self.sublayer, self.dropout, self.norm_first = sublayer, Dropout(config.dropout), config.norm_first
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""

@@ -46,6 +46,12 @@ class DecoderCache:
     def __init__(self, layers: int) -> None:
         self.layers = [(Cache(), Cache(fixed=True)) for _ in range(layers)]
 
+    @property
+    def length(self) -> int:
+        """Tokens decoded so far."""
+        key = self.layers[0][0].key if self.layers else None
+        return 0 if key is None else key.shape[-2]
+
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
         """As `Cache.select`; `memory` False leaves the cross-attentions alone: rows change places within one memory."""
         for own, cross in self.layers:

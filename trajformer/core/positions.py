@@ -40,6 +40,21 @@ def sinusoid_2d(position: Tensor, width: int, temperature: float = 10_000.0) -> 
     return sinusoid(position, width // 2, temperature).flatten(-2)
 
 
+def sinusoid_image(mask: Tensor, width: int) -> Tensor:
+    """`sinusoid_2d` of the pixels of images that padding may follow: row and column in shares of the image's, times 2 pi (DETR).
+
+    Args:
+        mask: bool [B, h, w], True = real.
+        width: D, a multiple of four.
+
+    Returns:
+        float32 [B, h, w, D]; the last real row and column of an image are at 2 pi, whatever its size.
+    """
+    place = torch.stack([mask.cumsum(axis, dtype=torch.float32) for axis in (1, 2)], -1)
+    last = torch.stack([place[:, -1:, :, 0].expand(mask.shape), place[:, :, -1:, 1].expand(mask.shape)], -1)
+    return sinusoid_2d(place / (last + 1e-6) * (2 * math.pi), width)
+
+
 class LearnedPosition(nn.Module):
     """One learned vector a position, of one or more axes: `shape` (T,) gives [T, D], (R, C) gives [R, C, D].
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from trajformer.errors import TrajformerError
-from trajformer.sample import Frame
-from trajformer.training.config import TrainConfig
+from trajformer.training.base import Recipe
 
 # fmt: off
 # Fields, by the last part of their name, that must be more than 0; no other may be negative.
@@ -19,13 +18,13 @@ _POSITIVE = {
     "batch_size", "limit_train", "epochs", "devices", "threads", "validate_every", "log_every", "max_agents", "num_future",
     "proposals", "modes", "max_history", "steps_per_token", "width", "heads", "feedforward", "d_k", "d_v", "max_polylines",
     "map_width", "max_neighbours", "steps", "learning_rate", "temperature_m", "huber_m", "norm_eps", "polyline_length_m",
-    "polyline_points", "bucket",
+    "polyline_points", "bucket", "source_tokens", "target_tokens", "max_tokens",
 }
 # fmt: on
-_SHARES = ("dropout", "attention_dropout", "warmup", "average", "flip", "agent_dropout", "history_mask")
+_SHARES = ("dropout", "attention_dropout", "warmup", "drop", "average", "flip", "agent_dropout", "history_mask")
 
 
-def check_recipe(config: TrainConfig) -> None:
+def check_recipe(config: Recipe) -> None:
     """Refuse a recipe with sizes, shares or a device that cannot be.
 
     Raises:
@@ -39,10 +38,7 @@ def check_recipe(config: TrainConfig) -> None:
             raise TrajformerError(f"{path}: {value}, expected {'less than' if name == 'betas' else 'at most'} 1")
         if name.endswith("_layers") and path.endswith("[1]") and not value:
             raise TrajformerError(f"{path}: 0 decoder layers, expected more than 0")
-    if config.data.batch.polyline_points < 2:
-        raise TrajformerError("data.batch.polyline_points: 1, expected at least 2")
-    if config.data.batch.frame is Frame.AGENT:
-        raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
+    config.check()
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
 

@@ -6,13 +6,15 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+from torch import nn
 
 from trajformer.augment import AugmentConfig
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
-from trajformer.models import ModelConfig
-from trajformer.sample import BatchConfig
+from trajformer.models import ModelConfig, build_model
+from trajformer.sample import BatchConfig, Frame
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,13 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW with linear warm-up, then a cosine to zero over the whole training.
+    """AdamW with a linear warm-up and a schedule after it.
 
     Attributes:
         learning_rate: of AdamW, after the warm-up.
+        schedule: a cosine to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017), or
+            one drop to a tenth of the rate (DETR).
+        drop: share of the steps after which the rate drops, where it does.
         weight_decay: of AdamW; biases, norms and embeddings are not decayed.
         betas: of AdamW.
         warmup: share of the steps spent warming up.
@@ -58,6 +63,8 @@ class OptimConfig:
     """
 
     learning_rate: float = 1e-3
+    schedule: Literal["cosine", "inverse_sqrt", "drop"] = "cosine"
+    drop: float = 0.8
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
     warmup: float = 0.05
@@ -75,7 +82,7 @@ class TrainerConfig:
         devices: how many of them.
         precision: of the forward and backward pass.
         threads: CPU threads of torch, all cores by default.
-        early_stopping: stop after so many validations without a better minFDE; 0 is off.
+        early_stopping: stop after so many validations without a better one; 0 is off.
         validate_every: epochs between validations (the last epoch is always validated).
         checkpoint_minutes: minutes of training between checkpoints amid an epoch; 0 leaves those at the end of each.
         log_every: steps between logged losses.
@@ -96,7 +103,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole recipe.
+    """A whole recipe of a forecaster.
 
     Attributes:
         model: which model, with its sizes.
@@ -115,6 +122,27 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
+    task: ClassVar[str] = "forecasting"
+
+    def build_model(self) -> nn.Module:
+        """The model, untrained.
+
+        Raises:
+            TrajformerError: none or several models are given.
+            ValueError: its sizes do not go together.
+        """
+        return build_model(self.model)
+
+    def check(self) -> None:
+        """Refuse batches that cannot be.
+
+        Raises:
+            TrajformerError: names the field.
+        """
+        if self.data.batch.polyline_points < 2:
+            raise TrajformerError("data.batch.polyline_points: 1, expected at least 2")
+        if self.data.batch.frame is Frame.AGENT:
+            raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
 
 
 def to_plain(value: Any) -> Any:
@@ -146,10 +174,9 @@ def from_plain(kind: Any, value: Any, where: str = "config") -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
             raise TrajformerError(f"{where}: expected fields of {kind.__name__}, found {value!r}")
-        hints = get_type_hints(kind)
-        unknown = set(value) - {f.name for f in fields(kind)}
-        if unknown:
-            raise TrajformerError(f"{where}: unknown field '{sorted(unknown)[0]}' (known: {', '.join(hints)})")
+        hints, known = get_type_hints(kind), [f.name for f in fields(kind)]
+        if unknown := set(value) - set(known):
+            raise TrajformerError(f"{where}: unknown field '{sorted(unknown)[0]}' (known: {', '.join(known)})")
         if missing := [f.name for f in fields(kind) if f.name not in value and _is_required(f)]:
             raise TrajformerError(f"{where}: no field '{missing[0]}'")
         return kind(**{name: from_plain(hints[name], item, f"{where}.{name}") for name, item in value.items()})

@@ -25,29 +25,36 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from trajformer.errors import TrajformerError
 from trajformer.manifest import write_atomically
+from trajformer.training.base import Recipe, TaskData, TaskModule
 from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import check_resume
-from trajformer.training.config import TrainConfig, to_plain
-from trajformer.training.data import SceneData
+from trajformer.training.config import to_plain
 from trajformer.training.logs import make_loggers
-from trajformer.training.module import ForecastingModule
+from trajformer.training.memory import keep_freed_memory
 from trajformer.training.resume import CheckpointFiles, KeepProgress
+from trajformer.training.tasks import TASKS, Task
 
-MONITOR, LAST = "val/minFDE_6", "last.ckpt"
+LAST = "last.ckpt"
 
 
-def _callbacks(config: TrainConfig, out: Path, progress: bool) -> list[Callback]:
+def task_of(config: Recipe) -> Task:
+    """The task of a recipe."""
+    return TASKS[config.task]
+
+
+def _callbacks(config: Recipe, out: Path, progress: bool) -> list[Callback]:
+    task = task_of(config)
     keep = KeepProgress(out / LAST, config.trainer.checkpoint_minutes)
-    best = ModelCheckpoint(out, filename="best", monitor=MONITOR, mode="min", enable_version_counter=False)
+    best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
     # A callback of its own: with `save_last` the last checkpoint is written only when the best one is.
     last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
     if config.optim.average:
         callbacks.append(EMAWeightAveraging(decay=config.optim.average))
     if config.trainer.early_stopping:
-        callbacks.append(EarlyStopping(MONITOR, patience=config.trainer.early_stopping, mode="min"))
+        callbacks.append(EarlyStopping(task.monitor, patience=config.trainer.early_stopping, mode=task.mode))
     if progress:
-        callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines())
+        callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines(task.shown))
     return callbacks
 
 
@@ -67,14 +74,15 @@ class Bar(TQDMProgressBar):
 class Lines(Callback):
     """Where standard error is no terminal: a line for each validation instead of bars."""
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    def __init__(self, shown: tuple[str, ...]) -> None:
+        self.began, self.shown = time.monotonic(), shown
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Print epoch, time and the main figures."""
-        wanted = ("loss", "val/minADE_6", MONITOR, "val/MR_6", "val/minFDE_1")
-        found = {name: float(trainer.callback_metrics[name]) for name in wanted if name in trainer.callback_metrics}
+        found = {
+            name: float(trainer.callback_metrics[name]) for name in ("loss", *self.shown) if name in trainer.callback_metrics
+        }
         figures = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
         seconds = time.monotonic() - self.began
         sys.stderr.write(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}\n")
@@ -92,17 +100,17 @@ def _quiet() -> None:
         ".*sync_dist=True.*",  # torchmetrics has done that
         ".*overridden `transfer_batch_to_device`.*",
         ".*number of training batches.*smaller than the logging interval.*",
-        ".*your dataloader is not resumable.*",  # `SceneData` goes on where Lightning's counters are
+        ".*your dataloader is not resumable.*",  # `TaskData` goes on where Lightning's counters are
     ):
         warnings.filterwarnings("ignore", message)
 
 
-def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
+def train(config: Recipe, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
     """Train a recipe.
 
     Args:
         config: the recipe.
-        out: gets `best.ckpt` (smallest val minFDE_6), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
+        out: gets `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
         resume: go on from `out/last.ckpt` (from the start where there is none yet).
         progress: show progress bars, or a line a validation where standard error is no terminal.
 
@@ -118,9 +126,10 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: boo
     last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
-    data = SceneData(config.data, config.seed)
+    data = task_of(config).data(config)
     done = check_resume(last, config) if last.exists() else 0
     _quiet()
+    keep_freed_memory()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.set_float32_matmul_precision("high")
@@ -136,19 +145,19 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: boo
 
 
 @rank_zero_only
-def write_config(path: Path, config: TrainConfig) -> None:
+def write_config(path: Path, config: Recipe) -> None:
     """Write the resolved recipe as YAML."""
-    write_atomically(path, yaml.safe_dump(to_plain(config), sort_keys=False))
+    write_atomically(path, yaml.safe_dump({"task": config.task} | to_plain(config), sort_keys=False))
 
 
-def build_module(config: TrainConfig) -> ForecastingModule:
+def build_module(config: Recipe) -> TaskModule:
     """The module of a recipe.
 
     Raises:
         TrajformerError: sizes of the model do not go together, or it has no parameters.
     """
     try:
-        module = ForecastingModule(config)
+        module = task_of(config).module(config)
     except ValueError as error:
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -156,7 +165,7 @@ def build_module(config: TrainConfig) -> ForecastingModule:
     return module
 
 
-def build_trainer(config: TrainConfig, out: Path, progress: bool, done: int = 0) -> L.Trainer:
+def build_trainer(config: Recipe, out: Path, progress: bool, done: int = 0) -> L.Trainer:
     """Lightning's trainer for a recipe; the logs in `out` are cut after the `done` steps of the checkpoint it goes on from.
 
     Raises:
@@ -169,7 +178,7 @@ def build_trainer(config: TrainConfig, out: Path, progress: bool, done: int = 0)
         raise TrajformerError(f"trainer: {options}: {error}") from error
 
 
-def _trainer_options(config: TrainConfig, out: Path, progress: bool, done: int) -> dict[str, Any]:
+def _trainer_options(config: Recipe, out: Path, progress: bool, done: int) -> dict[str, Any]:
     return {
         "default_root_dir": out,
         "max_epochs": config.trainer.epochs,
@@ -187,7 +196,7 @@ def _trainer_options(config: TrainConfig, out: Path, progress: bool, done: int) 
     }
 
 
-def fit(trainer: L.Trainer, module: ForecastingModule, data: SceneData, start: Path | None) -> None:
+def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | None) -> None:
     """Run the trainer.
 
     Raises:

@@ -1,0 +1,216 @@
+"""Convolutional backbones of detectors: a picture in, a coarse grid of features out.
+
+Padding stays outside: features of padding are zeroed before every convolution, as the margin of a picture is, and leave the
+statistics of norms alone. So the features of a picture do not depend on what it shares a batch with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class CnnConfig:
+    """A small residual network to be trained from scratch, normalised in groups of channels (any batch size will do).
+
+    Attributes:
+        widths: channels of each stage; every stage halves the resolution, so that the stride is 2 ** stages.
+        blocks: residual blocks a stage.
+        groups: of channels that are normalised together.
+    """
+
+    widths: tuple[int, ...] = (32, 64, 128, 256)
+    blocks: int = 1
+    groups: int = 8
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A ResNet of bottleneck blocks with frozen batch norm, for published weights (He et al. 2016).
+
+    Attributes:
+        blocks: bottlenecks of each of the four stages; (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) ResNet-101.
+        width: channels of the stem; 32 times as many leave the last stage.
+        stride: of the last stage's features; 16 replaces its stride by dilation (DETR-DC5).
+        frozen: the stem and the first so many stages keep their weights.
+        padding: keep padding out (see above), or let it in as the published code does, which the weights were trained with.
+    """
+
+    blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
+    width: int = 64
+    stride: Literal[16, 32] = 32
+    frozen: int = 1
+    padding: Literal["out", "in"] = "out"
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """Which backbone, with its sizes: a ResNet where one is given, else the small network."""
+
+    cnn: CnnConfig = field(default_factory=CnnConfig)
+    resnet: ResNetConfig | None = None
+
+
+def build_backbone(config: BackboneConfig) -> Cnn | ResNet:
+    """The backbone that the config names; `channels` are what it returns, `stride` is that of its features."""
+    return Cnn(config.cnn) if config.resnet is None else ResNet(config.resnet)
+
+
+def _coarser(mask: Tensor | None) -> Tensor | None:
+    """The mask [B, h, w] of every second row and column, which is where a convolution of stride 2 puts its outputs."""
+    return None if mask is None else mask[:, ::2, ::2]
+
+
+def _clear(x: Tensor, mask: Tensor | None) -> Tensor:
+    """x [B, C, h, w] with zeros where the mask [B, h, w] is False."""
+    return x if mask is None else x.masked_fill(~mask[:, None], 0.0)
+
+
+class MaskedGroupNorm(nn.GroupNorm):
+    """Group normalisation (Wu and He 2018) with the mean and variance of real pixels alone."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, C, h, w] -> [B, C, h, w], mask bool [B, h, w]; where it is False, the output means nothing (but is finite)."""
+        if mask is None:
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            group = x.float().unflatten(1, (self.num_groups, -1))  # [B, groups, C / groups, h, w]
+            real = mask[:, None, None]
+            count = (real.sum((-1, -2, -3), keepdim=True) * group.shape[2]).clamp(min=1)
+            mean = group.masked_fill(~real, 0.0).sum((-1, -2, -3), keepdim=True) / count
+            centred = (group - mean).masked_fill(~real, 0.0)
+            scale = (centred.square().sum((-1, -2, -3), keepdim=True) / count + self.eps).rsqrt()
+            out = (centred * scale).flatten(1, 2)
+            return out * self.weight.float()[:, None, None] + self.bias.float()[:, None, None]
+
+
+class _Residual(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut, each normalised."""
+
+    def __init__(self, before: int, width: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.first = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(MaskedGroupNorm(groups, width) for _ in range(2))
+        nn.init.zeros_(self.norms[1].get_parameter("weight"))  # a block begins as its shortcut alone
+        self.shortcut = nn.Identity() if (before, stride) == (width, 1) else nn.Conv2d(before, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x [B, C, H, W] is zero outside; `mask` [B, h, w] is that of the output, which is zero outside, too."""
+        inner = _clear(F.relu(self.norms[0](self.first(x), mask)), mask)
+        return _clear(F.relu(self.shortcut(x) + self.norms[1](self.second(inner), mask)), mask)
+
+
+class Cnn(nn.Module):
+    """The small residual network."""
+
+    def __init__(self, config: CnnConfig) -> None:
+        super().__init__()
+        if not config.widths or config.blocks < 1:
+            raise ValueError(f"backbone.cnn: {len(config.widths)} stages of {config.blocks} blocks, expected at least 1 of 1")
+        self.channels, self.stride = config.widths[-1], 2 ** len(config.widths)
+        self.stem = nn.Conv2d(3, config.widths[0], 3, stride=2, padding=1, bias=False)
+        self.norm = MaskedGroupNorm(config.groups, config.widths[0])
+        self.blocks = nn.ModuleList()
+        for before, width in pairwise(config.widths):
+            self.blocks.append(_Residual(before, width, 2, config.groups))
+            self.blocks.extend(_Residual(width, width, 1, config.groups) for _ in range(config.blocks - 1))
+
+    def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Features [B, C, h, w] of pixels [B, 3, H, W], h = H / stride rounded up, and their mask bool [B, h, w].
+
+        Args:
+            mask: bool [B, H, W], True = real; None where every pixel is.
+        """
+        x, mask = self.stem(_clear(pixels, mask)), _coarser(mask)
+        x = _clear(F.relu(self.norm(x, mask)), mask)
+        for block in self.blocks:
+            mask = _coarser(mask) if block.stride == 2 else mask
+            x = block(x, mask)
+        return x, mask
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch normalisation with statistics and affine map that stay as they are; [B, C, h, w] -> [B, C, h, w]."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("mean", 0.0), ("variance", 1.0)):
+            self.register_buffer(name, torch.full((channels,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift each channel."""
+        scale = self.weight * (self.variance + self.eps).rsqrt()
+        return x * scale[:, None, None].to(x.dtype) + (self.bias - self.mean * scale)[:, None, None].to(x.dtype)
+
+
+class _Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the middle one has the stride (ResNet "1.5")."""
+
+    def __init__(self, before: int, width: int, stride: int, dilation: int) -> None:
+        super().__init__()
+        self.stride = stride
+        middle = nn.Conv2d(width, width, 3, stride, padding=dilation, dilation=dilation, bias=False)
+        ends = nn.Conv2d(before, width, 1, bias=False), nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.convolutions = nn.ModuleList((ends[0], middle, ends[1]))
+        self.norms = nn.ModuleList(FrozenBatchNorm(channels) for channels in (width, width, 4 * width))
+        shortcut = nn.Sequential(nn.Conv2d(before, 4 * width, 1, stride, bias=False), FrozenBatchNorm(4 * width))
+        self.shortcut = shortcut if before != 4 * width or stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        """x is zero outside the mask `before`, what is returned outside `after`; None lets padding in."""
+        narrow = _clear(F.relu(self.norms[0](self.convolutions[0](x))), before)
+        middle = F.relu(self.norms[1](self.convolutions[1](narrow)))  # read by a 1 x 1 convolution: no neighbour matters
+        wide = self.norms[2](self.convolutions[2](middle))
+        return _clear(F.relu(self.shortcut(x) + wide), after)
+
+
+class ResNet(nn.Module):
+    """The published backbone."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.channels, self.stride, self.padding = 32 * config.width, config.stride, config.padding
+        self.stem = nn.Conv2d(3, config.width, 7, stride=2, padding=3, bias=False)
+        self.norm = FrozenBatchNorm(config.width)
+        stages: list[list[_Bottleneck]] = []
+        before = config.width
+        for stage, count in enumerate(config.blocks):
+            width, dilated = config.width * 2**stage, stage == 3 and config.stride == 16
+            stages.append([])
+            for block in range(count):
+                stride = 2 if stage and not block and not dilated else 1
+                stages[stage].append(_Bottleneck(before, width, stride, 2 if dilated and block else 1))
+                before = 4 * width
+        self.stages = nn.ModuleList(nn.ModuleList(blocks) for blocks in stages)
+        for part in (self.stem, *self.stages[: config.frozen]):
+            part.requires_grad_(False)
+
+    def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """As `Cnn.forward`."""
+        whole = mask
+        if self.padding == "in":
+            mask = None
+        x, mask = F.relu(self.norm(self.stem(_clear(pixels, mask)))), _coarser(mask)
+        # Nothing is below zero here: zeros outside are as good as the minus infinity that pooling adds at the margin.
+        x, mask = F.max_pool2d(_clear(x, mask), 3, stride=2, padding=1), _coarser(mask)
+        x = _clear(x, mask)
+        for block in (module for module in self.modules() if isinstance(module, _Bottleneck)):
+            after = _coarser(mask) if block.stride == 2 else mask
+            x, mask = block(x, mask, after), after
+        if self.padding == "in" and whole is not None:
+            return x, F.interpolate(whole[:, None].float(), size=x.shape[-2:])[:, 0] > 0
+        return x, mask

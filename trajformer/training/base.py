@@ -1,0 +1,199 @@
+"""What every task's training shares: a module that optimises, logs and resumes, and a data module that orders batches.
+
+A task is one file: a recipe (frozen dataclass), a `TaskModule` with a training and a validation step, a `TaskData` with two
+collections of items. `tasks.py` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from trajformer.errors import TrajformerError
+from trajformer.loading import Turns, make_loader
+from trajformer.order import InOrder, Shuffle, count_steps
+from trajformer.training.checkpoint import CONFIG_KEY, describe
+from trajformer.training.config import OptimConfig, TrainerConfig
+from trajformer.training.optim import build_optimizer, parameter_groups
+
+
+class Recipe(Protocol):
+    """What `trajformer train` needs of a recipe; beside it has its own model, data and loss."""
+
+    task: ClassVar[str]
+
+    @property
+    def optim(self) -> OptimConfig:
+        """Optimiser and schedule."""
+        ...
+
+    @property
+    def trainer(self) -> TrainerConfig:
+        """Length, device and precision."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of weights, order and augmentation."""
+        ...
+
+    def build_model(self) -> nn.Module:
+        """The model; ValueError or TrajformerError where its sizes do not go together."""
+        ...
+
+    def check(self) -> None:
+        """TrajformerError for values of this task that cannot be."""
+        ...
+
+
+class Items(Protocol):
+    """Things to train on: `items[[3, 1, 4]]` is a batch of those three."""
+
+    name: str  # for complaints: the file or folder
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, indices: Sequence[int]) -> Any: ...
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Lengths int [n, axes] that padding depends on."""
+        ...
+
+
+class Loading(Protocol):
+    """How items become batches, a part of every recipe."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items a step and device, at most."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """Loader processes."""
+        ...
+
+    @property
+    def bucket(self) -> int:
+        """Steps among which items of similar size are sought."""
+        ...
+
+
+class TaskModule(L.LightningModule):
+    """Optimiser, schedule, checkpoints and the chance in a step; subclasses add `training_step` and validation."""
+
+    def __init__(self, config: Recipe) -> None:
+        super().__init__()
+        self.config = config
+        self.model = config.build_model()
+        if config.trainer.compile:
+            self.model.compile()
+
+    def forward(self, *batch: Any) -> Any:
+        """The model's output."""
+        return self.model(*batch)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Batches move as a whole."""
+        return batch.to(device, non_blocking=True)
+
+    def on_train_start(self) -> None:
+        """A run that goes on amid an epoch is told of its end only."""
+        self.on_train_epoch_start()
+
+    def on_train_epoch_start(self) -> None:
+        """The last epoch is always validated."""
+        if self.current_epoch + 1 == self.trainer.max_epochs:
+            self.trainer.check_val_every_n_epoch = 1
+
+    def seed_step(self) -> torch.Generator:
+        """Make all chance in this step depend on seed, step and process only, so that it resumes exactly."""
+        seed = (self.config.seed * 1_000_003 + self.global_step) * 4096 + self.global_rank
+        torch.manual_seed(seed)  # of dropout
+        return torch.Generator().manual_seed(seed)
+
+    def log_terms(self, terms: dict[str, Tensor], count: int) -> Tensor:
+        """Log the terms of a loss over `count` items; returns the one called "loss"."""
+        self.log_dict({f"train/{name}": value.detach() for name, value in terms.items()}, batch_size=count)
+        self.log("loss", terms["loss"].detach(), prog_bar=True, logger=False, batch_size=count)
+        return terms["loss"]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups for the optimiser; `lr` of a group is a share of the recipe's learning rate."""
+        return parameter_groups(self.model, self.config.optim.weight_decay)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with a schedule that is stepped after every batch."""
+        # Lightning's own estimate would make the loader before it knows where a resumed run goes on.
+        data: TaskData = self.trainer.datamodule  # type: ignore[attr-defined]
+        steps = data.count_steps() * self.config.trainer.epochs
+        fused = self.config.trainer.precision == "32-true"
+        optimizer, schedule = build_optimizer(self.groups(), self.config.optim, steps, fused=fused)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the resolved recipe in the file, as plain values."""
+        checkpoint[CONFIG_KEY] = describe(self.config)
+
+
+class TaskData(L.LightningDataModule):
+    """Training and validation loaders; without a trainer `train_dataloader()` is the first epoch.
+
+    Under a trainer every item is in one batch of one process an epoch, in training and validation alike.
+    """
+
+    def __init__(self, train: Items, val: Items, config: Loading, seed: int = 0) -> None:
+        super().__init__()
+        self.train, self.val, self.loading, self.seed = train, val, config, seed
+
+    def count_steps(self) -> int:
+        """Steps of a training epoch, the same for every process.
+
+        Raises:
+            TrajformerError: there are fewer items to train or to validate on than processes.
+        """
+        return [self._steps(name) for name in ("val", "train")][-1]
+
+    def _steps(self, name: str) -> int:
+        items: Items = getattr(self, name)
+        try:
+            return count_steps(len(items), self.loading.batch_size, self.trainer.world_size if self.trainer else 1)
+        except TrajformerError as error:
+            raise TrajformerError(f"data.{name}: {items.name}: {error}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the order of an epoch depends on; in checkpoints it tells whether a run can go on amid an epoch."""
+        return {"scenes": len(self.train), "steps": self.count_steps(), "seed": self.seed, "bucket": self.loading.bucket}
+
+    def measured(self) -> Items:
+        """The training items as asked for their sizes."""
+        return self.train
+
+    def order(self) -> Shuffle:
+        """The order of training."""
+        items = self.measured()
+        return Shuffle(len(items), self._steps("train"), self.seed, self.loading.bucket, items.sizes)
+
+    def _loader(self, items: Items, order: InOrder | Shuffle, epoch: int = 0, done: int = 0) -> DataLoader[Any]:
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        turns = Turns(order, rank, world)
+        turns.begin(epoch, done)
+        return make_loader(items, turns, self.loading.workers)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Shuffled anew every epoch, items of similar size together; every item once."""
+        if not self.trainer:
+            return self._loader(self.train, self.order())
+        loop: Any = self.trainer.fit_loop  # a resumed run goes on where it was, amid an epoch if `restarting`
+        done = loop.epoch_loop.batch_progress.current.completed if loop.restarting else 0
+        return self._loader(self.train, self.order(), loop.epoch_progress.current.processed, done)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """In their own order, every item once."""
+        return self._loader(self.val, InOrder(len(self.val), self._steps("val")))

@@ -1,0 +1,82 @@
+"""Training forecasters: scenes in, the set loss, displacement metrics; no maths here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from trajformer.augment import augment
+from trajformer.batch import SceneBatch
+from trajformer.errors import TrajformerError
+from trajformer.loading import AXES, SceneDataset
+from trajformer.losses.set_loss import set_loss
+from trajformer.metrics.accumulate import DisplacementMetrics
+from trajformer.order import padding
+from trajformer.store import SceneStore
+from trajformer.training.base import Items, TaskData, TaskModule
+from trajformer.training.config import DataConfig, TrainConfig, to_plain
+
+
+class ForecastingModule(TaskModule):
+    """Trains a model with the set loss; validates with the displacement metrics."""
+
+    config: TrainConfig
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
+        self.metrics = DisplacementMetrics()
+
+    def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
+        """Loss of one augmented batch."""
+        batch = augment(batch, self.config.augment, self.seed_step())
+        return self.log_terms(set_loss(self(batch), batch.target, batch.target_valid, self.config.loss), batch.num_scenes)
+
+    def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
+        """Accumulate the metrics of one batch."""
+        self.metrics.update(self(batch), batch.target, batch.target_valid)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over all processes, and begin anew."""
+        values = self.metrics.compute()
+        self.metrics.reset()
+        for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
+            self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"))
+
+
+class SceneData(TaskData):
+    """Scenes of one or two stores; opening them fails early and clearly."""
+
+    train: SceneDataset
+    val: SceneDataset
+
+    def __init__(self, config: DataConfig, seed: int = 0) -> None:
+        for name in ("train", "val"):
+            if not getattr(config, name):
+                raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
+        train, val = SceneStore(config.train, config.train_split), SceneStore(config.val, config.val_split)
+        scenes = SceneDataset(train, config.batch, config.limit_train, cache=config.cache)
+        super().__init__(scenes, SceneDataset(val, config.batch, cache=config.cache), config, seed)
+        self.config = config
+        for name, data in (("train", self.train), ("val", self.val)):
+            if not len(data) or data.store[0].num_steps == data.store[0].num_history:
+                known = "scenes" if not len(data) else "known future"
+                raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {known} to learn from")
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in `TaskData`; sizes of samples, and so the order, depend on how they are cut."""
+        return super().state_dict() | {"batch": to_plain(self.config.batch)}
+
+    def measured(self) -> Items:
+        """The process that hands out batches must know sizes; where workers read, it is not the one to keep samples."""
+        return SceneDataset(self.train.store, self.config.batch, len(self.train)) if self.config.workers else self.train
+
+    def padding(self, epoch: int = 0) -> dict[str, float]:
+        """Shares of padding in the training batches of a single process: of each axis, and of agents and polylines together.
+
+        On each axis a batch of B scenes has B times as many entries as the longest of its scenes.
+        """
+        order = self.order()
+        filled, entries = padding(order.epoch(epoch), order.sizes)
+        shares = dict(zip(AXES, (1 - filled / entries.clip(1)).tolist(), strict=True))
+        return shares | {"agents and polylines": float(1 - filled[:2].sum() / entries[:2].sum())}

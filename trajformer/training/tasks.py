@@ -1,0 +1,72 @@
+"""What can be trained: one entry a task. To add one, write its file and list it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trajformer.training.base import TaskData, TaskModule
+from trajformer.training.classification import ClassificationModule, ClassificationRecipe, ImageData
+from trajformer.training.config import TrainConfig
+from trajformer.training.detection import DetectionData, DetectionModule, DetectionRecipe
+from trajformer.training.forecasting import ForecastingModule, SceneData
+from trajformer.training.translation import TextData, TranslationModule, TranslationRecipe
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a kind of recipe is trained.
+
+    Attributes:
+        recipe: its dataclass; `recipe.task` is the task's name.
+        module: makes the Lightning module of a recipe.
+        data: makes the data module of a recipe.
+        monitor: the validation figure that the best checkpoint has.
+        mode: whether it should be small or large.
+        shown: figures on the line of a validation.
+    """
+
+    recipe: type[Any]
+    module: Callable[[Any], TaskModule]
+    data: Callable[[Any], TaskData]
+    monitor: str
+    mode: str
+    shown: tuple[str, ...]
+
+
+_ALL = (
+    Task(
+        TrainConfig,
+        ForecastingModule,
+        lambda recipe: SceneData(recipe.data, recipe.seed),
+        monitor="val/minFDE_6",
+        mode="min",
+        shown=("val/minADE_6", "val/minFDE_6", "val/MR_6", "val/minFDE_1"),
+    ),
+    Task(
+        TranslationRecipe,
+        TranslationModule,
+        lambda recipe: TextData(recipe.data, recipe.seed),
+        monitor="val/BLEU",
+        mode="max",
+        shown=("val/cross_entropy", "val/BLEU"),
+    ),
+    Task(
+        ClassificationRecipe,
+        ClassificationModule,
+        ImageData,
+        monitor="val/accuracy",
+        mode="max",
+        shown=("val/accuracy", "val/cross_entropy"),
+    ),
+    Task(
+        DetectionRecipe,
+        DetectionModule,
+        DetectionData,
+        monitor="val/AP50",
+        mode="max",
+        shown=("val/loss", "val/AP", "val/AP50"),
+    ),
+)
+TASKS = {task.recipe.task: task for task in _ALL}

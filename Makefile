@@ -10,7 +10,7 @@ install: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --constraint constraints.txt torch
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[argoverse,ray,dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[argoverse,ray,heads,dev]'
 	touch $@
 
 demo: install

@@ -28,6 +28,7 @@ setup(
         "pandas>=2.1",
         "scipy>=1.11",
         "pyarrow>=15",
+        "safetensors>=0.4",
         "msgspec>=0.19",
         "matplotlib>=3.8",
         "torch-geometric>=2.5",
@@ -37,6 +38,7 @@ setup(
     extras_require={
         "argoverse": ["av2>=0.3"],
         "ray": ["ray>=2.30"],
+        "heads": ["sentencepiece>=0.2", "sacrebleu>=2.4", "pycocotools>=2.0.7", "scikit-learn>=1.4", "pillow>=10"],
         "dev": [
             "pytest>=8",
             "pytest-xdist",
@@ -47,6 +49,7 @@ setup(
             "scipy-stubs",
             "types-tqdm",
             "types-PyYAML",
+            "transformers>=4.50",
         ],
     },
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -21,7 +22,7 @@ from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.classification import ClassificationModule, ClassificationRecipe, ImageData, start_from
 from trajformer.training.config import OptimConfig, TrainerConfig
-from trajformer.training.image_data import ImageDataConfig, LabelledImages, load_digits, load_split
+from trajformer.training.image_data import ImageDataConfig, load_digits, load_split
 from trajformer.training.run import train
 from trajformer.weights.convert import write_checkpoint
 
@@ -157,6 +158,7 @@ def test_probabilities_are_the_models_own(checkpoint: Path, corners: Path, capsy
         (("--split", "all"), "no split 'all' (splits: train, val, test)"),
         (("EMPTY", "--split", "test"), "no such folder; pictures are sought at"),
         (("a", "b", "--split", "test"), "one folder at most"),
+        (("--split", "test", "--out", "pictures"), "--out is for pictures that are classified"),
     ],
 )
 def test_what_cannot_be_classified_is_one_line(
@@ -176,9 +178,10 @@ def test_a_forecasters_checkpoint_is_refused(tmp_path: Path, capsys: Any) -> Non
     assert "is of a model for forecasting, wanted is one for classification" in capsys.readouterr().err
 
 
-def accuracy(model: torch.nn.Module, data: LabelledImages) -> float:
+def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = "test") -> float:
+    data = config.load(split)
     batch = data[range(len(data))]
-    return float((model(batch.image).argmax(-1) == batch.label).float().mean())
+    return float((model(config.prepare(batch.image)).argmax(-1) == batch.label).float().mean())
 
 
 def test_another_picture_size_keeps_the_accuracy_before_any_further_training(checkpoint: Path, corners: Path) -> None:
@@ -187,11 +190,11 @@ def test_another_picture_size_keeps_the_accuracy_before_any_further_training(che
     config = recipe(corners, model=model, start=str(checkpoint))
     module = ClassificationModule(config).eval()
     assert len(module.model.position()) == 37
-    assert accuracy(module.model, config.load("test")) == 1.0
+    assert accuracy(module.model, config) == 1.0
     with torch.no_grad():  # the same picture, its positions turned upside down
         position = module.model.position.tables[0]
         position[1:] = position[1:].unflatten(0, (6, 6)).flip(0).flatten(0, 1)
-    assert accuracy(module.model, config.load("test")) < 0.3
+    assert accuracy(module.model, config) < 0.3
 
 
 def test_a_run_goes_on_from_a_checkpoint_of_another_size(checkpoint: Path, corners: Path, tmp_path: Path) -> None:
@@ -199,7 +202,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_size(checkpoint: Path, corne
     words = ("--config", yaml, "--start", checkpoint, "--model.image_size", 24, "--trainer.epochs", 1)
     assert run("train", *words, "--out", tmp_path / "run") == 0
     found, config = load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)
-    assert accuracy(found, config.load("test")) == 1.0
+    assert accuracy(found, config) == 1.0
     assert run("train", *words, "--trainer.epochs", 2, "--out", tmp_path / "run", "--resume") == 0
 
 
@@ -274,7 +277,7 @@ def test_folders_are_read_with_unreadable_files_listed(corners: Path, tmp_path: 
     batch = data[[0, 3]]
     assert len(data) == 4 and batch.label.tolist() == [0, 3]
     pixels = np.array(Image.open(corners / "val" / CORNERS[3] / "0.png")).transpose(2, 0, 1)
-    torch.testing.assert_close(batch.image[1], torch.from_numpy(pixels / np.float32(127.5) - 1))
+    torch.testing.assert_close(batch.image[1], torch.from_numpy(pixels / np.float32(255)))
     for split, labels, complaint in (("val", CORNERS[:2], "has a class 'upper left'"), ("dev", CORNERS, "no split 'dev'")):
         with pytest.raises(TrajformerError, match=complaint):
             load_split(ImageDataConfig("folder", str(tmp_path)), split, labels, 3, 16)
@@ -305,7 +308,7 @@ def test_a_saved_digit_is_classified_as_in_the_data_set(tmp_path: Path) -> None:
     config = ClassificationRecipe(model=ViTConfig(8, 2, 1, 10, 1, BLOCK))
     data = config.load("test")
     Image.fromarray(data.image[7, 0].numpy()).save(tmp_path / "digit.png")
-    torch.testing.assert_close(config.prepare(config.read(tmp_path / "digit.png")), data[[7]].image[0])
+    torch.testing.assert_close(config.read(tmp_path / "digit.png"), data[[7]].image[0])
 
 
 def test_outputs_without_names_are_numbered(tmp_path: Path, capsys: Any) -> None:
@@ -316,11 +319,14 @@ def test_outputs_without_names_are_numbered(tmp_path: Path, capsys: Any) -> None
     assert set(re.findall(r"class (\d)", capsys.readouterr().out)) == {"0", "1", "2"}
 
 
-def test_the_best_checkpoint_is_the_one_with_the_highest_accuracy_on_validation(checkpoint: Path, corners: Path) -> None:
+def test_the_best_checkpoint_is_the_one_with_the_lowest_cross_entropy_on_validation(checkpoint: Path) -> None:
     model, config = load_checkpoint(checkpoint, ClassificationRecipe)
-    assert accuracy(model, config.load("val")) == 1.0
-    table = (checkpoint.parent / "csv" / "metrics.csv").read_text()
-    assert "val/accuracy" in table and "val/cross_entropy" in table and "train/loss" in table
+    batch = config.load("val")[range(12)]
+    assert accuracy(model, config, "val") == 1.0
+    table = pd.read_csv(checkpoint.parent / "csv" / "metrics.csv")
+    assert table["val/accuracy"].max() == 1.0 and table["val/accuracy"].count() == 3 and table["train/loss"].notna().any()
+    expected = torch.nn.functional.cross_entropy(model(config.prepare(batch.image)), batch.label)
+    assert float(expected.detach()) == pytest.approx(table["val/cross_entropy"].min(), abs=1e-5)
 
 
 def test_chance_in_training_depends_on_the_step_alone(corners: Path) -> None:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import nn
@@ -17,25 +17,49 @@ from trajformer.batch import SceneBatch, stack
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.manifest import write_atomically
-from trajformer.metrics.accumulate import DisplacementMetrics
+from trajformer.metrics.accumulate import DisplacementMetrics, MultiWorldMetrics
 from trajformer.metrics.displacement import displacement
 from trajformer.models import ConstantVelocity, ConstantVelocityConfig
+from trajformer.models.constant_velocity import SampledConstantVelocity
 from trajformer.sample import BatchConfig, sample
+from trajformer.scene import Scene
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import TrainConfig
 
 KS = (1, 6)
+MOST = 20  # modes; where a model has as many, it is also scored by all of them, as is usual for pedestrians
+UNTRAINED = ("constant_velocity", "constant_velocity_sampled")
+
+
+class Scenes(Protocol):
+    """Scenes by index, of a split, from somewhere: a `SceneStore`, or windows of recordings."""
+
+    @property
+    def split(self) -> str:
+        """Its name."""
+
+    @property
+    def root(self) -> Path:
+        """The folder they come from, for messages."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Scene: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A model ready to run: in evaluation mode, on its device, with the way it wants scenes batched."""
+    """A model ready to run: in evaluation mode, on its device, with the way it wants scenes batched.
+
+    `trained_on` is the split that its recipe names, empty for a model that needs no training.
+    """
 
     model: nn.Module
     batch: BatchConfig
     device: torch.device
+    trained_on: str = ""
 
 
 def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
@@ -50,21 +74,31 @@ def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
 
 
 def load_predictor(
-    checkpoint: Path | None, device: torch.device, targets: Literal["scored", "focal", "all"] = "scored"
+    source: Path | str | None, device: torch.device, targets: Literal["scored", "focal", "all"] = "scored"
 ) -> Predictor:
-    """The model of a checkpoint, or constant velocity (with five varied modes beside the plain one) for None."""
-    if checkpoint is None:
-        model: nn.Module = ConstantVelocity(ConstantVelocityConfig(modes=max(KS)))
-        config = BatchConfig()
-    else:
-        model, recipe = load_checkpoint(checkpoint, TrainConfig)
-        config = recipe.data.batch
-    return Predictor(model.to(device).eval(), replace(config, targets=targets), device)
+    """The model of a checkpoint, or an untrained one by its name.
+
+    Args:
+        source: a file; or None or "constant_velocity", with five varied modes beside the plain one; or
+            "constant_velocity_sampled", 20 directions drawn for each agent.
+        device: where it is to run.
+        targets: the agents it is to predict.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
+    """
+    if source is None or source in UNTRAINED:
+        sampled = source == "constant_velocity_sampled"
+        model = SampledConstantVelocity() if sampled else ConstantVelocity(ConstantVelocityConfig(modes=max(KS)))
+        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device)
+    learned, recipe = load_checkpoint(source, TrainConfig)
+    config = replace(recipe.data.batch, targets=targets)
+    return Predictor(learned.to(device).eval(), config, device, trained_on=recipe.data.train_split)
 
 
 @torch.inference_mode()
 def run(
-    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True
+    predictor: Predictor, store: Scenes, *, batch_size: int = 32, progress: bool = True
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
@@ -87,7 +121,10 @@ def run(
 def evaluate(
     predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True, rows: Path | None = None
 ) -> dict[str, float]:
-    """Means over all agents whose future is known: num_agents, and minADE_k, minFDE_k, MR_k, brier_minFDE_k, k = 1, 6.
+    """Means over all agents whose future is known: num_agents, and minADE_k, minFDE_k, MR_k, brier_minFDE_k.
+
+    k is 1, 6 and, where the model has 20 modes, 20. A joint forecast has the multi-world metrics at 6, too, means over
+    scenes.
 
     Args:
         rows: a CSV file that gets one row an agent: scenario_id, track_id and the same figures.
@@ -95,13 +132,18 @@ def evaluate(
     Raises:
         TrajformerError: no agent of the split has a known future (a test split).
     """
-    metrics, table = DisplacementMetrics(KS).to(predictor.device), []
+    metrics: list[DisplacementMetrics | MultiWorldMetrics] = []
+    table: list[dict[str, object]] = []
     for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
-        metrics.update(forecast, batch.target, batch.target_valid)
+        if not metrics:
+            metrics.append(DisplacementMetrics(_ks(forecast)).to(predictor.device))
+            metrics += [MultiWorldMetrics(max(KS)).to(predictor.device)] * forecast.is_joint
+        for metric in metrics:
+            metric.update(forecast, batch.target, batch.target_valid)
         if rows is not None:
             table += _rows(batch, forecast)
-    result = metrics.compute()
-    if not result["num_agents"]:
+    result = {name: value for metric in metrics for name, value in metric.compute().items()}
+    if not result.get("num_agents"):
         raise TrajformerError(f"{store.root}: split '{store.split}' has no known future to score against; use predict")
     if rows is not None:
         text = io.StringIO()
@@ -112,9 +154,13 @@ def evaluate(
     return result
 
 
+def _ks(forecast: Forecast) -> tuple[int, ...]:
+    return (*KS, MOST) if forecast.num_modes >= MOST else KS
+
+
 def _rows(batch: SceneBatch, forecast: Forecast) -> list[dict[str, object]]:
     columns: dict[str, torch.Tensor] = {}
-    for k in KS:
+    for k in _ks(forecast):
         values, counts = displacement(forecast, batch.target, batch.target_valid, k)
         columns |= {f"{name}_{k}": value.cpu() for name, value in values.items()}
     return [

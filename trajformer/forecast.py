@@ -12,6 +12,26 @@ from trajformer.batch import SceneBatch
 from trajformer.geometry import from_frame
 from trajformer.sample import Frame
 
+_SPREAD_M = 0.01  # sums of distances below this are rounding, not spread
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """Normal distributions of latents with independent coordinates: mean and logarithm of the variance, each [..., Z]."""
+
+    mean: Tensor
+    log_variance: Tensor
+
+    def at(self, noise: Tensor) -> Tensor:
+        """Samples that standard normal noise, broadcastable to [..., Z], amounts to; gradients flow."""
+        return self.mean + (0.5 * self.log_variance).exp() * noise
+
+    def divergence(self, other: Gaussian) -> Tensor:
+        """Kullback-Leibler divergence [...] of `other` from these, summed over the Z coordinates."""
+        gap = (self.mean - other.mean).square() / other.log_variance.exp()
+        ratio = self.log_variance - other.log_variance
+        return 0.5 * (gap + ratio.exp() - 1.0 - ratio).sum(-1)
+
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
@@ -27,6 +47,8 @@ class Forecast:
     pose: Tensor | None = None  # [B, S, 3], for Frame.AGENT
     scale: Tensor | None = None  # [B, S, K, F, 2], metres, spread of each coordinate in `frame`
     auxiliary: tuple[Forecast, ...] = ()  # forecasts of earlier decoder layers, first to last
+    latent: Gaussian | None = None  # [B, S, K, Z] or [B, S, 1, Z], where modes are decoded from samples of it
+    prior: Gaussian | None = None  # [B, S, 1, Z], of the latents given the past, where another one proposed the modes
 
     @property
     def num_modes(self) -> int:
@@ -55,7 +77,7 @@ class Forecast:
         wide = index[..., None, None].expand(*index.shape, *self.position.shape[3:])
         scale = None if self.scale is None else self.scale.gather(2, wide)
         position, logit = self.position.gather(2, wide), self.logit.gather(2, index)
-        return replace(self, position=position, logit=logit, scale=scale, auxiliary=())
+        return replace(self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None)
 
     def in_city_frame(self, batch: SceneBatch) -> np.ndarray:
         """Positions float64 [B, S, K, F, 2] in the city frame."""
@@ -100,3 +122,22 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
     distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
     expected = (distance * forecast.probability()[:, :, None]).sum(-1)
     return replace(forecast, logit=-expected / temperature_m)
+
+
+def coverage(forecast: Forecast) -> Forecast:
+    """Score equally likely samples so that, for any k, the k most probable ones stand for all.
+
+    The first is that with the smallest mean end-point distance to all others; each further one shortens the mean distance of
+    a sample to the nearest chosen one the most. By how much it does is its share of the probability, a centimetre being nothing.
+
+    Args:
+        forecast: marginal, [B, S, K, F, 2].
+    """
+    end = forecast.position[..., -1, :].float()
+    distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
+    nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
+    for _ in range(forecast.num_modes):
+        gain, chosen = (nearest[..., None] - distance).clamp(min=0).sum(2).max(-1, keepdim=True)
+        share = share.scatter(2, chosen, torch.maximum(gain, share.gather(2, chosen)))
+        nearest = torch.minimum(nearest, distance.gather(2, chosen[..., None].expand(*distance.shape[:2], 1, -1)).squeeze(2))
+    return replace(forecast, logit=(share + _SPREAD_M).log())

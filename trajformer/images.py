@@ -122,7 +122,7 @@ class Variation:
 
 
 def vary(image: Tensor, config: Variation, generator: torch.Generator) -> Tensor:
-    """Pictures [B, C, H, W] changed at random, each differently; what comes into view repeats the margin.
+    """Pictures [B, C, H, W] in 0..1 changed at random, each differently; what comes into view is black.
 
     Args:
         generator: of the chance, on the CPU.
@@ -137,4 +137,4 @@ def vary(image: Tensor, config: Variation, generator: torch.Generator) -> Tensor
     # Where each pixel is taken from, in units of half a picture: a share of it is twice as many.
     row = [torch.stack([cos * mirror, -sin, 2 * shift[0]], -1), torch.stack([sin * mirror, cos, 2 * shift[1]], -1)]
     grid = F.affine_grid(torch.stack(row, 1).to(image), list(image.shape), align_corners=False)
-    return F.grid_sample(image, grid, padding_mode="border", align_corners=False)
+    return F.grid_sample(image, grid, mode="bicubic", align_corners=False).clamp(0.0, 1.0)  # bilinear would blur small ones

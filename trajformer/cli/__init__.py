@@ -33,6 +33,7 @@ def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], N
         "plot": (models.plot_parser, models.run_plot),
         "demo": (models.demo_parser, models.run_demo),
         "classify": (heads.classify_parser, heads.run_classify),
+        "detect": (heads.detect_parser, heads.run_detect),
         "translate": (heads.translate_parser, heads.run_translate),
         "weights": (heads.weights_parser, heads.run_weights),
     }

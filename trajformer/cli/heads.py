@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveInt
 
 from trajformer.cli.models import ACCELERATORS
+from trajformer.errors import TrajformerError
 from trajformer.parsing import Parser, new_parser
 
 
@@ -25,6 +26,26 @@ def classify_parser() -> Parser:
     parser.add_argument("--top", type=PositiveInt, default=3, help="so many classes a picture")
     parser.add_argument("--out", type=Path, help="folder for a PNG of each picture: its classes, and what they were read from")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="pictures at a time")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto = a GPU where there is one")
+    return parser
+
+
+def detect_parser() -> Parser:
+    """--checkpoint CKPT (IMAGE_OR_FOLDER... [--out DIR] | [FOLDER] --split SPLIT)."""
+    parser = new_parser(
+        "Find objects in pictures, or score a detector on a split of labelled ones. Without --split, IMAGES are pictures or "
+        "folders of pictures; the class, score and corners (left, top, right, bottom; pixels) of every object are printed, and "
+        "unreadable files are listed and skipped. With --split, the objects of that split of the data the detector was trained "
+        "on are found, and average precision as COCO defines it is printed, over all thresholds, at 0.5, and for each class."
+    )
+    parser.add_argument("images", nargs="*", type=Path, help="pictures or folders; with --split, a Pascal VOC folder of your own")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="of a run, or made by `trajformer weights convert`")
+    parser.add_argument("--split", help="score this split (train, val, test) instead")
+    parser.add_argument("--out", type=Path, help="folder for detections.jsonl, a line a picture, and PNG files")
+    parser.add_argument("--score", type=ClosedUnitInterval, default=0.5, help="least score of an object that is told or drawn")
+    parser.add_argument("--nms", action="store_true", help="merge what all decoder layers found, the surest of overlapping boxes")
+    parser.add_argument("--attention", action="store_true", help="also draw what the surest objects were found by")
+    parser.add_argument("--batch-size", type=PositiveInt, default=8, help="pictures at a time")
     parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto = a GPU where there is one")
     return parser
 
@@ -71,9 +92,22 @@ def run_classify(args: Namespace) -> None:
 
     options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
     if args.split is not None:
+        if args.out is not None:
+            raise TrajformerError("--out is for pictures that are classified, not for --split")
         classify.score(args.checkpoint, args.images, args.split, **options)
     else:
         classify.classify(args.checkpoint, args.images, top=args.top, out=args.out, **options)
+
+
+def run_detect(args: Namespace) -> None:
+    """`trajformer detect`."""
+    from trajformer.commands import detect
+
+    options = detect.Options(args.score, args.nms, args.attention, args.accelerator, args.batch_size)
+    if args.split is not None:
+        detect.score(args.checkpoint, args.images, args.split, args.out, options)
+    else:
+        detect.detect(args.checkpoint, args.images, args.out, options)
 
 
 def run_weights(args: Namespace) -> None:

@@ -15,6 +15,7 @@ from trajformer.errors import TrajformerError
 from trajformer.parsing import Parser, new_parser
 
 ACCELERATORS = ("auto", "cpu", "gpu")
+UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # as in trajformer.evaluation, which takes a second to import
 
 
 def task_in(words: Sequence[str]) -> str:
@@ -52,28 +53,39 @@ def train_parser(task: str = "") -> Parser:
     return parser
 
 
-def _add_model(parser: Parser) -> None:
-    parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run")
-    parser.add_argument("--model", choices=("constant_velocity",), help="a model that needs no training")
-    parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
+def _add_source(parser: Parser) -> None:
+    names = "the last velocity goes on, and so it does in 20 directions drawn for each agent"
+    parser.add_argument("--model", choices=UNTRAINED, help=f"a model that needs no training: {names}")
     parser.add_argument("--split", default="val", help="which of the store's splits")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes at a time")
     parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto = a GPU where there is one")
 
 
 def evaluate_parser() -> Parser:
-    """(--checkpoint CKPT | --model constant_velocity) --store STORE."""
-    parser = new_parser("Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1 and 6 modes, mean over agents.")
-    _add_model(parser)
+    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol eth_ucy --data RAW [--checkpoint PATH ...]."""
+    parser = new_parser(
+        "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if it has as many) 20 modes, mean over "
+        "agents. --protocol eth_ucy --data RAW prints the published table of the ETH/UCY recordings with constant velocity, "
+        "its sampled variant and the given models in it."
+    )
+    several = "best.ckpt or last.ckpt of a run; for a protocol any number of folders with eth.ckpt or eth/best.ckpt and so on"
+    parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
+    parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
+    _add_source(parser)
+    parser.add_argument("--protocol", choices=("eth_ucy",), help="score by all rules of a published benchmark")
+    parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
+    parser.add_argument("--export", type=Path, help="for a protocol: also write all samples as text files below this folder")
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--csv", type=Path, help="also write a row an agent here")
+    parser.add_argument("--csv", type=Path, help="also write a row an agent here (not for a protocol)")
     return parser
 
 
 def predict_parser() -> Parser:
     """--checkpoint CKPT --store STORE --out FORECASTS.parquet."""
     parser = new_parser("Forecast a split and write the Argoverse 2 challenge columns, one row a mode, city frame, metres.")
-    _add_model(parser)
+    parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run")
+    parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
+    _add_source(parser)
     parser.add_argument("--out", type=Path, required=True, help="parquet file")
     agents = ("scored", "focal", "all")
     parser.add_argument("--agents", choices=agents, default="scored", help="all = everyone seen at the last observed step")
@@ -86,6 +98,7 @@ def plot_parser() -> Parser:
     parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
     parser.add_argument("--split", help="default: the split that has the named scenes or the forecast ones, else val")
     parser.add_argument("--forecasts", type=Path, help="file of `trajformer predict`")
+    parser.add_argument("--density", action="store_true", help="draw where people are expected to be instead of each mode")
     parser.add_argument("--scene", nargs="+", default=[], help="scenes with these ids")
     parser.add_argument("--worst", type=PositiveInt, help="so many scenes with the largest minFDE")
     parser.add_argument("--random", type=PositiveInt, help="so many scenes at random")
@@ -104,10 +117,11 @@ def demo_parser() -> Parser:
     return parser
 
 
-def _checkpoint(args: Namespace) -> Path | None:
-    if (args.checkpoint is None) == (args.model is None):
+def _source(checkpoint: Path | None, model: str | None) -> Path | str:
+    source = checkpoint or model
+    if source is None or (checkpoint and model):
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
-    return args.checkpoint
+    return source
 
 
 def run_train(args: Namespace) -> None:
@@ -124,10 +138,26 @@ def run_train(args: Namespace) -> None:
 
 def run_evaluate(args: Namespace) -> None:
     """`trajformer evaluate`."""
+    checkpoints = args.checkpoint or []
+    options = {"json_file": args.json, "accelerator": args.accelerator, "batch_size": args.batch_size}
+    for name in ("store", "model", "csv") if args.protocol else ("data", "export"):
+        if args[name] is not None:
+            raise TrajformerError(f"--{name} is {'not ' if args.protocol else ''}for an evaluation by --protocol")
+    if args.protocol:
+        from trajformer.commands import eth_ucy
+
+        if args.data is None:
+            raise TrajformerError("--protocol eth_ucy: give the folder of the recordings with --data")
+        eth_ucy.evaluate(args.data, checkpoints, export=args.export, **options)
+        return
     from trajformer.commands import models
 
-    options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
-    models.evaluate(_checkpoint(args), args.store, args.split, json_file=args.json, csv_file=args.csv, **options)
+    if args.store is None:
+        raise TrajformerError("give a store with --store, or a --protocol")
+    if len(checkpoints) > 1:
+        raise TrajformerError("several checkpoints are for an evaluation by --protocol")
+    source = _source(checkpoints[0] if checkpoints else None, args.model)
+    models.evaluate(source, args.store, args.split, csv_file=args.csv, **options)
 
 
 def run_predict(args: Namespace) -> None:
@@ -135,15 +165,16 @@ def run_predict(args: Namespace) -> None:
     from trajformer.commands import models
 
     options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
-    models.predict(_checkpoint(args), args.store, args.split, args.out, targets=args.agents, **options)
+    source = _source(args.checkpoint, args.model)
+    models.predict(source, args.store, args.split, args.out, targets=args.agents, **options)
 
 
 def run_plot(args: Namespace) -> None:
     """`trajformer plot`."""
     from trajformer.commands import pictures
 
-    choice = {"scene": args.scene, "worst": args.worst, "random": args.random, "seed": args.seed}
-    pictures.plot(args.store, args.split, args.forecasts, args.out, **choice)
+    choice: pictures.Choice = {"scene": args.scene, "worst": args.worst, "random": args.random, "seed": args.seed}
+    pictures.plot(args.store, args.split, args.forecasts, args.out, density=args.density, **choice)
 
 
 def run_demo(args: Namespace) -> None:

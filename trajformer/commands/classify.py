@@ -134,7 +134,8 @@ def score(checkpoint: Path, images: Sequence[Path], split: str, *, accelerator: 
     scores = []
     with torch.no_grad():
         for rows in tqdm(torch.arange(len(data)).split(batch_size), desc=split, unit="batch", disable=not bars()):
-            scores.append(model(data[rows.tolist()].image.to(device)).float().cpu())
+            ready = recipe.prepare(data[rows.tolist()].image)
+            scores.append(model(ready.to(device)).float().cpu())
     found = torch.cat(scores)
     guess, entropy = found.argmax(-1), F.cross_entropy(found, data.label)
     right = int((guess == data.label).sum())

@@ -14,7 +14,7 @@ Accelerator = Literal["auto", "cpu", "gpu"]
 
 
 def evaluate(
-    checkpoint: Path | None,
+    source: Path | str | None,
     store: Path,
     split: str,
     *,
@@ -23,32 +23,39 @@ def evaluate(
     accelerator: Accelerator,
     batch_size: int,
 ) -> dict[str, float]:
-    """Score a model on a split and print the table."""
+    """Score a model, a checkpoint or an untrained one (see `load_predictor`), on a split and print the table."""
     from trajformer.evaluation import evaluate as score
     from trajformer.evaluation import load_predictor, pick_device
     from trajformer.store import SceneStore
 
     scenes = SceneStore(store, split)
-    predictor = load_predictor(checkpoint, pick_device(accelerator))
+    predictor = load_predictor(source, pick_device(accelerator))
     make_room(json_file, csv_file)
     result = score(predictor, scenes, batch_size=batch_size, progress=bars(), rows=csv_file)
-    print_table([(str(checkpoint or "constant_velocity"), result)])
+    print_table([(str(source or "constant_velocity"), result)])
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1) + "\n")
     return result
 
 
 def print_table(rows: list[tuple[str, dict[str, float]]]) -> None:
-    """Models below each other, metrics beside each other; metres."""
-    names = [f"{name}_{k}" for k in (1, 6) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]
+    """Models below each other, metrics beside each other; metres, shares and, first, how many agents."""
     width = max(len(label) for label, _ in rows)
-    print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in names))
-    for label, row in rows:
-        print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(f"{row[name]:14.3f}" for name in names))
+    for names in _blocks(rows[0][1]):
+        print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in names))
+        for label, row in rows:
+            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(f"{row[name]:14.3f}" for name in names))
+
+
+def _blocks(row: dict[str, float]) -> list[list[str]]:
+    """Names of the figures, by what they are of: k = 1 and 6, 20 where there are as many modes, worlds where there are any."""
+    names = [name for name in row if not name.startswith("num_")]
+    blocks = [names[:8], [name for name in names if name.endswith("_20")], [n for n in names if n.startswith(("avg", "actor"))]]
+    return [block for block in blocks if block]
 
 
 def predict(
-    checkpoint: Path | None,
+    source: Path | str | None,
     store: Path,
     split: str,
     out: Path,
@@ -63,7 +70,7 @@ def predict(
     from trajformer.submission import write_forecasts
 
     scenes = SceneStore(store, split)
-    predictor = load_predictor(checkpoint, pick_device(accelerator), targets)
+    predictor = load_predictor(source, pick_device(accelerator), targets)
     make_room(out)
     count = write_forecasts(out, track_forecasts(predictor, scenes, batch_size=batch_size, progress=bars()))
     if not count:

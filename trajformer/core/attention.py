@@ -14,10 +14,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.cache import Cache
+from trajformer.core.dropout import Dropout
+from trajformer.core.groups import Groups, Own, one_term
+
+_FEW = 128 * 128  # scores of a head that are faster written down than fused, where there are two terms
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    own: Own | None = None,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, eq. 1) on the fused kernel.
 
@@ -28,10 +39,19 @@ def attend(
         mask: bool, broadcastable to [..., L, S]; True = may attend.
         scale: factor on the scores, d_k ** -0.5 by default.
         dropout: probability of dropping a weight; pass 0 in evaluation.
+        own: what scores pairs of one group instead; without dropout memory stays linear in L and S.
 
     Returns:
         [..., L, d_v]; zeros for a query whose mask row is all False.
     """
+    if own is not None:
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if not dropout and query.shape[-2] * key.shape[-2] > _FEW:
+            one = one_term(query, key, value, mask, scale, own)
+            out = attend(*one[:4], scale=scale)
+            return out[..., :-1] + out[..., -1:] * one.part
+        weights = attention_weights(query, key, mask, scale=scale, own=own)
+        return (Dropout(dropout)(weights) if dropout else weights) @ value
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
     alive = mask.any(-1, keepdim=True)
@@ -40,13 +60,18 @@ def attend(
     return out.masked_fill(~alive, 0.0)
 
 
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None, own: Own | None = None
+) -> Tensor:
     """The weights [..., L, S] that `attend` uses (without dropout), for pictures; rows with an empty mask are zero.
 
     Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     score = (query * scale) @ key.transpose(-2, -1)
+    if own is not None:
+        same = own.groups.same(*score.shape[-2:], score.device)
+        score = torch.where(same, (own.query * scale) @ own.key.transpose(-2, -1), score)
     if mask is None:
         return score.softmax(-1)
     score = score.masked_fill(~mask, torch.finfo(score.dtype).min)
@@ -61,15 +86,24 @@ class MultiHeadAttention(nn.Module):
         heads: number of heads.
         d_k: width of a head's queries and keys, D / heads by default.
         d_v: width of a head's values, d_k by default.
-        bias: biases in the four projections.
+        bias: biases in the projections.
         dropout: on the weights, in training.
+        own: further projections of queries and keys score pairs of one group (agent-aware attention, AgentFormer).
 
     Raises:
         ValueError: heads does not divide width and no d_k is given.
     """
 
     def __init__(
-        self, width: int, heads: int, *, d_k: int | None = None, d_v: int | None = None, bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        *,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        own: bool = False,
     ) -> None:
         super().__init__()
         if d_k is None and width % heads:
@@ -80,7 +114,10 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(width, heads * d_k, bias=bias)
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
         self.out = nn.Linear(heads * (d_v or d_k), width, bias=bias)
-        for layer in (self.query, self.key, self.value, self.out):
+        self.own_query = nn.Linear(width, heads * d_k, bias=bias) if own else None
+        self.own_key = nn.Linear(width, heads * d_k, bias=bias) if own else None
+        for layer in self.children():
+            assert isinstance(layer, nn.Linear)
             nn.init.xavier_uniform_(layer.weight)
             if bias:
                 nn.init.zeros_(layer.bias)
@@ -88,37 +125,72 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
 
+    def _keys(self, key: Tensor) -> Tensor:
+        """[..., S, D] -> [..., heads, S, d_k], with the keys of the second term beside them [..., heads, S, 2 d_k]."""
+        keys = self._split(self.key(key))
+        return keys if self.own_key is None else torch.cat([keys, self._split(self.own_key(key))], -1)
+
+    def _scored(self, query: Tensor, keys: Tensor, groups: Groups | None) -> tuple[Tensor, Tensor, Own | None]:
+        """What `attend` takes for queries [..., L, D] and the keys of `_keys`."""
+        q = self._split(self.query(query))
+        if self.own_query is None or groups is None:
+            return q, keys[..., : q.shape[-1]], None
+        first, second = keys.chunk(2, -1)
+        return q, first, Own(self._split(self.own_query(query)), second, groups)
+
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        groups: Groups | None = None,
     ) -> Tensor:
         """Attend from `query` [..., L, D] to `key` [..., S, D], reading `value` [..., S, D] (the key by default).
 
-        Positions that belong to queries and keys alone (DETR) are added by the caller to those two.
+        Positions that belong to queries and keys alone (DETR) are added by the caller to those two. Queries may have one axis
+        more, [..., K, L, D]: K sets of them share keys that are projected once.
 
         Args:
             mask: bool, broadcastable to [..., L, S]; for padding [B, S] pass mask[:, None].
             cache: what earlier steps have attended to; then S of the mask counts those keys, too.
+            groups: which pairs have a score term of their own, where the layer has one.
 
         Returns:
             [..., L, D]; a row with nothing to attend gives the output projection's bias.
         """
 
         def project() -> tuple[Tensor, Tensor]:
-            return self._split(self.key(key)), self._split(self.value(key if value is None else value))
+            return self._keys(key), self._split(self.value(key if value is None else value))
 
-        q = self._split(self.query(query))
         k, v = project() if cache is None else cache.update(project)
-        mask = None if mask is None else mask.unsqueeze(-3)
-        out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0)
-        return self.out(out.transpose(-3, -2).flatten(-2))
+        tokens, mask = _fold(query, mask, query.ndim > key.ndim)
+        q, k, own = self._scored(tokens, k, groups)
+        out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0, own=own)
+        return self.out(out.transpose(-3, -2).flatten(-2)).view(query.shape)
 
     def weights(
-        self, query: Tensor, key: Tensor, value: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+        groups: Groups | None = None,
     ) -> Tensor:
         """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is read, not filled."""
-        mask = None if mask is None else mask.unsqueeze(-3)
-        k = self._split(self.key(key)) if cache is None or cache.key is None else cache.key
-        return attention_weights(self._split(self.query(query)), k, mask)
+        tokens, mask = _fold(query, mask, query.ndim > key.ndim)
+        q, k, own = self._scored(tokens, self._keys(key) if cache is None or cache.key is None else cache.key, groups)
+        weights = attention_weights(q, k, mask, own=own)
+        return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if query.ndim > key.ndim else weights
+
+
+def _fold(query: Tensor, mask: Tensor | None, sets: bool) -> tuple[Tensor, Tensor | None]:
+    """Queries [..., K, L, D] as [..., K * L, D] where there are sets of them, and the mask with an axis for heads."""
+    if sets and mask is not None and mask.shape[-2] > 1:
+        mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], query.shape[-3], *mask.shape[-2:]).flatten(-3, -2)
+    return query.flatten(-3, -2) if sets else query, None if mask is None else mask.unsqueeze(-3)
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.cache import Cache, DecoderCache
 from trajformer.core.dropout import Dropout
+from trajformer.core.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class BlockConfig:
         bias: biases in the attention projections.
         norm_eps: epsilon of the layer norms.
         d_k, d_v: widths of a head, D / heads by default.
+        own: pairs of tokens of one group have a score term of their own (AgentFormer).
     """
 
     width: int = 128
@@ -40,12 +42,12 @@ class BlockConfig:
     norm_eps: float = 1e-5
     d_k: int | None = None
     d_v: int | None = None
+    own: bool = False
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this shape."""
-        return MultiHeadAttention(
-            self.width, self.heads, d_k=self.d_k, d_v=self.d_v, bias=self.bias, dropout=self.attention_dropout
-        )
+        sizes = {"d_k": self.d_k, "d_v": self.d_v}
+        return MultiHeadAttention(self.width, self.heads, bias=self.bias, dropout=self.attention_dropout, own=self.own, **sizes)
 
 
 class FeedForward(nn.Sequential):
@@ -91,16 +93,19 @@ class EncoderBlock(nn.Module):
         self.attention = Residual(config, config.attention())
         self.feedforward = Residual(config, FeedForward(config))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None, groups: Groups | None = None
+    ) -> Tensor:
         """[..., L, D] -> [..., L, D].
 
         Args:
             mask: bool, broadcastable to [..., L, L]; True = may attend.
             position: added to queries and keys, not to values; broadcastable to x.
+            groups: whose pairs have a score term of their own, in a block that has one.
         """
         seen = self.attention.open(x)
         placed = _plus(seen, position)
-        x = self.attention.close(x, self.attention.sublayer(placed, placed, seen, mask))
+        x = self.attention.close(x, self.attention.sublayer(placed, placed, seen, mask, groups=groups))
         return self.feedforward(x)
 
 
@@ -123,20 +128,25 @@ class DecoderBlock(nn.Module):
         position: Tensor | None = None,
         memory_position: Tensor | None = None,
         cache: tuple[Cache, Cache] | None = None,
+        groups: tuple[Groups, Groups] | None = None,
     ) -> Tensor:
         """[..., Q, D] attending to itself and to memory [..., S, D]; returns [..., Q, D].
+
+        x may have one axis more than memory, [..., K, Q, D]: K sets of queries share it.
 
         Args:
             mask: bool, broadcastable to [..., Q, Q]; `memory_mask` to [..., Q, S].
             position: added to the queries' own queries and keys; `memory_position` to the memory's keys.
             cache: of self- and cross-attention; x is then the newest tokens only, and `mask` is over all tokens so far.
+            groups: of self- and cross-attention: whose pairs have a score term of their own, in a block that has one.
         """
         own, cross = cache or (None, None)
+        inner, outer = groups or (None, None)
         seen = self.self_attention.open(x)
         placed = _plus(seen, position)
-        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask, own))
+        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask, own, inner))
         placed = _plus(self.cross_attention.open(x), position)
-        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask, cross)
+        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask, cross, outer)
         x = self.cross_attention.close(x, branch)
         return self.feedforward(x)
 
@@ -154,10 +164,12 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(layers))
         self.norm = _final_norm(config, final_norm if layers else False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None, groups: Groups | None = None
+    ) -> Tensor:
         """[..., L, D] -> [..., L, D]; arguments as for `EncoderBlock`."""
         for layer in self.layers:
-            x = layer(x, mask, position)
+            x = layer(x, mask, position, groups)
         return self.norm(x)
 
 
@@ -169,9 +181,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
         self.norm = _final_norm(config, final_norm if layers else False)
 
-    def forward(
-        self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Tensor | None
-    ) -> list[Tensor]:
+    def forward(self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any) -> list[Tensor]:
         """Outputs [..., Q, D] of every layer, first to last; arguments as for `DecoderBlock`."""
         outputs = []
         for layer, kept in zip(self.layers, cache.layers if cache else [None] * len(self.layers), strict=True):

@@ -20,10 +20,12 @@ class Pictures(ABC):
     Attributes:
         name: for complaints.
         labels: names of the classes.
+        complaints: a line for everything that was left out.
     """
 
     name: str
     labels: tuple[str, ...]
+    complaints: Sequence[str] = ()
 
     @abstractmethod
     def __len__(self) -> int:

@@ -55,8 +55,8 @@ class _Shape:
 def draw_shapes(config: ShapesConfig, key: tuple[int, ...], name: str = "") -> Example:
     """The picture of a key (any whole numbers): the same on every machine.
 
-    Shapes hide each other in the order in which they are drawn. A box encloses its whole shape, hidden parts included, as
-    far as it is inside the picture. There is at least one shape, and of each one at least `VISIBLE` is seen.
+    Shapes hide each other in the order in which they are drawn. A box encloses the pixels that its shape covers by more than
+    half, those hidden by others included. There is at least one shape, and of each one at least `VISIBLE` is seen.
     """
     chance = np.random.default_rng(key)
     height, width = config.height, config.width
@@ -106,8 +106,10 @@ def _shape(chance: np.random.Generator, config: ShapesConfig) -> _Shape:
     label, radius, angle = int(chance.integers(len(LABELS))), chance.uniform(low, high), chance.uniform(0.0, 2 * np.pi)
     centre = chance.uniform(0.0, 1.0, 2) * size
     corner = centre + (_polygon(chance, label, radius, angle) if label else np.array([(-radius, -radius), (radius, radius)]))
-    box = np.clip(np.concatenate([corner.min(0), corner.max(0)]), 0.0, np.concatenate([size, size]))
-    (left, top), (right, bottom) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
+    (left, top), (right, bottom) = (
+        np.floor(corner.min(0)).clip(0).astype(int),
+        np.ceil(np.minimum(corner.max(0), size)).astype(int),
+    )
     row, column = np.arange(top, bottom)[:, None] + 0.5, np.arange(left, right) + 0.5
     if label:
         after = np.roll(corner, -1, 0)
@@ -119,6 +121,8 @@ def _shape(chance: np.random.Generator, config: ShapesConfig) -> _Shape:
     else:
         outside, area = np.hypot(column - centre[0], row - centre[1]) - radius, np.pi * radius**2
     cover = np.clip(0.5 - outside, 0.0, 1.0).astype(np.float32)  # outside: pixels from the edge, negative inside
+    rows, columns = np.flatnonzero((cover > 0.5).any(1)) + top, np.flatnonzero((cover > 0.5).any(0)) + left
+    box = np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] if len(rows) else [0, 0, 0, 0])
     return _Shape((slice(top, bottom), slice(left, right)), cover, float(area), box, label)
 
 

@@ -20,8 +20,8 @@ class VariationConfig:
     Attributes:
         flip: probability of a mirror image, left and right exchanged.
         flip_vertical: probability of exchanging top and bottom.
-        crop: probability of taking a cut-out instead of the whole picture.
-        smallest: shortest sides of a cut-out, in shares of the picture's; it may be stretched in one direction.
+        crop: probability of taking a cut-out of the same proportions instead of the whole picture.
+        smallest: shortest sides of a cut-out, in shares of the picture's.
         light: brightness and contrast change by at most this share.
     """
 
@@ -51,7 +51,7 @@ def vary(example: Example, config: VariationConfig, chance: np.random.Generator)
 
 def _cut(example: Example, chance: np.random.Generator, smallest: float) -> Example:
     full = np.array(example.image.shape[-2:])
-    size = np.maximum((full * chance.uniform(smallest, 1.0, 2)).astype(int), 1)
+    size = np.maximum((full * chance.uniform(smallest, 1.0)).round().astype(int), 1)
     top, left = chance.integers(0, full - size + 1).tolist()
     height, width = size.tolist()
     box = example.box - torch.tensor([left, top, left, top])

@@ -23,11 +23,14 @@ class CnnConfig:
         widths: channels of each stage; every stage halves the resolution, so that the stride is 2 ** stages.
         blocks: residual blocks a stage.
         groups: of channels that are normalised together.
+        coordinates: two more channels tell each feature its row and column (Liu et al. 2018), which a shallow network cannot
+            know from the margins of a picture as a deep one does.
     """
 
     widths: tuple[int, ...] = (32, 64, 128, 256)
     blocks: int = 1
     groups: int = 8
+    coordinates: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,14 @@ def _clear(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[:, None], 0.0)
 
 
+def _coordinates(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Row and column [B, 2, h, w] of features x, the whole picture from -1.7 to 1.7: spread as wide as a normalised channel."""
+    real = x.new_ones(x.shape[0], *x.shape[-2:], dtype=torch.bool) if mask is None else mask
+    place = torch.stack([real.cumsum(axis, dtype=x.dtype) for axis in (1, 2)], 1)
+    share = (place - 0.5) / place.amax((2, 3), keepdim=True).clamp(min=1.0)
+    return _clear((2.0 * share - 1.0) * 3.0**0.5, mask)
+
+
 class MaskedGroupNorm(nn.GroupNorm):
     """Group normalisation (Wu and He 2018) with the mean and variance of real pixels alone."""
 
@@ -98,14 +109,14 @@ class _Residual(nn.Module):
         self.stride = stride
         self.first = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList(MaskedGroupNorm(groups, width) for _ in range(2))
-        nn.init.zeros_(self.norms[1].get_parameter("weight"))  # a block begins as its shortcut alone
-        self.shortcut = nn.Identity() if (before, stride) == (width, 1) else nn.Conv2d(before, width, 1, stride, bias=False)
+        self.shortcut = nn.Conv2d(before, width, 1, stride, bias=False) if (before, stride) != (width, 1) else None
+        self.norms = nn.ModuleList(MaskedGroupNorm(groups, width) for _ in range(2 if self.shortcut is None else 3))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, C, H, W] is zero outside; `mask` [B, h, w] is that of the output, which is zero outside, too."""
         inner = _clear(F.relu(self.norms[0](self.first(x), mask)), mask)
-        return _clear(F.relu(self.shortcut(x) + self.norms[1](self.second(inner), mask)), mask)
+        beside = x if self.shortcut is None else self.norms[2](self.shortcut(x), mask)
+        return _clear(F.relu(beside + self.norms[1](self.second(inner), mask)), mask)
 
 
 class Cnn(nn.Module):
@@ -115,13 +126,17 @@ class Cnn(nn.Module):
         super().__init__()
         if not config.widths or config.blocks < 1:
             raise ValueError(f"backbone.cnn: {len(config.widths)} stages of {config.blocks} blocks, expected at least 1 of 1")
-        self.channels, self.stride = config.widths[-1], 2 ** len(config.widths)
+        self.channels, self.stride = config.widths[-1] + 2 * config.coordinates, 2 ** len(config.widths)
+        self.coordinates = config.coordinates
         self.stem = nn.Conv2d(3, config.widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = MaskedGroupNorm(config.groups, config.widths[0])
         self.blocks = nn.ModuleList()
         for before, width in pairwise(config.widths):
             self.blocks.append(_Residual(before, width, 2, config.groups))
             self.blocks.extend(_Residual(width, width, 1, config.groups) for _ in range(config.blocks - 1))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features [B, C, h, w] of pixels [B, 3, H, W], h = H / stride rounded up, and their mask bool [B, h, w].
@@ -134,7 +149,7 @@ class Cnn(nn.Module):
         for block in self.blocks:
             mask = _coarser(mask) if block.stride == 2 else mask
             x = block(x, mask)
-        return x, mask
+        return (torch.cat([x, _coordinates(x, mask)], 1) if self.coordinates else x), mask
 
 
 class FrozenBatchNorm(nn.Module):

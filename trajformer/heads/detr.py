@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.boxes import suppress, to_corners
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.heads.backbone import BackboneConfig, build_backbone
@@ -126,6 +127,18 @@ class Found:
     label: Tensor
     query: Tensor
 
+    def rows(self) -> list[tuple[list[float], float, int]]:
+        """Corners, score and class of each object."""
+        return list(zip(self.box.tolist(), self.score.tolist(), self.label.tolist(), strict=True))
+
+    def first(self, count: int) -> Found:
+        """The surest `count` objects."""
+        return Found(self.box[:count], self.score[:count], self.label[:count], self.query[:count])
+
+    def cpu(self) -> Found:
+        """The same on the CPU."""
+        return Found(self.box.cpu(), self.score.cpu(), self.label.cpu(), self.query.cpu())
+
 
 def find(detections: Detections, size: Tensor, *, score: float = 0.0, merge: float | None = None) -> list[Found]:
     """The objects that are surer than `score`, in pixels.
@@ -152,3 +165,40 @@ def find(detections: Detections, size: Tensor, *, score: float = 0.0, merge: flo
         queries = order % detections.logit.shape[1]
         found.append(Found(box[index, order], sure[index, order], label[index, order], queries))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """What n objects were found by, over the grid of features, float [n, h, w] on the CPU, means of all heads.
+
+    Attributes:
+        decoder: what an object's query attended to in the last layer.
+        encoder: what the features at the middle of its box attended to in the encoder's last layer; zero without one.
+    """
+
+    decoder: Tensor
+    encoder: Tensor
+
+
+@torch.no_grad()
+def attention_maps(model: Detr, pixels: Tensor, size: Tensor, found: Found) -> AttentionMaps:
+    """Attention behind objects found in one picture.
+
+    Args:
+        pixels: float [1, 3, H, W], normalised, without padding.
+        size: int [1, 2], height and width of the picture in whose pixels the objects are.
+        found: the objects.
+    """
+    with recorded_weights(model) as weights:
+        rows, columns = model.backbone(pixels)[0].shape[-2:]
+        model(pixels)
+    grid, query = torch.tensor([rows, columns]), found.query.cpu()
+    cross = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][0]
+    decoder = cross[0].mean(0).float().cpu()[query]  # [heads, Q, L] -> [n, L]
+    encoder = torch.zeros_like(decoder)
+    if len(model.encoder.layers):
+        own = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"][0][0].mean(0).float().cpu()
+        middle = (found.box[:, :2] + found.box[:, 2:]).cpu().flip(-1) / 2 / size.cpu()
+        place = (middle * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
+        encoder = own[place[:, 0] * columns + place[:, 1]]
+    return AttentionMaps(*(values.unflatten(-1, (rows, columns)) for values in (decoder, encoder)))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from trajformer.errors import TrajformerError
+from trajformer.models.agentformer import AgentFormer, AgentFormerConfig
+from trajformer.models.agentformer_sampler import AgentFormerSampler, AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.mmtransformer import MMTransformer, MMTransformerConfig
 
@@ -21,6 +23,8 @@ class ModelConfig:
 
     constant_velocity: ConstantVelocityConfig | None = None
     mmtransformer: MMTransformerConfig | None = None
+    agentformer: AgentFormerConfig | None = None
+    agentformer_sampler: AgentFormerSamplerConfig | None = None
 
 
 def build_model(config: ModelConfig) -> nn.Module:
@@ -34,5 +38,9 @@ def build_model(config: ModelConfig) -> nn.Module:
         raise TrajformerError(f"model: give exactly one of {', '.join(vars(config))}; found {given or 'none'}")
     if config.mmtransformer is not None:
         return MMTransformer(config.mmtransformer)
+    if config.agentformer is not None:
+        return AgentFormer(config.agentformer)
+    if config.agentformer_sampler is not None:
+        return AgentFormerSampler(config.agentformer_sampler)
     assert config.constant_velocity is not None
     return ConstantVelocity(config.constant_velocity)

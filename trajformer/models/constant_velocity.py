@@ -1,9 +1,12 @@
-"""Constant velocity: the floor that every learned model must beat."""
+"""Constant velocity, plain and sampled: the floor that every learned model must beat."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,12 +44,10 @@ class ConstantVelocity(nn.Module):
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of every target."""
-        steps = max(1, round(self.config.window_s / batch.period_s))
-        start, velocity = _mean_velocity(batch, steps)
+        start, velocity = _mean_velocity(batch, self.config.window_s)
         factor, turn = self._variants(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
-        time = torch.arange(1, batch.num_future + 1, device=velocity.device, dtype=velocity.dtype) * batch.period_s
-        position = start[:, :, None, None] + velocity[..., None, :] * time[:, None]
+        position = _straight_on(batch, start, velocity)
         logit = -0.5 * ((factor - 1.0) / self.config.speed_spread) ** 2 - 0.5 * (turn / self.config.turn_spread) ** 2
         return Forecast(position, logit.expand(position.shape[:3]), Frame(batch.frame))
 
@@ -59,8 +60,60 @@ class ConstantVelocity(nn.Module):
         return factor.to(like), (self.config.turn_spread * noise[1]).to(like)
 
 
-def _mean_velocity(batch: SceneBatch, steps: int) -> tuple[Tensor, Tensor]:
-    """Positions at the last step of the history and mean velocities [B, S, 2], over the last `steps` observed steps."""
+@dataclass(frozen=True)
+class SampledConstantVelocityConfig:
+    """Sampled directions (Schoeller et al. 2020, "What the Constant Velocity Model Can Teach Us", there OUR-S).
+
+    Attributes:
+        modes: K samples; all of them are drawn, none is the plain extrapolation.
+        window_s: as for `ConstantVelocityConfig`; the paper takes the last step.
+        turn_spread: standard deviation of the change of direction, radians; the paper has 25 degrees.
+        seed: of the samples.
+    """
+
+    modes: int = 20
+    window_s: float = 0.5
+    turn_spread: float = math.radians(25.0)
+    seed: int = 0
+
+
+class SampledConstantVelocity(nn.Module):
+    """SceneBatch -> Forecast in the batch frame: every target goes on at its speed, in K directions drawn for it alone.
+
+    A target's draws depend on the seed, the scene's id and its own, so that neither order nor batch mates matter. Logits
+    are the density that a direction was drawn from: the most probable sample is the one that turns the least.
+    """
+
+    def __init__(self, config: SampledConstantVelocityConfig = SampledConstantVelocityConfig()) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        """Extrapolate the mean velocity of the last observed steps, turned, of every target."""
+        start, velocity = _mean_velocity(batch, self.config.window_s)
+        noise = torch.from_numpy(self._noise(batch)).to(velocity)
+        position = _straight_on(batch, start, rotate(velocity[:, :, None], self.config.turn_spread * noise))
+        return Forecast(position, -0.5 * noise**2, Frame(batch.frame))
+
+    def _noise(self, batch: SceneBatch) -> np.ndarray:
+        """Standard normal numbers float64 [B, S, K], zero for padding."""
+        noise = np.zeros((batch.num_scenes, batch.num_targets, self.config.modes))
+        for b, s in batch.target_mask.nonzero().tolist():
+            name = repr((self.config.seed, batch.scene_id[b], batch.agent_id[b][s])).encode()
+            key = np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), np.uint64)
+            noise[b, s] = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.config.modes)
+        return noise
+
+
+def _straight_on(batch: SceneBatch, start: Tensor, velocity: Tensor) -> Tensor:
+    """Positions [B, S, K, F, 2] from `start` [B, S, 2] on at velocities [B, S, K, 2]."""
+    time = torch.arange(1, batch.num_future + 1, device=velocity.device, dtype=velocity.dtype) * batch.period_s
+    return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
+
+
+def _mean_velocity(batch: SceneBatch, window_s: float) -> tuple[Tensor, Tensor]:
+    """Positions at the last step of the history and mean velocities [B, S, 2], over the last `window_s` seconds observed."""
+    steps = max(1, round(window_s / batch.period_s))
     targets = slice(0, batch.num_targets)
     valid, position = batch.valid[:, targets], batch.position[:, targets]
     index = torch.arange(batch.num_history, device=valid.device)

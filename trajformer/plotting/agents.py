@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from trajformer.scene import AgentKind, AgentRole, Scene
 
 _SMALL_M = 2.5  # a focal agent shorter than this gets a ring, its box would not be found
 _SHORTEST_WITH_NOSE_M = 1.5
+_MANY = 12  # targets; the recorded futures of more are drawn finer
 _CIRCLE = np.linspace(0, 2 * np.pi, 17)[:-1]
 
 
@@ -81,13 +83,21 @@ def agent_group(scene: Scene, agent: int) -> str:
     return "recorder" if scene.agent_id[agent] == style.RECORDER_ID else "context"
 
 
-def draw_agents(ax: Axes, scene: Scene, *, step: int | None = None, with_truth: bool = True) -> Axes:
+def draw_agents(
+    ax: Axes,
+    scene: Scene,
+    *,
+    step: int | None = None,
+    with_truth: bool = True,
+    colours: Mapping[int, str] | None = None,
+) -> Axes:
     """Draw every agent that is there at one step, its history up to it and, for targets, the true future after it.
 
     Args:
         ax: where to draw, metres relative to the scene's `origin`.
         step: the step of the boxes, 0 to T - 1; the last observed one (H - 1) when None.
         with_truth: draw the recorded steps after `step` of focal and scored agents, where there are any.
+        colours: of single agents, by their number in the scene, instead of those of their group.
 
     Artists carry gids: "boxes:<group>", "trails:<group>" (see `agent_group`), "truth:<track id>", "focal-ring".
     """
@@ -97,20 +107,21 @@ def draw_agents(ax: Axes, scene: Scene, *, step: int | None = None, with_truth: 
         groups[agent_group(scene, agent)].append(agent)
     for name, agents in groups.items():
         if agents:
-            _draw_group(ax, scene, name, agents, now)
+            _draw_group(ax, scene, name, agents, now, colours or {})
     if with_truth:
         for agent in np.argsort(-scene.agent_role.astype(np.int64), kind="stable")[: (scene.agent_role > 0).sum()]:
             _draw_truth(ax, scene, agent, now)
     return ax
 
 
-def _draw_group(ax: Axes, scene: Scene, name: str, agents: list[int], now: int) -> None:
+def _draw_group(ax: Axes, scene: Scene, name: str, agents: list[int], now: int, colours: Mapping[int, str]) -> None:
     look = _LOOKS[name]
-    _draw_trails(ax, scene, agents, now, look, f"trails:{name}")
+    _draw_trails(ax, scene, agents, now, look, colours, f"trails:{name}")
     agents = sorted(agents, key=lambda a: scene.agent_kind[a] in style.FAINT_KINDS)  # a legend shows the first
     kinds = [AgentKind(kind) for kind in scene.agent_kind[agents].tolist()]
     pose = np.concatenate([scene.position[agents, now], scene.heading[agents, now, None]], -1).astype(np.float64)
     faces = [look.faint if look.faint and kind in style.FAINT_KINDS else look.face for kind in kinds]
+    faces = [colours.get(agent, face) for agent, face in zip(agents, faces, strict=True)]
     boxes = PolyCollection([outline(p, k) for p, k in zip(pose, kinds, strict=True)], facecolors=faces)
     boxes.set(edgecolor=look.edge, linewidth=look.edge_width, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
     ax.add_collection(boxes, autolim=True)
@@ -136,7 +147,7 @@ def _nose(pose: np.ndarray, length: float, width: float) -> np.ndarray:
     return from_frame(points, pose)
 
 
-def _draw_trails(ax: Axes, scene: Scene, agents: list[int], now: int, look: _Look, gid: str) -> None:
+def _draw_trails(ax: Axes, scene: Scene, agents: list[int], now: int, look: _Look, colours: Mapping[int, str], gid: str) -> None:
     """Where the agents came from, one line a step, fading with age; a missing step is a gap."""
     position, valid = scene.position[agents, : now + 1], scene.valid[agents, : now + 1]
     both = valid[:, 1:] & valid[:, :-1]
@@ -144,9 +155,9 @@ def _draw_trails(ax: Axes, scene: Scene, agents: list[int], now: int, look: _Loo
     if not len(segments):
         return
     age = np.broadcast_to(np.linspace(0.1, 0.95, now), both.shape)[both]
-    colours = np.tile(to_rgba(look.trail), (len(segments), 1))
-    colours[:, 3] = age
-    trails = LineCollection(list(segments), colors=colours, linewidths=look.trail_width, zorder=look.trail_zorder)
+    rgba = np.repeat([to_rgba(colours.get(agent, look.trail)) for agent in agents], both.sum(1), 0)
+    rgba[:, 3] = age
+    trails = LineCollection(list(segments), colors=rgba, linewidths=look.trail_width, zorder=look.trail_zorder)
     trails.set(gid=gid, capstyle="butt")
     ax.add_collection(trails, autolim=True)
 
@@ -158,10 +169,10 @@ def _draw_truth(ax: Axes, scene: Scene, agent: int, now: int) -> None:
     if not len(known):
         return
     path = np.where(scene.valid[agent, after:, None], scene.position[agent, after:], np.nan)
-    focal = scene.agent_role[agent] == AgentRole.FOCAL
-    width = 1.2 if focal else 0.8
+    focal, many = scene.agent_role[agent] == AgentRole.FOCAL, (scene.agent_role != AgentRole.CONTEXT).sum() > _MANY
+    width, size = (1.2, 5.5) if focal else (0.55, 2.8) if many else (0.8, 4.0)
     (line,) = ax.plot(path[:, 0], path[:, 1], color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))
     line.set(gid=f"truth:{scene.agent_id[agent]}", zorder=style.Z_TRUTH, label="recorded future")
-    line.set(marker="X", markersize=5.5 if focal else 4.0, markeredgecolor=style.PAPER, markeredgewidth=0.5)
+    line.set(marker="X", markersize=size, markeredgecolor=style.PAPER, markeredgewidth=0.5)
     line.set(markevery=[int(known[-1])])
     line.set_path_effects([Stroke(linewidth=width + 1.2, foreground=style.PAPER, alpha=0.8), Normal()])

@@ -18,6 +18,8 @@ from tqdm import tqdm
 
 from trajformer.plotting import style
 from trajformer.plotting.agents import draw_agents
+from trajformer.plotting.crowd import crowd_colours, draw_crowd, is_crowd
+from trajformer.plotting.density import draw_density, faint_colours
 from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
 from trajformer.plotting.select import choose_scenes
@@ -26,7 +28,16 @@ from trajformer.scene import Scene
 from trajformer.store import SceneStore
 from trajformer.submission import TrackForecast
 
-__all__ = ["choose_scenes", "draw_agents", "draw_forecasts", "draw_map", "plot_scene", "save_scene_plots"]
+__all__ = [
+    "choose_scenes",
+    "draw_agents",
+    "draw_crowd",
+    "draw_density",
+    "draw_forecasts",
+    "draw_map",
+    "plot_scene",
+    "save_scene_plots",
+]
 
 FIGURE_INCHES = (4.2, 5.2)
 _LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square of the axes; the legend has what is left below
@@ -39,8 +50,9 @@ def plot_scene(
     ax: Axes | None = None,
     radius: float | None = None,
     legend: bool = True,
+    density: bool = False,
 ) -> Axes:
-    """Draw one scene with its forecasts, cropped to what matters.
+    """Draw one scene with its forecasts, cropped to what matters; where all walk, with a colour a pedestrian.
 
     Args:
         scene: any scene, with or without map and future.
@@ -48,6 +60,7 @@ def plot_scene(
         ax: where to draw; a figure of its own is made when None (`ax.figure`).
         radius: half the width of the window around the focal agent, metres; chosen from the contents when None.
         legend: put a legend below the axes.
+        density: instead of every mode, draw where people are expected to be (`draw_density`).
 
     Raises:
         TrajformerError: a forecast belongs to another scene, to no agent of this one, or has another horizon.
@@ -57,8 +70,15 @@ def plot_scene(
     choose_view(scene, forecasts, radius).apply(ax)
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
-    draw_agents(ax, scene)
-    draw_forecasts(ax, scene, forecasts)
+    if density:
+        draw_agents(ax, scene, colours=faint_colours(scene, forecasts))
+        draw_density(ax, scene, forecasts)
+    elif is_crowd(scene):
+        draw_agents(ax, scene, colours=crowd_colours(scene, forecasts))
+        draw_crowd(ax, scene, forecasts)
+    else:
+        draw_agents(ax, scene)
+        draw_forecasts(ax, scene, forecasts)
     ax.set_title(title(scene, forecasts), fontsize=style.FONT_PT)
     if legend:
         add_legend(ax)
@@ -88,6 +108,7 @@ def save_scene_plots(
     *,
     dpi: int = 150,
     progress: bool = True,
+    density: bool = False,
 ) -> list[Path]:
     """Write one PNG a scene, `out/<scene id>.png`, and return the paths in the order of `indices`.
 
@@ -98,6 +119,7 @@ def save_scene_plots(
         out: a folder, made when missing; each file is written under a temporary name and renamed.
         dpi: dots an inch; the picture is 4.2 by 5.2 inches.
         progress: show a progress bar.
+        density: see `plot_scene`.
 
     Raises:
         TrajformerError: a forecast does not fit its scene.
@@ -111,7 +133,7 @@ def save_scene_plots(
         ax = _new_axes()
         figure = ax.get_figure(root=True)
         assert isinstance(figure, Figure)
-        plot_scene(scene, forecasts.get(scene.scene_id, ()), ax=ax)
+        plot_scene(scene, forecasts.get(scene.scene_id, ()), ax=ax, density=density)
         path = out / f"{file_name(scene.scene_id)}.png"
         save_figure(figure, path, dpi=dpi)
         figure.clear()  # artists and axes refer to each other: without this they live until the collector runs

@@ -23,10 +23,10 @@ from trajformer.submission import TrackForecast
 
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 LEAST_HALF_M, MOST_HALF_M, LARGEST_HALF_M = 25.0, 50.0, 120.0
-LEAST_HALF_CROWD_M = 8.0  # where everyone walks
+MARGIN_CROWD_M, LEAST_HALF_CROWD_M = 1.5, 5.0  # where everyone walks
 _LEGEND = (  # columns
     ("focal agent", "scored agent", "other agent", "ego vehicle"),
-    ("forecast (focal)", "forecast (others)", "recorded future"),
+    ("forecast (focal)", "forecast (others)", "forecasts, a colour each", "recorded future"),
     ("vehicle lane", "bus lane", "bike lane", "crosswalk"),
 )
 _LONGEST_ID = 20  # characters; a longer one is shortened
@@ -56,7 +56,7 @@ class View:
 
 
 def choose_view(scene: Scene, forecasts: Sequence[TrackForecast] = (), radius: float | None = None) -> View:
-    """A window on the targets, their recorded futures and their forecasts, at least 50 m wide (16 m where all walk).
+    """A window on the targets, their recorded futures and their forecasts, at least 50 m wide (10 m where all walk).
 
     The focal agent and its forecast always fit (up to 240 m: a diverged forecast is cut off). Other targets widen the
     window to at most 100 m, nearest first: with their futures, else themselves alone, else not at all. Without a focal
@@ -69,28 +69,29 @@ def choose_view(scene: Scene, forecasts: Sequence[TrackForecast] = (), radius: f
         agents = np.flatnonzero(group & scene.valid.any(1)).tolist()
         if agents:
             break
+    walking = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
+    margin, least = (MARGIN_CROWD_M, LEAST_HALF_CROWD_M) if walking else (MARGIN_M, LEAST_HALF_M)
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window = np.concatenate([_points(scene, agent, forecasts) for agent in focal])
     if radius is not None:
-        return View(_frame(window)[0], radius)
+        return View(_frame(window, margin)[0], radius)
     here = _now(scene, focal[0])
     others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(_now(scene, agent) - here)))
     for agent in others:
         for more in (_points(scene, agent, forecasts), _now(scene, agent)[None]):
             wider = np.concatenate([window, more])
-            if _frame(wider)[1] <= MOST_HALF_M:
+            if _frame(wider, margin)[1] <= MOST_HALF_M:
                 window = wider
                 break
-    centre, half = _frame(window)
-    least = LEAST_HALF_CROWD_M if (scene.agent_kind == AgentKind.PEDESTRIAN).all() else LEAST_HALF_M
+    centre, half = _frame(window, margin)
     return View(centre, max(half, least)) if half <= LARGEST_HALF_M else View(here, LARGEST_HALF_M)
 
 
-def _frame(points: np.ndarray) -> tuple[np.ndarray, float]:
+def _frame(points: np.ndarray, margin: float) -> tuple[np.ndarray, float]:
     """Centre [2] and half width of the square around points [n, 2], with a margin for boxes and labels."""
     low, high = points.min(0), points.max(0)
     extent = float((high - low).max())
-    return (low + high) / 2, extent * (0.5 + MARGIN_SHARE) + MARGIN_M
+    return (low + high) / 2, extent * (0.5 + MARGIN_SHARE) + margin
 
 
 def _points(scene: Scene, agent: int, forecasts: Sequence[TrackForecast]) -> np.ndarray:

@@ -81,7 +81,7 @@ class ClassificationRecipe:
         return read_image(path, grey=self.model.channels == 1)
 
     def prepare(self, image: Tensor) -> Tensor:
-        """A picture [C, H, W] in 0..1 of any size, as the model wants it."""
+        """Pictures [..., C, H, W] in 0..1 of any size, as the model wants them."""
         return normalise(resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise)
 
     def load(self, split: str) -> LabelledImages:
@@ -112,12 +112,12 @@ class ClassificationModule(TaskModule):
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
         image = vary(batch.image, self.config.augment, self.seed_step())
-        loss = F.cross_entropy(self(image), batch.label, label_smoothing=self.config.smoothing)
+        loss = F.cross_entropy(self(self.config.prepare(image)), batch.label, label_smoothing=self.config.smoothing)
         return self.log_terms({"loss": loss}, len(batch.label))
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
         """Accumulate one batch."""
-        scores = self(batch.image)
+        scores = self(self.config.prepare(batch.image))
         self.accuracy.update((scores.argmax(-1) == batch.label).float())
         self.loss.update(F.cross_entropy(scores, batch.label, reduction="none"))
 

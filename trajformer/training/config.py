@@ -12,6 +12,7 @@ from torch import nn
 
 from trajformer.augment import AugmentConfig
 from trajformer.errors import TrajformerError
+from trajformer.losses.cvae import CVAELossConfig, SamplerLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models import ModelConfig, build_model
 from trajformer.sample import BatchConfig, Frame
@@ -109,6 +110,9 @@ class TrainConfig:
         model: which model, with its sizes.
         data: stores, batches and loading.
         loss: weights of the set loss.
+        cvae_loss: weights of the loss that AgentFormer is trained with instead.
+        sampler_loss: the same for its second stage.
+        first_stage: checkpoint of the AgentFormer that a second stage is trained for.
         augment: what is varied in training.
         optim: optimiser and schedule.
         trainer: length, device and precision.
@@ -118,6 +122,9 @@ class TrainConfig:
     model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
     loss: SetLossConfig = field(default_factory=SetLossConfig)
+    cvae_loss: CVAELossConfig = field(default_factory=CVAELossConfig)
+    sampler_loss: SamplerLossConfig = field(default_factory=SamplerLossConfig)
+    first_stage: str = ""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -143,6 +150,8 @@ class TrainConfig:
             raise TrajformerError("data.batch.polyline_points: 1, expected at least 2")
         if self.data.batch.frame is Frame.AGENT:
             raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
+        if bool(self.first_stage) != (self.model.agentformer_sampler is not None):
+            raise TrajformerError("first_stage: give a checkpoint for model.agentformer_sampler, and for no other model")
 
 
 def to_plain(value: Any) -> Any:

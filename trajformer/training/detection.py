@@ -152,8 +152,8 @@ class DetectionModule(TaskModule):
             everywhere: list[Any] = [None] * distributed.get_world_size()
             distributed.all_gather_object(everywhere, seen)
             seen = [pair for one in everywhere for pair in one]
-        found, true = zip(*seen, strict=True)
-        for name, value in average_precision(found, true, self.config.names()).items():
+        figures = average_precision([pair[0] for pair in seen], [pair[1] for pair in seen], self.config.names())
+        for name, value in figures.items():
             self.log(f"val/{name.replace(' ', '_')}", value, prog_bar=name == "AP50")
 
 
@@ -187,7 +187,7 @@ class DetectionData(TaskData):
         splits = ("train", "val") if data.voc is None else (data.voc.train_split, data.voc.val_split)
         train, val = recipe.load(splits[0], varied=True), recipe.load(splits[1])
         for pictures in (train, val):
-            for line in getattr(pictures, "complaints", ()):
+            for line in pictures.complaints:
                 sys.stderr.write(f"{pictures.name}: {line}\n")
         super().__init__(train, val, data, recipe.seed)
 

@@ -1,4 +1,4 @@
-"""Training forecasters: scenes in, the set loss, displacement metrics; no maths here."""
+"""Training forecasters: scenes in, a model's loss, displacement metrics; no maths here."""
 
 from __future__ import annotations
 
@@ -10,27 +10,48 @@ from trajformer.augment import augment
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
 from trajformer.loading import AXES, SceneDataset
+from trajformer.losses.cvae import cvae_loss, sampler_loss
 from trajformer.losses.set_loss import set_loss
 from trajformer.metrics.accumulate import DisplacementMetrics
+from trajformer.models import AgentFormer, AgentFormerSampler
 from trajformer.order import padding
 from trajformer.store import SceneStore
 from trajformer.training.base import Items, TaskData, TaskModule
+from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import DataConfig, TrainConfig, to_plain
 
 
 class ForecastingModule(TaskModule):
-    """Trains a model with the set loss; validates with the displacement metrics."""
+    """Trains a model with the loss that it is made for; validates with the displacement metrics.
+
+    Raises:
+        TrajformerError: the recipe's first stage cannot be used.
+    """
 
     config: TrainConfig
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         self.metrics = DisplacementMetrics()
+        if isinstance(self.model, AgentFormerSampler):
+            try:
+                self.model.adopt(load_checkpoint(config.first_stage, TrainConfig)[0])
+            except TrajformerError as error:
+                raise TrajformerError(f"first_stage: {config.first_stage}: {error}") from error
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
         batch = augment(batch, self.config.augment, self.seed_step())
-        return self.log_terms(set_loss(self(batch), batch.target, batch.target_valid, self.config.loss), batch.num_scenes)
+        return self.log_terms(self.loss(batch), batch.num_scenes)
+
+    def loss(self, batch: SceneBatch) -> dict[str, Tensor]:
+        """The loss and its terms by name: latents need theirs, all other models have the set loss."""
+        model, config, truth = self.model, self.config, (batch.target, batch.target_valid)
+        if isinstance(model, AgentFormer):
+            return cvae_loss(model.reconstruct(batch), *truth, model.config.scale_m, config.cvae_loss)
+        if isinstance(model, AgentFormerSampler):
+            return sampler_loss(self(batch), *truth, model.config.cvae.scale_m, config.sampler_loss)
+        return set_loss(self(batch), *truth, config.loss)
 
     def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
         """Accumulate the metrics of one batch."""

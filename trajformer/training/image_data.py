@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trajformer.errors import TrajformerError
-from trajformer.images import Normalisation, list_images, normalise, read_image, resize
+from trajformer.images import Normalisation, list_images, read_image, resize
 
 SPLITS = ("train", "val", "test")
 _DIGITS = tuple("0123456789")
@@ -45,7 +45,7 @@ class ImageDataConfig:
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """B pictures: normalised float32 [B, C, H, W], and their classes int64 [B]."""
+    """B pictures: float32 [B, C, H, W] in 0..1, and their classes int64 [B]."""
 
     image: Tensor
     label: Tensor
@@ -62,11 +62,10 @@ class LabelledImages:
         name: of the split, for complaints.
         image: uint8 [N, C, H, W].
         label: int64 [N].
-        how: they are normalised when asked for.
     """
 
-    def __init__(self, name: str, image: Tensor, label: Tensor, how: Normalisation) -> None:
-        self.name, self.image, self.label, self.how = name, image, label, how
+    def __init__(self, name: str, image: Tensor, label: Tensor) -> None:
+        self.name, self.image, self.label = name, image, label
 
     def __len__(self) -> int:
         """Number of pictures."""
@@ -74,7 +73,7 @@ class LabelledImages:
 
     def __getitem__(self, indices: Sequence[int]) -> ImageBatch:
         rows = torch.as_tensor(indices, dtype=torch.int64)
-        return ImageBatch(normalise(self.image[rows].float() / 255.0, self.how), self.label[rows])
+        return ImageBatch(self.image[rows].float() / 255.0, self.label[rows])
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """All alike: there is no padding."""
@@ -109,7 +108,7 @@ def load_split(data: ImageDataConfig, split: str, labels: Sequence[str], channel
     else:
         digits, label = load_digits(split)
         image = _bytes(resize(digits, (size, size)).expand(-1, channels, -1, -1))
-    return LabelledImages(f"{data.root or data.dataset}: {split}", image, label, data.normalise)
+    return LabelledImages(f"{data.root or data.dataset}: {split}", image, label)
 
 
 def _bytes(image: Tensor) -> Tensor:

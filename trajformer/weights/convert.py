@@ -16,6 +16,7 @@ from torch import Tensor
 from trajformer.atomic import atomically
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.training.checkpoint import CONFIG_KEY, describe
+from trajformer.weights.agentformer import agentformer, agentformer_eth
 from trajformer.weights.detr import facebook_detr, facebook_detr_dc5, hf_detr
 from trajformer.weights.source import Options, Source, read_source
 from trajformer.weights.translation import attention_is_all_you_need
@@ -43,6 +44,8 @@ LAYOUTS = {
     "facebook_detr": Layout("DETR of its authors, with ResNet-50 or -101 (8 heads)", facebook_detr),
     "facebook_detr_dc5": Layout("the same with a dilated last stage", facebook_detr_dc5),
     "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", hf_detr),
+    "agentformer": Layout("AgentFormer of its authors, first stage, any scene but eth (8 heads)", agentformer),
+    "agentformer_eth": Layout("the same for eth, where 2 m are 1", agentformer_eth),
     "hf_vit": Layout("ViTForImageClassification of Hugging Face (64 channels a head)", hf_vit),
 }
 

@@ -1,0 +1,131 @@
+"""The reference heads beside PyTorch's own transformer of the same size, and decoding with a cache beside without one.
+
+    python tools/bench_heads.py [--device cuda] [--precision bf16] [--repeats 9] [--json FILE]
+
+Training rows are forward and backward of one batch in training mode without dropout; ours and PyTorch's take turns, and the
+figures are medians. Decoding rows grow 16 hypotheses to 60 tokens. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bench_model import environment
+from torch import Tensor, nn
+
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.heads.translation import Hypotheses, Transformer, TransformerConfig
+
+Step = Callable[[], None]
+
+
+def seconds(steps: dict[str, Step], repeats: int, device: torch.device) -> dict[str, float]:
+    """Median seconds of each, taking turns, after a turn that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeats + 1):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn:
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def training(ours: nn.Module, theirs: nn.Module, inputs: tuple[Tensor, ...], args: argparse.Namespace) -> dict[str, Step]:
+    """A training step of two modules that map the same tokens [B, L, D] to [B, L, D]."""
+
+    def step(model: nn.Module) -> Step:
+        def run() -> None:
+            with torch.autocast(inputs[0].device.type, torch.bfloat16, enabled=args.precision == "bf16"):
+                out = model(*inputs)
+            out = out[-1] if isinstance(out, list) else out
+            out.float().square().mean().backward()
+            model.zero_grad()
+
+        return run
+
+    return {"ours": step(ours.train()), "torch.nn": step(theirs.train())}
+
+
+class Both(nn.Module):
+    """Our encoder and decoder behind one call."""
+
+    def __init__(self, block: BlockConfig, layers: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Encoder(block, layers, final_norm=True), Decoder(block, layers, final_norm=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The decoder's features."""
+        return self.decoder(target, self.encoder(source))[-1]
+
+
+def heads(args: argparse.Namespace, device: torch.device) -> dict[str, dict[str, Step]]:
+    """Each head's transformer in its usual size."""
+    rows: dict[str, dict[str, Step]] = {}
+    for name, width, count, inner, layers, batch, source, target in (
+        ("translation: 64 pairs of 20 tokens, D 256, 3 + 3", 256, 4, 512, 3, 64, 20, 20),
+        ("DETR: 2 images of 850 places, 100 queries, D 256, 6 + 6", 256, 8, 2048, 6, 2, 850, 100),
+    ):
+        block = BlockConfig(width, count, inner, dropout=0.0, norm_first=False)
+        theirs = nn.Transformer(width, count, layers, layers, inner, 0.0, batch_first=True).to(device)
+        inputs = torch.randn(batch, source, width, device=device), torch.randn(batch, target, width, device=device)
+        rows[name] = training(Both(block, layers).to(device), theirs, inputs, args)
+    block = BlockConfig(192, 3, 768, dropout=0.0, norm_first=True, activation="gelu")
+    layer = nn.TransformerEncoderLayer(192, 3, 768, 0.0, "gelu", batch_first=True, norm_first=True)
+    theirs = nn.TransformerEncoder(layer, 12, nn.LayerNorm(192), enable_nested_tensor=False).to(device)
+    patches = (torch.randn(8, 197, 192, device=device),)
+    rows["ViT: 8 images of 197 patches, D 192, 12 layers"] = training(Encoder(block, 12).to(device), theirs, patches, args)
+    return rows
+
+
+def decoding(device: torch.device) -> dict[str, Step]:
+    """16 hypotheses of 60 tokens, with a cache and without."""
+    block = BlockConfig(256, 4, 512, norm_first=False)
+    model = Transformer(TransformerConfig(6000, 6000, block, (3, 3))).to(device).eval()
+    source = torch.randint(4, 6000, (16, 20), device=device)
+
+    def grow(cached: bool) -> Step:
+        @torch.inference_mode()
+        def run() -> None:
+            steps = Hypotheses(model, source, cached=cached)
+            tokens = torch.ones(16, dtype=torch.int64, device=device)
+            for _ in range(60):
+                tokens = steps.step(tokens).argmax(-1)
+
+        return run
+
+    return {"cached": grow(True), "whole prefix": grow(False)}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.manual_seed(0)
+    machine = environment(args.device) | {"precision": args.precision}
+    print(json.dumps(machine))
+    rows = heads(args, device) | {"decoding: 16 sentences, 60 tokens, D 256, 3 + 3": decoding(device)}
+    figures = {}
+    for name, steps in rows.items():
+        figures[name] = seconds(steps, args.repeats, device)
+        (ours, mine), (other, peer) = figures[name].items()
+        print(f"{name:<58} {ours} {mine * 1e3:8.1f} ms   {other} {peer * 1e3:8.1f} ms   {peer / mine:5.2f} times", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "seconds": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""AgentFormer (Yuan et al., ICCV 2021): a CVAE whose networks attend to all agents at all steps at once.
+
+Read as the released code has it, with these choices of ours. Scenes are batched, padded. Whoever was seen is context, whoever
+was there at the last observed step is decoded along with the targets, so that a forecast does not depend on who turns out to
+have a future; the origin of a scene is the mean of all observed positions. Unseen steps are masked tokens. A fed-back position
+has no gradient, and neither have samples that are nobody's best one: so samples are rolled out with cached keys and values,
+and only the best ones pass the decoder again, all steps at once, to be learned from. With dropout that second pass draws
+anew; without it loss and gradient are those of the plain formulation. On roads, lanes are further context tokens in place
+of a picture of the map.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trajformer.batch import SceneBatch
+from trajformer.core.blocks import BlockConfig
+from trajformer.errors import TrajformerError
+from trajformer.forecast import Forecast, Gaussian, coverage
+from trajformer.models.agentformer_parts import (
+    Context,
+    ContextEncoder,
+    FutureDecoder,
+    FutureEncoder,
+    Observed,
+    initialise,
+    velocity,
+)
+from trajformer.models.tokens import MapTokenizer
+
+
+@dataclass(frozen=True)
+class RoadConfig:
+    """Lanes as context tokens and headings as inputs, for traffic.
+
+    Attributes:
+        radius_m: lanes farther than this from the mean of all observed positions are not seen.
+        max_polylines: how many lanes are, the nearest ones.
+        map_width: width inside the polyline subgraph.
+    """
+
+    radius_m: float = 100.0
+    max_polylines: int = 120
+    map_width: int = 64
+
+
+@dataclass(frozen=True)
+class AgentFormerConfig:
+    """Sizes of AgentFormer; the defaults are the paper's.
+
+    Attributes:
+        samples: K futures drawn from the prior.
+        latent: Z, of each agent.
+        block: shape of every transformer block; `own` is always on.
+        layers: of context encoder, future encoder and future decoder.
+        hidden: widths inside the output networks.
+        scale_m: metres that are 1 inside; the paper has 2 for eth, 1 for the other pedestrians, 10 for nuScenes.
+        reach_m: agents farther apart than this at the last observed step do not attend to each other; 0 for no limit.
+        num_history: usual number of observed steps: the last one has time num_history - 1, whatever a scene has.
+        road: inputs for traffic, none by default.
+        seed: of the noise in evaluation, where an agent's samples depend on its and its scene's name alone.
+    """
+
+    samples: int = 20
+    latent: int = 32
+    block: BlockConfig = field(default_factory=lambda: BlockConfig(256, 8, 512, norm_first=False, own=True))
+    layers: tuple[int, int, int] = (2, 2, 2)
+    hidden: tuple[int, ...] = (512, 256)
+    scale_m: float = 1.0
+    reach_m: float = 0.0
+    num_history: int = 8
+    road: RoadConfig | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What a CVAE is trained on; positions in metres in the batch frame.
+
+    Attributes:
+        position: [B, S, F, 2], decoded from a sample of the posterior.
+        best: [B, S, F, 2], of K samples from the prior the one nearest to an agent's future.
+        posterior: [B, S, Z], of the latents given past and future.
+        prior: [B, S, Z], given the past.
+    """
+
+    position: Tensor
+    best: Tensor
+    posterior: Gaussian
+    prior: Gaussian
+
+
+class AgentFormer(nn.Module):
+    """SceneBatch -> Forecast in the batch frame: K joint samples as modes.
+
+    In evaluation samples are the same in whatever batch, and their logits are `coverage`; in training they are equal.
+
+    Raises:
+        TrajformerError: a size that cannot be.
+    """
+
+    def __init__(self, config: AgentFormerConfig) -> None:
+        super().__init__()
+        for name in ("samples", "latent", "scale_m", "num_history"):
+            if getattr(config, name) <= 0:
+                raise TrajformerError(f"agentformer.{name}: {getattr(config, name)}, expected more than 0")
+        self.config = config
+        block, road = replace(config.block, own=True), config.road
+        encoder, future, decoder = config.layers
+        inputs = 4 if road is None else 6
+        self.context = ContextEncoder(inputs, block, encoder)
+        self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent)
+        self.decoder = FutureDecoder(inputs - 2 + config.latent, block, decoder, config.hidden)
+        self.prior = initialise(nn.Linear(block.width, 2 * config.latent))
+        self.lanes = None if road is None else MapTokenizer(block.width, road.map_width, road.radius_m, road.max_polylines)
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        """Sample K futures of every target."""
+        context = self.encode(batch)
+        prior = self.prior_of(context)
+        return self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
+
+    def encode(self, batch: SceneBatch) -> Context:
+        """What has been observed, encoded."""
+        valid, origin = batch.valid, _origin(batch)
+        xy = (batch.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
+        steps = torch.arange(batch.num_history, device=valid.device)
+        last = torch.where(valid, steps, -1).amax(-1, keepdim=True).clamp(min=0)
+        start = xy.gather(2, last[..., None].expand(*last.shape, 2)).squeeze(2)
+        angle = (batch.heading * valid).gather(2, last)
+        heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
+        near = None
+        if self.config.reach_m:
+            gap = torch.cdist(start, start, compute_mode="donot_use_mm_for_euclid_dist")
+            near = gap <= self.config.reach_m / self.config.scale_m
+        lanes, lane_mask = self._lanes(batch, origin)
+        seen = torch.cat([valid.transpose(1, 2).flatten(1), lane_mask], 1)
+        observed = Observed(seen, valid[..., -1], start, heading, near, lanes.shape[1])
+        inputs = torch.cat([xy, velocity(xy, valid), heading[:, :, None].expand(*xy.shape[:3], -1)], -1)
+        time = steps - batch.num_history + self.config.num_history
+        return self.context(inputs.transpose(1, 2), time, lanes, observed)
+
+    def prior_of(self, context: Context) -> Gaussian:
+        """The latents given the past [B, 1, A, Z]."""
+        return Gaussian(*self.prior(context.agent).float()[:, None].chunk(2, -1))
+
+    def decode(self, context: Context, z: Tensor, steps: int) -> Tensor:
+        """Latents [B, K, A, Z] to normalised positions [B, K, steps, A, 2]; gradients reach the latents where they are wanted."""
+        rolled = self.decoder.rollout(z, context, steps)
+        return self.decoder.replay(z, context, rolled) if torch.is_grad_enabled() else rolled
+
+    def forecast(self, batch: SceneBatch, position: Tensor, latent: Gaussian, prior: Gaussian | None = None) -> Forecast:
+        """The targets' part of normalised positions [B, K, F, A, 2] and of distributions [B, K or 1, A, Z]."""
+        position = self._to_batch(batch, position)
+
+        def of_targets(all_agents: Gaussian) -> Gaussian:
+            parts = (all_agents.mean, all_agents.log_variance)
+            return Gaussian(*(part[:, :, : batch.num_targets].transpose(1, 2) for part in parts))
+
+        given = None if prior is None else of_targets(prior)
+        forecast = Forecast(position, torch.zeros_like(position[..., 0, 0]), batch.frame, latent=of_targets(latent), prior=given)
+        return forecast if self.training else coverage(forecast)
+
+    def reconstruct(self, batch: SceneBatch) -> Reconstruction:
+        """What to train on: it reads the batch's targets, as no forecast may, and draws from torch's own generator."""
+        context, count = self.encode(batch), batch.num_targets
+        valid = batch.target_valid.transpose(1, 2)
+        target = (batch.target - _origin(batch)[:, None, None]) / self.config.scale_m * batch.target_valid[..., None]
+        prior, posterior = self.prior_of(context), self._posterior(target, batch.target_valid, context)
+        noise = torch.randn(len(valid), 1 + self.config.samples, *prior.mean.shape[2:], device=valid.device)
+        drawn = prior.at(noise)
+        first = torch.cat([posterior.at(noise[:, 0, :count]), drawn[:, 0, count:]], 1)
+        z = torch.cat([first[:, None], drawn[:, 1:]], 1)
+        rolled = self.decoder.rollout(z, context, batch.num_future)
+        error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(-1) * valid[:, None]
+        best = error.sum(2).argmin(1)  # [B, S], of K
+        rows, place = _used(best, valid.any(1), self.config.samples)
+        scene = torch.arange(len(valid), device=valid.device)[:, None]
+        rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
+        position = self._to_batch(batch, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
+        agent = torch.arange(count, device=valid.device)
+        prior = Gaussian(prior.mean[:, 0, :count], prior.log_variance[:, 0, :count])
+        return Reconstruction(position[:, :, 0], position[scene, agent, 1 + place], posterior, prior)
+
+    def _posterior(self, target: Tensor, valid: Tensor, context: Context) -> Gaussian:
+        """Latents given normalised futures [B, S, F, 2], too: [B, S, Z]."""
+        count = target.shape[1]
+        before = torch.cat([context.start[:, :count, None], target[:, :, :-1]], 2)
+        known = torch.cat([torch.ones_like(valid[..., :1]), valid[..., :-1]], 2) & valid
+        heading = context.heading[:, :count, None].expand(*target.shape[:3], -1)
+        inputs = torch.cat([target, (target - before) * known[..., None], heading], -1)
+        return self.future(inputs.transpose(1, 2), valid.transpose(1, 2), context)
+
+    def _lanes(self, batch: SceneBatch, origin: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [B, M, D] of lanes around the origin, seen from there, and which are real."""
+        if self.lanes is None:
+            width = self.config.block.width
+            return origin.new_zeros(len(origin), 0, width), torch.zeros(len(origin), 0, dtype=torch.bool, device=origin.device)
+        pose = torch.cat([origin, torch.zeros_like(origin[:, :1])], -1)[:, None]
+        tokens, mask = self.lanes(replace(batch, pose=pose), 1)
+        return tokens[:, 0], mask[:, 0]
+
+    def _to_batch(self, batch: SceneBatch, position: Tensor) -> Tensor:
+        """Normalised positions [B, K, F, A, 2] as the targets' in metres in the batch frame [B, S, K, F, 2]."""
+        chosen = position[:, :, :, : batch.num_targets].permute(0, 3, 1, 2, 4)
+        return chosen * self.config.scale_m + _origin(batch)[:, None, None, None]
+
+    def _noise(self, batch: SceneBatch, like: Tensor) -> Tensor:
+        """Standard normal [B, K, A, Z]; in evaluation an agent's is a function of seed, scene and its own name."""
+        shape = (len(like), self.config.samples, *like.shape[2:])
+        if self.training:
+            return torch.randn(shape, device=like.device)
+        noise = np.zeros(shape, np.float32)
+        for b, names in enumerate(batch.agent_id):
+            for a, name in enumerate(names):
+                text = repr((self.config.seed, batch.scene_id[b], name)).encode()
+                key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint64)
+                noise[b, :, a] = np.random.Generator(np.random.Philox(key=key)).standard_normal(noise[b, :, a].shape)
+        return torch.from_numpy(noise).to(like.device)
+
+
+def _origin(batch: SceneBatch) -> Tensor:
+    """Mean of all observed positions of a scene [B, 2]."""
+    valid = batch.valid[..., None]
+    return (batch.position * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
+
+
+def _used(best: Tensor, real: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """The samples that are a target's best, and where among them that of each target is.
+
+    Args:
+        best: int64 [B, S], of K samples.
+        real: bool [B, S], which targets have a future.
+        samples: K.
+
+    Returns:
+        int64 [B, k], k being as many as any scene needs (others have some that nobody uses), and int64 [B, S] into it.
+    """
+    used = (F.one_hot(best, samples).bool() & real[..., None]).any(1)
+    count = max(int(used.sum(1).max()), 1)
+    rows = used.int().argsort(dim=1, descending=True, stable=True)[:, :count]
+    return rows, (rows[:, None] == best[..., None]).int().argmax(-1)

@@ -1,0 +1,216 @@
+"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2) on normalised scenes, and what they share.
+
+Tokens are all agents at all steps in one sequence, step by step. Lengths are in units of the scene's scale, relative to the
+mean of all observed positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.cache import DecoderCache
+from trajformer.core.dropout import Dropout
+from trajformer.core.groups import Groups
+from trajformer.core.positions import sinusoid
+from trajformer.forecast import Gaussian
+from trajformer.models.tokens import mlp
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What of a scene is known beside its tokens: A agents, M lanes.
+
+    Attributes:
+        seen: bool [B, H * A + M], which steps of agents, and which lanes after them, are real.
+        here: bool [B, A], seen at the last observed step: others may attend to its future.
+        start: [B, A, 2], last observed position, normalised.
+        heading: [B, A, 2], direction there, or [B, A, 0] in a model that does not use it.
+        near: bool [B, A, A], which agents may attend to which; None if all may.
+        lanes: M.
+    """
+
+    seen: Tensor
+    here: Tensor
+    start: Tensor
+    heading: Tensor
+    near: Tensor | None
+    lanes: int
+
+    def mask(self, agents: int, steps: int) -> Tensor | None:
+        """Bool [B, 1 or steps * agents, H * A + M] for queries of the first agents, or None where all may attend to all."""
+        seen = self.seen[:, None]
+        if self.near is not None:
+            history = (self.seen.shape[1] - self.lanes) // self.near.shape[1]
+            seen = seen & F.pad(self.near[:, :agents].repeat(1, steps, history), (0, self.lanes), value=True)
+        return unless_all(seen)
+
+
+@dataclass(frozen=True, eq=False)
+class Context(Observed):
+    """The same, encoded.
+
+    Attributes:
+        memory: [B, H * A + M, D], steps of all agents, lanes after them.
+        agent: [B, A, D], mean over an agent's steps.
+    """
+
+    memory: Tensor
+    agent: Tensor
+
+
+def unless_all(mask: Tensor) -> Tensor | None:
+    """A mask that hides something."""
+    return None if bool(mask.all()) else mask
+
+
+def initialise(module: nn.Module) -> nn.Module:
+    """Small weights and no biases, so that an untrained decoder predicts standing and latents are standard normal."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+def mean_over(x: Tensor, real: Tensor) -> Tensor:
+    """Mean over steps of [B, T, A, D] where bool [B, T, A] is True: [B, A, D], zero where it never is."""
+    return (x * real[..., None]).sum(1) / real.sum(1).clamp(min=1)[..., None]
+
+
+def velocity(xy: Tensor, valid: Tensor) -> Tensor:
+    """Displacements [B, A, H, 2] since the step before; where that is unseen those to the step after it, or zero."""
+    known = (valid[:, :, 1:] & valid[:, :, :-1])[..., None]
+    step = (xy[:, :, 1:] - xy[:, :, :-1]) * known
+    before, after = F.pad(step, (0, 0, 1, 0)), F.pad(step, (0, 0, 0, 1))
+    return torch.where(F.pad(known, (0, 0, 1, 0)), before, after)
+
+
+class StepTokens(nn.Module):
+    """An agent at a step as a token; time is a sinusoid that is concatenated and mixed in by a linear layer (section 3.2)."""
+
+    def __init__(self, inputs: int, block: BlockConfig) -> None:
+        super().__init__()
+        self.width = block.width
+        self.input = nn.Linear(inputs, block.width)
+        self.mix = nn.Linear(2 * block.width, block.width)
+        self.dropout = Dropout(block.dropout)
+
+    def when(self, time: Tensor) -> Tensor:
+        """What times float [T] in steps contribute: [T, 1, D], for any number of agents."""
+        code = sinusoid(time.float(), self.width)
+        return F.linear(code, self.mix.weight[:, self.width :], self.mix.bias)[:, None]
+
+    def forward(self, x: Tensor, when: Tensor) -> Tensor:
+        """[..., T, A, C] at times that `when` was made for to [..., T, A, D]."""
+        return self.dropout(F.linear(self.input(x), self.mix.weight[:, : self.width]) + when)
+
+
+class ContextEncoder(nn.Module):
+    """The observed steps of all agents, and lanes, attend to one another."""
+
+    def __init__(self, inputs: int, block: BlockConfig, layers: int) -> None:
+        super().__init__()
+        self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
+
+    def forward(self, x: Tensor, time: Tensor, lanes: Tensor, observed: Observed) -> Context:
+        """Steps [B, H, A, C] at times [H], and lanes [B, M, D]."""
+        steps, agents = x.shape[1:3]
+        count = lanes.shape[1]
+        mask = observed.mask(agents, steps)
+        if mask is not None and mask.shape[1] > 1:
+            mask = torch.cat([mask, observed.seen[:, None].expand(-1, count, -1)], 1)
+        tokens = torch.cat([self.tokens(x, self.tokens.when(time)).flatten(1, 2), lanes], 1)
+        memory = self.encoder(tokens, mask, groups=Groups(agents, agents, (count, count)))
+        real = observed.seen[:, : steps * agents].unflatten(1, (steps, agents))
+        agent = mean_over(memory[:, : steps * agents].unflatten(1, (steps, agents)), real)
+        return Context(**vars(observed), memory=memory, agent=agent)
+
+
+class FutureEncoder(nn.Module):
+    """The posterior of the latents: the true future attends to itself and to the context."""
+
+    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], latent: int) -> None:
+        super().__init__()
+        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.out = initialise(mlp(block.width, *hidden, 2 * latent, norm=False))
+
+    def forward(self, x: Tensor, valid: Tensor, context: Context) -> Gaussian:
+        """Steps [B, F, S, C] of the first S agents, where bool [B, F, S] is True, to distributions [B, S, Z]."""
+        steps, agents = valid.shape[1:]
+        tokens = self.tokens(x, self.tokens.when(torch.arange(steps, device=x.device))).flatten(1, 2)
+        real = valid.flatten(1)[:, None]
+        if context.near is not None:
+            real = real & context.near[:, :agents, :agents].repeat(1, steps, steps)
+        hidden = self.decoder(
+            tokens,
+            context.memory,
+            mask=unless_all(real),
+            memory_mask=context.mask(agents, steps),
+            groups=(Groups(agents, agents), Groups(agents, context.agent.shape[1], (0, context.lanes))),
+        )[-1]
+        mean = mean_over(hidden.unflatten(1, (steps, agents)), valid)
+        return Gaussian(*self.out(mean).float().chunk(2, -1))
+
+
+class FutureDecoder(nn.Module):
+    """Latents to futures, step by step; a step attends to all agents' steps up to it and to the context.
+
+    Futures are offsets from where an agent was last seen. What is fed back carries no gradient, so a rollout with cached
+    keys and values that nobody differentiates is followed, in training, by one pass over all steps at once.
+    """
+
+    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.out = initialise(mlp(block.width, *hidden, 2, norm=False))
+
+    def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
+        """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each step from the one before; without a gradient."""
+        pairs, memory_mask = self._pairs(context), context.mask(z.shape[2], 1)
+        with torch.no_grad():
+            cache, when = DecoderCache(len(self.decoder.layers)), self._when(steps, z)
+            out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
+            for step in range(steps):
+                mask = None if pairs is None else pairs.repeat(1, 1, step + 1)[:, None]
+                masks = {"mask": mask, "memory_mask": memory_mask}
+                out.append(self._step(self._tokens(out[-1], z, context, when[step : step + 1]), context, cache=cache, **masks))
+        torch.clear_autocast_cache()  # else weights that were cast without a gradient would be used with one
+        return torch.cat(out[1:], 2)
+
+    def replay(self, z: Tensor, context: Context, rolled: Tensor) -> Tensor:
+        """The positions of a rollout [B, K, F, A, 2] once more, all steps at once, with their gradient."""
+        steps, agents = rolled.shape[2:4]
+        start = context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)
+        past = torch.ones(steps, steps, dtype=torch.bool, device=z.device).tril()
+        pairs = self._pairs(context)
+        wide = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device) if pairs is None else pairs
+        mask = (past[:, None, :, None] & wide[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
+        tokens = self._tokens(torch.cat([start, rolled[:, :, :-1]], 2), z, context, self._when(steps, z))
+        return self._step(tokens, context, mask=mask, memory_mask=context.mask(agents, steps))
+
+    def _tokens(self, x: Tensor, z: Tensor, context: Context, when: Tensor) -> Tensor:
+        """Fed positions [B, K, T, A, 2] and latents to tokens [B, K, T, A, D]."""
+        given = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
+        return self.tokens(torch.cat([x, given[:, :, None].expand(-1, -1, x.shape[2], -1, -1)], -1), when)
+
+    def _step(self, tokens: Tensor, context: Context, **arguments: Any) -> Tensor:
+        """Tokens [B, K, T, A, D] to the positions [B, K, T, A, 2] one step later."""
+        agents = tokens.shape[3]
+        groups = Groups(agents, agents), Groups(agents, agents, (0, context.lanes))
+        hidden = self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1]
+        return self.out(hidden).float().unflatten(2, tokens.shape[2:4]) + context.start[:, None, None]
+
+    def _when(self, steps: int, like: Tensor) -> Tensor:
+        return self.tokens.when(torch.arange(steps, device=like.device))
+
+    def _pairs(self, context: Context) -> Tensor | None:
+        """Bool [B, A, A], or None for all: agents attend to those nearby who are still there, and to themselves."""
+        own = torch.eye(context.here.shape[1], dtype=torch.bool, device=context.here.device)
+        pairs = context.here[:, None] | own
+        return unless_all(pairs if context.near is None else pairs & context.near)

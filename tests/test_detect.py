@@ -22,6 +22,7 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.backbone import BackboneConfig, CnnConfig, ResNetConfig
 from trajformer.heads.detr import Detr, DetrConfig, attention_maps, find
 from trajformer.losses.boxes import BoxLossConfig, box_loss
+from trajformer.training import detection
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import OptimConfig, TrainerConfig
 from trajformer.training.detection import DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
@@ -140,6 +141,31 @@ def test_training_pictures_differ_between_epochs_and_validation_does_not() -> No
     assert sorted(second - 16) == sorted(first) == list(range(16))
     assert not torch.equal(data.train[[0]].pixels, data.train[[16]].pixels)
     assert torch.equal(data.val[[0]].pixels, Shapes(DATA.shapes, "val")[[0]].pixels)
+
+
+def test_average_precision_is_over_the_pictures_of_all_processes(
+    expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pycocotools")
+    module = DetectionModule(replace(RECIPE, start=str(expert[0])))
+    batch, logged = collate([draw_shapes(DATA.shapes, (8, index)) for index in range(6)]), dict[str, float]()
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
+    with torch.no_grad():
+        module.eval().validation_step(batch, 0)
+    everything = list(module.seen)
+    module.on_validation_epoch_end()
+    alone = dict(logged)
+    assert alone["val/AP50"] > 0 and not module.seen
+
+    def gather(found: list[Any], mine: list[Any]) -> None:
+        found[:] = [mine, everything[2:]]
+
+    monkeypatch.setattr(detection.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(detection.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(detection.distributed, "all_gather_object", gather)
+    module.seen = everything[:2]
+    module.on_validation_epoch_end()
+    assert logged == alone
 
 
 def test_detect_tells_draws_and_lists_objects(

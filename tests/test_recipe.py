@@ -20,7 +20,10 @@ from trajformer.training.config import TrainConfig, from_plain, to_plain
 from trajformer.training.run import train
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
-ROOTS = {"translation_multi30k": ("--data.root", "text")}  # recipes that name a folder on the command line
+ROOTS = {
+    "translation_multi30k": ("--data.root", "text"),
+    "detr_bccd": ("--data.voc.root", "cells"),
+}  # recipes that name a folder on the command line
 Fails = Callable[..., str]
 
 

@@ -154,11 +154,12 @@ def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monke
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
 
-    def watched(model: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
-        optimizer, schedule = build(model, config, *rest, **options)
+    def watched(groups: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
+        optimizer, schedule = build(groups, config, *rest, **options)
+        parameters = [p for group in groups for p in group["params"]]
 
         def note(*_: Any) -> None:
-            gradients = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+            gradients = [p.grad.norm() for p in parameters if p.grad is not None]
             norms[config.clip].append(float(torch.stack(gradients).norm()))
 
         optimizer.register_step_post_hook(note)

@@ -125,18 +125,24 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
 
-    def _keys(self, key: Tensor) -> Tensor:
-        """[..., S, D] -> [..., heads, S, d_k], with the keys of the second term beside them [..., heads, S, 2 d_k]."""
-        keys = self._split(self.key(key))
-        return keys if self.own_key is None else torch.cat([keys, self._split(self.own_key(key))], -1)
+    def _terms(self, groups: Groups | None) -> list[tuple[nn.Linear, nn.Linear]]:
+        """The projections (query, key) in use; where all tokens are of one group those of the first term are not."""
+        first = [(self.query, self.key)]
+        if self.own_query is None or self.own_key is None or groups is None:
+            return first
+        own = [(self.own_query, self.own_key)]
+        return own if groups.single else first + own
+
+    def _keys(self, key: Tensor, groups: Groups | None) -> Tensor:
+        """[..., S, D] to the keys of all terms side by side [..., heads, S, terms * d_k]."""
+        keys = [self._split(layer(key)) for _, layer in self._terms(groups)]
+        return keys[0] if len(keys) == 1 else torch.cat(keys, -1)
 
     def _scored(self, query: Tensor, keys: Tensor, groups: Groups | None) -> tuple[Tensor, Tensor, Own | None]:
         """What `attend` takes for queries [..., L, D] and the keys of `_keys`."""
-        q = self._split(self.query(query))
-        if self.own_query is None or groups is None:
-            return q, keys[..., : q.shape[-1]], None
-        first, second = keys.chunk(2, -1)
-        return q, first, Own(self._split(self.own_query(query)), second, groups)
+        queries = [self._split(layer(query)) for layer, _ in self._terms(groups)]
+        terms = list(zip(queries, keys.chunk(len(queries), -1), strict=True))
+        return *terms[0], Own(*terms[1], groups) if groups and len(terms) > 1 else None
 
     def forward(
         self,
@@ -162,7 +168,7 @@ class MultiHeadAttention(nn.Module):
         """
 
         def project() -> tuple[Tensor, Tensor]:
-            return self._keys(key), self._split(self.value(key if value is None else value))
+            return self._keys(key, groups), self._split(self.value(key if value is None else value))
 
         k, v = project() if cache is None else cache.update(project)
         tokens, mask = _fold(query, mask, query.ndim > key.ndim)
@@ -181,7 +187,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is read, not filled."""
         tokens, mask = _fold(query, mask, query.ndim > key.ndim)
-        q, k, own = self._scored(tokens, self._keys(key) if cache is None or cache.key is None else cache.key, groups)
+        q, k, own = self._scored(tokens, self._keys(key, groups) if cache is None or cache.key is None else cache.key, groups)
         weights = attention_weights(q, k, mask, own=own)
         return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if query.ndim > key.ndim else weights
 

@@ -21,11 +21,17 @@ class Groups(NamedTuple):
     keys: int
     apart: tuple[int, int] = (0, 0)
 
+    @property
+    def single(self) -> bool:
+        """All tokens are of one group."""
+        return self.keys == 1 and not any(self.apart)
+
     def same(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """Bool [L, S] of so many queries and keys: are both of one group?"""
         rows = torch.arange(queries - self.apart[0], device=device) % self.queries
         columns = torch.arange(keys - self.apart[1], device=device) % self.keys
-        return F.pad(rows[:, None] == columns, (0, self.apart[1], 0, self.apart[0]), value=False)
+        same = rows[:, None] == columns
+        return F.pad(same, (0, self.apart[1], 0, self.apart[0]), value=False) if any(self.apart) else same
 
     def split(self, x: Tensor, *, keys: bool) -> Tensor:
         """Queries [..., L, d] or keys [..., S, d] by group [..., G, T, d]; G is that of the queries."""

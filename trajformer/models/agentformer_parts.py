@@ -6,6 +6,7 @@ mean of all observed positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import DecoderCache
+from trajformer.core.cache import Cache, DecoderCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
@@ -158,6 +159,26 @@ class FutureEncoder(nn.Module):
         return Gaussian(*self.out(mean).float().chunk(2, -1))
 
 
+class Reserved(Cache):
+    """A cache for a known number of keys: those of a step are written to their place, earlier ones are not copied."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """As `Cache.update`, without gradients."""
+        new = project()
+        if self.key is None:
+            self.room = [x.new_empty(*x.shape[:-2], self.length, x.shape[-1]) for x in new]
+        done = 0 if self.key is None else self.key.shape[-2]
+        end = done + new[0].shape[-2]
+        for room, x in zip(self.room, new, strict=True):
+            room[..., done:end, :] = x
+        self.key, self.value = (room[..., :end, :] for room in self.room)
+        return self.key, self.value
+
+
 class FutureDecoder(nn.Module):
     """Latents to futures, step by step; a step attends to all agents' steps up to it and to the context.
 
@@ -175,6 +196,7 @@ class FutureDecoder(nn.Module):
         pairs, memory_mask = self._pairs(context), context.mask(z.shape[2], 1)
         with torch.no_grad():
             cache, when = DecoderCache(len(self.decoder.layers)), self._when(steps, z)
+            cache.layers = [(Reserved(steps * z.shape[2]), memory) for _, memory in cache.layers]
             out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
             for step in range(steps):
                 mask = None if pairs is None else pairs.repeat(1, 1, step + 1)[:, None]

@@ -71,7 +71,8 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[TrackForecast]) -> 
     weight = np.concatenate([np.repeat(f.probability / f.position.shape[1], f.position.shape[1]) for f in forecasts])
     density = expected_density(position, weight, x, y)
     extent = (float(x[0] - cell / 2), float(x[-1] + cell / 2), float(y[0] - cell / 2), float(y[-1] + cell / 2))
-    norm = PowerNorm(_GAMMA, vmin=0.0, vmax=max(float(density.max()), 1e-9))
+    highest = max(float(density.max()), 1e-9)
+    norm = PowerNorm(_GAMMA, vmin=0.0, vmax=highest)
     image = ax.imshow(density, extent=extent, origin="lower", cmap=_SHADES, norm=norm, interpolation="bilinear")
     image.set(gid="density", zorder=style.Z_TRAIL - 0.5)
     ax.set_aspect("equal", adjustable="box")
@@ -81,12 +82,9 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[TrackForecast]) -> 
     bar = figure.colorbar(image, cax=scale, orientation="horizontal")
     bar.outline.set_linewidth(0.4)
     scale.tick_params(labelsize=style.LABEL_PT - 1.0, width=0.4, length=1.5, pad=1.0)
-    bar.set_ticks([norm.vmax * share for share in (0.0, 0.1, 0.4, 1.0)], labels=_ticks(norm.vmax))
+    ticks = [highest * share for share in (0.0, 0.1, 0.4, 1.0)]
+    bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
     seconds = scene.period_s * scene.num_future
     scale.set_title(f"people per m², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
     ax.set(xlim=(left, right), ylim=(bottom, top))
     return ax
-
-
-def _ticks(highest: float) -> list[str]:
-    return ["0", *(f"{highest * share:.2g}" for share in (0.1, 0.4, 1.0))]

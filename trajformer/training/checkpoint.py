@@ -19,7 +19,7 @@ R = TypeVar("R")
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
-_UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, *_MISFIT)
+_UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
 
 def describe(config: Any) -> dict[str, Any]:

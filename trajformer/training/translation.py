@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchmetrics.text import SacreBLEUScore
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation import Transformer, TransformerConfig
@@ -157,6 +156,8 @@ class TranslationModule(TaskModule):
     model: Translator
 
     def __init__(self, config: TranslationRecipe) -> None:
+        from torchmetrics.text import SacreBLEUScore  # imports whatever language models are installed: seconds
+
         super().__init__(config)
         self.bleu = SacreBLEUScore()
 

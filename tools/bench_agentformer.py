@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_model import environment
 
 from trajformer.batch import SceneBatch, collate
-from trajformer.core.blocks import BlockConfig
 from trajformer.losses.cvae import CVAELossConfig, cvae_loss
 from trajformer.models import AgentFormer, AgentFormerConfig
 from trajformer.sample import BatchConfig

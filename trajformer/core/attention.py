@@ -70,7 +70,7 @@ def attention_weights(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     score = (query * scale) @ key.transpose(-2, -1)
     if own is not None:
-        same = own.groups.same(*score.shape[-2:], score.device)
+        same = own.groups.same(score.shape[-2], score.shape[-1], score.device)
         score = torch.where(same, (own.query * scale) @ own.key.transpose(-2, -1), score)
     if mask is None:
         return score.softmax(-1)

@@ -89,7 +89,7 @@ def sampler_loss(
     assert forecast.latent is not None and forecast.prior is not None
     real, position = valid.any(-1), forecast.in_batch_frame()
     error = _squared_error(position, target[:, :, None], valid[:, :, None], unit_m)
-    first, second = torch.triu_indices(*[forecast.num_modes] * 2, offset=1, device=real.device)
+    first, second = torch.triu_indices(forecast.num_modes, forecast.num_modes, 1, device=real.device)
     future = (position / unit_m).flatten(-2)
     gap = (future[:, :, first] - future[:, :, second]).square().sum(-1)
     terms = {

@@ -41,11 +41,11 @@ class AgentFormerSampler(nn.Module):
         self.config = config
         self.cvae = AgentFormer(config.cvae).requires_grad_(False).eval()
         widths, outputs = (config.cvae.block.width, *config.hidden), config.cvae.samples * config.cvae.latent
-        layers = [nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in pairwise(widths)]
+        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
         for layer in layers:
-            nn.init.normal_(layer[0].weight, std=0.01)
-            nn.init.zeros_(layer[0].bias)
-        self.network = nn.Sequential(*layers)
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+        self.network = nn.Sequential(*(nn.Sequential(layer, nn.Tanh()) for layer in layers))
         self.scale, self.shift = nn.Linear(widths[-1], outputs), nn.Linear(widths[-1], outputs)
 
     def train(self, mode: bool = True) -> AgentFormerSampler:

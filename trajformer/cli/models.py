@@ -54,7 +54,7 @@ def train_parser(task: str = "") -> Parser:
 
 
 def _add_source(parser: Parser) -> None:
-    names = "the last velocity goes on, and so it does in 20 directions drawn for each agent"
+    names = "constant velocity, or 20 directions around it drawn for each agent"
     parser.add_argument("--model", choices=UNTRAINED, help=f"a model that needs no training: {names}")
     parser.add_argument("--split", default="val", help="which of the store's splits")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes at a time")

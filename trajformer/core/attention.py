@@ -17,7 +17,7 @@ from trajformer.core.cache import Cache
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups, Own, one_term
 
-_FEW = 128 * 128  # scores of a head that are faster written down than fused, where there are two terms
+_FEW = 128 * 256  # scores of a head that are faster written down than fused, where there are two terms
 
 
 def attend(
@@ -52,12 +52,24 @@ def attend(
             return out[..., :-1] + out[..., -1:] * one.part
         weights = attention_weights(query, key, mask, scale=scale, own=own)
         return (Dropout(dropout)(weights) if dropout else weights) @ value
+    if query.ndim > 4:
+        lead = query.shape[1:-2]
+        mask = None if mask is None else _four_axes(mask, lead)
+        query, key, value = (_four_axes(x, lead) for x in (query, key, value))
+        return attend(query, key, value, mask, scale=scale, dropout=dropout).unflatten(1, lead)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
     alive = mask.any(-1, keepdim=True)
     # An empty row attends to everything and is then cut away: no backend ever sees a softmax over nothing.
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout, scale=scale)
     return out.masked_fill(~alive, 0.0)
+
+
+def _four_axes(x: Tensor, lead: torch.Size) -> Tensor:
+    """[B, *lead, L, d] as [B, heads, L, d], for kernels that know no more axes; what has size 1 in all of them keeps it."""
+    x = x[(None,) * (len(lead) + 3 - x.ndim)]
+    x = x.expand(-1, *lead, -1, -1) if any(size > 1 for size in x.shape[1:-2]) else x
+    return x.flatten(1, -3)
 
 
 def attention_weights(

@@ -50,9 +50,8 @@ def attend(
             one = one_term(query, key, value, mask, scale, own)
             out = attend(*one[:4], scale=scale)
             return out[..., :-1] + out[..., -1:] * one.part
-        weights = _scores(query, key, mask, scale, own).softmax(-1)
-        out = (Dropout(dropout)(weights) if dropout else weights) @ value
-        return out if mask is None else out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+        weights = attention_weights(query, key, mask, scale=scale, own=own)
+        return (Dropout(dropout)(weights) if dropout else weights) @ value
     if query.ndim > 4:
         lead = query.shape[1:-2]
         mask = None if mask is None else _four_axes(mask, lead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from test_vit import CLASSES, HEADS, LAYERS, SIZE, hugging_face, images, timm_forward, timm_state
 from torch import Tensor
 
@@ -251,3 +253,30 @@ def test_help_tells_all_layouts(capsys: Any) -> None:
     assert run("weights", "--help") == 0
     text = "".join(capsys.readouterr().out.split())
     assert all(f"{name}:{layout.summary}".replace(" ", "") in text for name, layout in LAYOUTS.items())
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
+def test_a_runs_checkpoint_becomes_weights_to_pass_on(tmp_path: Path, capsys: Any, ending: str) -> None:
+    torch.save(timm_state(), tmp_path / "timm.pt")
+    assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
+    content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {"optimizer_states": [torch.zeros(100_000)]}
+    torch.save(content, tmp_path / "run.ckpt")
+    assert run("weights", "convert", "trajformer", tmp_path / "run.ckpt", tmp_path / f"small.{ending}") == 0
+    assert (tmp_path / f"small.{ending}").stat().st_size < (tmp_path / "run.ckpt").stat().st_size - 390_000
+    (first, recipe), (second, again) = (
+        load_checkpoint(tmp_path / name, ClassificationRecipe) for name in ("run.ckpt", f"small.{ending}")
+    )
+    assert recipe == again and all(torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items())
+    path, _ = picture(tmp_path)
+    assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "no recipe", "foreign"])
+def test_damaged_weights_are_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "small.safetensors"
+    header = {"trajformer": json.dumps({"task": "classification", "config": {"model": {"image_size": -1}}})}
+    save_file({"weight": torch.zeros(3)}, path, None if damage == "no recipe" else header)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match=re.escape(str(path))):
+        load_checkpoint(path, ClassificationRecipe)

@@ -52,16 +52,17 @@ def detect_parser() -> Parser:
 
 def weights_parser() -> Parser:
     """convert LAYOUT FILE OUT."""
-    from trajformer.weights.convert import LAYOUTS
+    from trajformer.weights.convert import LAYOUTS, OWN
 
     parser = new_parser(
-        "Convert published weights into a checkpoint of this software. Every tensor of FILE must find its place, and every "
-        "parameter of the model its tensor; otherwise nothing is written."
+        "Convert published weights, or a checkpoint of a run, into one without the state of a run. Every tensor of FILE must "
+        "find its place, and every parameter of the model its tensor; otherwise nothing is written."
     )
     parser.add_argument("action", choices=("convert",), help="what to do")
-    parser.add_argument("layout", choices=tuple(LAYOUTS), help="; ".join(f"{n}: {f.summary}" for n, f in LAYOUTS.items()))
+    summaries = {OWN: "a checkpoint of a run"} | {name: layout.summary for name, layout in LAYOUTS.items()}
+    parser.add_argument("layout", choices=tuple(summaries), help="; ".join(f"{n}: {text}" for n, text in summaries.items()))
     parser.add_argument("file", type=Path, help=".safetensors, or .pt, .pth, .bin of plain tensors")
-    parser.add_argument("out", type=Path, help="checkpoint to write")
+    parser.add_argument("out", type=Path, help="checkpoint to write; as safetensors if it ends in .safetensors")
     parser.add_argument("--heads", type=PositiveInt, help="attention heads, which no shape tells (default: the layout's own)")
     parser.add_argument("--labels", type=Path, help="text file with the classes' names, one a line, in the order of the outputs")
     return parser

@@ -1,7 +1,11 @@
-"""Checkpoints: plain tensors and plain values only, loaded without executing anything from the file."""
+"""Checkpoints: plain tensors and plain values only, loaded without executing anything from the file.
+
+A run writes PyTorch files; weights alone, to be passed on, are the same in a .safetensors file with the recipe in its header.
+"""
 
 from __future__ import annotations
 
+import json
 import pickle
 import warnings
 import zipfile
@@ -9,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import trajformer
+from trajformer.atomic import atomically
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.training.config import TrainConfig, from_plain, to_plain
 
@@ -42,7 +47,7 @@ def load_checkpoint(path: Path | str, recipe: type[R]) -> tuple[nn.Module, R]:
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
-    if CONFIG_KEY not in raw or "state_dict" not in raw:
+    if not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
     wanted: Any = recipe
     try:
@@ -65,6 +70,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
         with warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
             raw = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
@@ -72,6 +79,50 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: not a trajformer checkpoint")
     return raw
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    """As a run's file would have it."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise CheckpointError(f"{path}: needs the package safetensors (pip install safetensors)") from error
+    try:
+        with safe_open(path, "pt") as file:
+            head = (file.metadata() or {}).get(CONFIG_KEY)
+            tensors = {_PREFIX + name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except SafetensorError as error:
+        raise ValueError(error) from error
+    return {"state_dict": tensors} | ({} if head is None else {CONFIG_KEY: json.loads(head)})
+
+
+def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None:
+    """Write a checkpoint without the state of a run, under a temporary name first; as safetensors if `out` ends so.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # part of another would be saved whole
+    with atomically(out) as temporary:
+        if out.suffix == ".safetensors":
+            from safetensors.torch import save
+
+            temporary.write_bytes(save(weights, {CONFIG_KEY: json.dumps(describe(recipe))}))
+        else:
+            tensors = {_PREFIX + name: tensor for name, tensor in weights.items()}
+            torch.save({CONFIG_KEY: describe(recipe), "state_dict": tensors}, temporary)
+
+
+def recipe_name(path: Path) -> str:
+    """The task that a checkpoint's model is for.
+
+    Raises:
+        CheckpointError: it is damaged or foreign.
+    """
+    raw = _read(path)
+    if not isinstance(raw.get(CONFIG_KEY), dict):
+        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
+    return str(raw[CONFIG_KEY].get("task", TrainConfig.task))
 
 
 def check_resume(path: Path, config: Any) -> int:

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajformer.atomic import atomically
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.training.checkpoint import CONFIG_KEY, describe
-from trajformer.weights.agentformer import agentformer, agentformer_eth
+from trajformer.training.checkpoint import load_checkpoint, recipe_name, write_checkpoint
+from trajformer.weights.agentformer import agentformer, agentformer_eth, agentformer_zara1
 from trajformer.weights.detr import facebook_detr, facebook_detr_dc5, hf_detr
 from trajformer.weights.source import Options, Source, read_source
 from trajformer.weights.translation import attention_is_all_you_need
 from trajformer.weights.vit import hf_vit, timm_vit
 
+__all__ = ["LAYOUTS", "OWN", "Converted", "convert", "write_checkpoint"]
+OWN = "trajformer"  # the layout of this software's own checkpoints
 Converted = tuple[Any, dict[str, Tensor]]  # a recipe, and its model's weights by name
 
 
@@ -44,8 +45,9 @@ LAYOUTS = {
     "facebook_detr": Layout("DETR of its authors, with ResNet-50 or -101 (8 heads)", facebook_detr),
     "facebook_detr_dc5": Layout("the same with a dilated last stage", facebook_detr_dc5),
     "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", hf_detr),
-    "agentformer": Layout("AgentFormer of its authors, first stage, any scene but eth (8 heads)", agentformer),
+    "agentformer": Layout("AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)", agentformer),
     "agentformer_eth": Layout("the same for eth, where 2 m are 1", agentformer_eth),
+    "agentformer_zara1": Layout("the same for zara1, where positions are relative to the last ones", agentformer_zara1),
     "hf_vit": Layout("ViTForImageClassification of Hugging Face (64 channels a head)", hf_vit),
 }
 
@@ -56,6 +58,8 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
     Raises:
         CheckpointError: the file cannot be read, has a tensor too many, one too few, or one of another shape.
     """
+    if layout == OWN:
+        return _own(path)
     source = read_source(path)
     recipe, weights = LAYOUTS[layout].read(source, options)
     source.check_empty()
@@ -73,12 +77,12 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
     return recipe, weights
 
 
-def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None:
-    """Write a checkpoint as a run would, without the state of an optimiser, under a temporary name first.
+def _own(path: Path) -> Converted:
+    """A run's checkpoint without the state of its run."""
+    from trajformer.training.tasks import TASKS
 
-    Raises:
-        OSError: it cannot be written.
-    """
-    tensors = {f"model.{name}": tensor.clone() for name, tensor in weights.items()}  # a part of another would be saved whole
-    with atomically(out) as temporary:
-        torch.save({CONFIG_KEY: describe(recipe), "state_dict": tensors}, temporary)
+    task = recipe_name(path)
+    if task not in TASKS:
+        raise CheckpointError(f"{path}: is of a model for '{task}', which this software does not know")
+    model, recipe = load_checkpoint(path, TASKS[task].recipe)
+    return recipe, model.state_dict()

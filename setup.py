@@ -17,7 +17,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["trajformer*", "data_prep*"]),
-    package_data={"trajformer": ["py.typed", "recipes/*.yaml"]},
+    package_data={"trajformer": ["py.typed", "recipes/*.yaml", "pretrained/*/*.safetensors"]},
     entry_points={"console_scripts": ["trajformer = trajformer.cli:main"]},
     install_requires=[
         "torch>=2.6",

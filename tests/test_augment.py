@@ -10,7 +10,7 @@ import torch
 from scenes import make_scene
 from torch import Tensor
 
-from trajformer.augment import AugmentConfig, augment, drop_agents, flip, mask_history, turn
+from trajformer.augment import AugmentConfig, augment, disturb_positions, drop_agents, flip, mask_history, turn
 from trajformer.batch import SceneBatch, collate
 from trajformer.geometry import rotate, wrap
 from trajformer.losses.set_loss import SetLossConfig, set_loss
@@ -18,7 +18,7 @@ from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.sample import Frame
 from trajformer.scene import LaneFlag
 
-EVERYTHING = AugmentConfig(flip=0.5, rotate=math.pi, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6)
+EVERYTHING = AugmentConfig(flip=0.5, rotate=math.pi, noise_m=0.1, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6)
 NOTHING = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
 
@@ -176,3 +176,22 @@ def test_the_target_moves_along(batch: SceneBatch, move: object) -> None:
     losses = [set_loss(f, b.target, b.target_valid, SetLossConfig(huber_m=1e3)) for f, b in ((before, batch), (after, moved))]
     assert losses[0]["loss"].item() == pytest.approx(losses[1]["loss"].item(), rel=1e-4)
     assert losses[0]["loss"] > 1e-6
+
+
+def test_noise_is_on_observations_of_half_of_the_scenes_and_moves_velocities_along(batch: SceneBatch) -> None:
+    noisy = disturb_positions(batch, torch.Generator().manual_seed(3), 0.5)
+    moved = noisy.position - batch.position
+    assert (moved[~batch.valid] == 0).all() and torch.equal(noisy.pose, batch.pose) and torch.equal(noisy.target, batch.target)
+    known = batch.valid[:, :, 1:] & batch.valid[:, :, :-1]
+    wanted = (moved[:, :, 1:] - moved[:, :, :-1]) / batch.period_s
+    change = noisy.velocity - batch.velocity
+    assert torch.allclose(change[:, :, 1:][known], wanted[known], atol=1e-4)
+    assert torch.allclose(change[:, :, 0][known[:, :, 0]], wanted[:, :, 0][known[:, :, 0]], atol=1e-4)
+    many = replace(
+        batch, **{name: getattr(batch, name)[:1].repeat_interleave(400, 0) for name in ("position", "velocity", "valid")}
+    )
+    many = replace(many, scene_id=("",) * 400)
+    moved = disturb_positions(many, torch.Generator().manual_seed(0), 0.5).position - many.position
+    spread = torch.stack([part[real].std() for part, real in zip(moved, many.valid, strict=True)])
+    assert 0.4 < (spread == 0).float().mean() < 0.6
+    assert spread.max() < 0.55 and abs(float(spread[spread > 0].mean()) - 0.25) < 0.04  # uniform up to 0.5

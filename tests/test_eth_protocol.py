@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from trajformer import cli
 from trajformer.batch import SceneBatch, collate
-from trajformer.commands.eth_ucy import models_of, read_test_sets
+from trajformer.commands.eth_ucy import SHIPPED, models_of, read_test_sets
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation import Predictor, evaluate, load_predictor, run
@@ -27,6 +28,7 @@ from trajformer.models.constant_velocity import (
     SampledConstantVelocity,
     SampledConstantVelocityConfig,
 )
+from trajformer.models.crowd import CrowdConfig
 from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.protocols import eth_ucy as protocol
 from trajformer.protocols.eth_ucy import COUNTS, Outcome, Score, TestSet, most_probable, observed, outcomes, truth
@@ -34,7 +36,7 @@ from trajformer.protocols.eth_ucy_export import SampleFolder
 from trajformer.protocols.eth_ucy_table import BEST_OF_20, MOST_PROBABLE, table
 from trajformer.sample import BatchConfig, Frame
 from trajformer.scene import AgentRole
-from trajformer.training.checkpoint import describe
+from trajformer.training.checkpoint import describe, load_checkpoint
 from trajformer.training.config import DataConfig, TrainConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
@@ -120,10 +122,16 @@ def learned() -> nn.Module:
     return build_model(ModelConfig(mmtransformer=MMTransformerConfig(num_future=F, block=block, map_width=8, max_polylines=4)))
 
 
+def crowd() -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(ModelConfig(crowd=CrowdConfig(block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0))))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "constant velocity": ConstantVelocity,
     "sampled": SampledConstantVelocity,
     "mmtransformer": learned,
+    "crowd": crowd,
     "spy": Spy,
 }
 
@@ -302,7 +310,7 @@ def test_exported_samples_scored_from_outside_give_the_figures(
     text, err = capsys.readouterr()
     assert err == ""
     found = json.loads(figures.read_text())
-    assert list(found) == ["constant_velocity", "constant_velocity_sampled"]
+    assert list(found) == ["constant_velocity", "constant_velocity_sampled", "crowd"]
     for model, scenes in found.items():
         assert list(scenes) == [*FILES, "mean"]
         for name in FILES:
@@ -519,15 +527,36 @@ def test_joint_forecasts_have_the_figures_of_worlds(raw: Path) -> None:
 # the recordings themselves ---------------------------------------------------------------------------------------------
 
 
-def test_constant_velocity_on_the_real_recordings(real_data: Path, tmp_path: Path) -> None:
-    words = ("evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy")
-    assert run_cli(*words, "--json", tmp_path / "j") == 0
-    found = json.loads((tmp_path / "j").read_text())
-    plain, sampled = found["constant_velocity"], found["constant_velocity_sampled"]
-    counts = {"eth": (253, 364), "hotel": (445, 1197), "univ": (947, 24334), "zara1": (705, 2356), "zara2": (998, 5910)}
-    assert {name: (plain[name]["num_windows"], plain[name]["num_trajectories"]) for name in counts} == counts
+@pytest.fixture(scope="module")
+def scored(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The protocol without checkpoints: figures by model and scene."""
+    file = tmp_path_factory.mktemp("scored") / "figures.json"
+    assert run_cli("evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file) == 0
+    return dict(json.loads(file.read_text()))
+
+
+def test_constant_velocity_on_the_real_recordings(scored: dict[str, Any]) -> None:
+    plain, sampled = scored["constant_velocity"], scored["constant_velocity_sampled"]
+    assert {name: (plain[name]["num_windows"], plain[name]["num_trajectories"]) for name in COUNTS} == COUNTS
     rows = {"eth": (1.0755, 2.2819), "hotel": (0.3194, 0.6142), "univ": (0.5242, 1.1651), "zara1": (0.4272, 0.9524)}
     for name, row in (rows | {"zara2": (0.3239, 0.7244), "mean": (0.5340, 1.1476)}).items():
         assert (plain[name]["ADE_1"], plain[name]["FDE_1"]) == pytest.approx(row, abs=1e-4)
     assert (sampled["mean"]["ADE_20"], sampled["mean"]["FDE_20"]) == pytest.approx((0.418, 0.866), abs=1e-3)
     assert plain["univ"]["collision_rate_20"] == pytest.approx(0.2022, abs=1e-4)
+
+
+def test_the_weights_that_come_with_the_software_give_the_documented_figures(scored: dict[str, Any]) -> None:
+    plain, crowd = scored["constant_velocity"], scored["crowd"]
+    assert (crowd["mean"]["ADE_20"], crowd["mean"]["FDE_20"]) == pytest.approx((0.201, 0.328), abs=2e-3)
+    for scene, counts in COUNTS.items():
+        assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts
+        assert crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]
+        assert crowd[scene]["ADE_1"] < plain[scene]["ADE_1"] + 0.01  # on univ they are equal
+
+
+@pytest.mark.parametrize("scene", ["eth", "hotel", "univ", "zara1", "zara2"])
+def test_shipped_weights_are_small_and_have_not_seen_their_scene(scene: str) -> None:
+    path = SHIPPED / f"{scene}.safetensors"
+    _, recipe = load_checkpoint(path, TrainConfig)
+    assert recipe.data.train_split == f"{scene}_train" and path.stat().st_size <= 4_000_000
+    assert not Path(recipe.data.train).is_absolute()

@@ -64,6 +64,32 @@ def test_huber_width_is_metres() -> None:
         assert set_loss(forecast, target, valid, SetLossConfig(huber_m=width))["regression"].item() == pytest.approx(expected)
 
 
+def test_errors_of_coordinates_or_of_their_distance() -> None:
+    position = torch.tensor([3.0, -4.0]).expand(1, 1, 1, 2, 2).clone().requires_grad_()
+    forecast = Forecast(position, torch.zeros(1, 1, 1), Frame.SCENE)
+    target, valid = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool)
+    values = {}
+    for error in ("coordinates", "distance"):
+        terms = set_loss(forecast, target, valid, SetLossConfig(error=error, huber_m=1.0))  # type: ignore[arg-type]
+        values[error] = terms["regression"].item(), terms["endpoint"].item()
+    assert values["coordinates"] == pytest.approx((6.0, 6.0))  # 2.5 + 3.5
+    assert values["distance"] == pytest.approx((4.5, 4.5))
+    exact = set_loss(forecast, position.detach()[:, :, 0], valid, SetLossConfig(error="distance", huber_m=0.02))
+    exact["loss"].backward()
+    assert exact["regression"].item() < 1e-5 and position.grad is not None and position.grad.isfinite().all()
+
+
+def test_the_first_mode_alone_can_be_trained_as_the_best_single_guess() -> None:
+    forecast, target, valid = make(modes=3)
+    alone = replace(forecast, position=forecast.position[:, :, :1], logit=forecast.logit[..., :1])
+    expected = set_loss(alone, target, valid, SetLossConfig())
+    plain, terms = (set_loss(forecast, target, valid, SetLossConfig(single=weight)) for weight in (0.0, 0.5))
+    assert "single" not in plain and terms["single"].item() == pytest.approx(
+        (expected["regression"] + expected["endpoint"]).item()
+    )
+    assert (terms["loss"] - plain["loss"]).item() == pytest.approx(0.5 * terms["single"].item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("futures", [0, 2])
 def test_the_order_of_modes_does_not_matter(futures: int) -> None:
     forecast, target, valid = make(modes=4, futures=futures)

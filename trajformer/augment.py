@@ -26,6 +26,8 @@ class AugmentConfig:
             frames do not notice; for them there is `heading_noise`).
         heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
         scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
+        noise_m: in half of the scenes observed positions get normal noise, its standard deviation uniform up to this many
+            metres, and velocities what follows from it; reference poses stay. Recordings differ in how noisy they are.
         agent_dropout: probability of hiding each agent that is not a target.
         history_mask: probability of hiding the beginning of an agent's history.
         history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
@@ -35,6 +37,7 @@ class AugmentConfig:
     rotate: float = 0.0
     heading_noise: float = 0.0
     scale: float = 0.0
+    noise_m: float = 0.0
     agent_dropout: float = 0.1
     history_mask: float = 0.2
     history_mask_steps: int = 10
@@ -64,7 +67,7 @@ def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> S
         heading=batch.heading * sign[:, None, None],
         velocity=batch.velocity * per_scene(mirror, 4),
         pose=batch.pose * per_scene(pose_sign, 3),
-        target=batch.target * per_scene(mirror, 4),
+        target=batch.target * per_scene(mirror, batch.target.ndim),
         polyline=batch.polyline * per_scene(mirror, 4),
         polyline_flags=torch.where(chosen[:, None], swapped, flags),
     )
@@ -88,8 +91,19 @@ def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> Scen
     """Scale every scene about its origin, lanes, displacements and velocities alike."""
     factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * limit
     pose = torch.cat([batch.pose[..., :2] * factor[:, None, None], batch.pose[..., 2:]], -1)
-    names = ("position", "velocity", "target", "polyline")
-    return replace(batch, pose=pose, **{name: getattr(batch, name) * factor[:, None, None, None] for name in names})
+    values = {name: getattr(batch, name) for name in ("position", "velocity", "target", "polyline")}
+    return replace(batch, pose=pose, **{n: v * factor.view(-1, *[1] * (v.ndim - 1)) for n, v in values.items()})
+
+
+def disturb_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
+    """Add noise to what was observed; the reference poses, which targets are told from, stay where they are."""
+    share = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1).clamp(min=0)
+    drawn = torch.randn(tuple(batch.position.shape), generator=generator, device=generator.device).to(share.device)
+    noise = drawn * (share * deviation_m)[:, None, None, None] * batch.valid[..., None]
+    known = (batch.valid[:, :, 1:] & batch.valid[:, :, :-1])[..., None]
+    change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / batch.period_s
+    change = torch.cat([change[:, :, :1], change], 2) * batch.valid[..., None]  # a first step shares the second's estimate
+    return replace(batch, position=batch.position + noise, velocity=batch.velocity + change)
 
 
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
@@ -135,6 +149,8 @@ def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator
         batch = disturb_headings(batch, generator, config.heading_noise)
     if config.scale:
         batch = stretch(batch, generator, config.scale)
+    if config.noise_m:
+        batch = disturb_positions(batch, generator, config.noise_m)
     if config.agent_dropout:
         batch = drop_agents(batch, generator, config.agent_dropout)
     if config.history_mask:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from trajformer.evaluation import Predictor
     from trajformer.protocols.eth_ucy import TestSet
 
-_PLACES = ("{}.ckpt", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
+_PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
+SHIPPED = Path(__file__).parents[1] / "pretrained" / "crowd"  # weights that come with the software
 Figures = dict[str, dict[str, float]]  # by scene or "mean", and by name
 
 
@@ -35,12 +36,15 @@ def evaluate(
     accelerator: Accelerator,
     batch_size: int,
 ) -> dict[str, Figures]:
-    """Score constant velocity and trained models on the five scenes, and print the published table with them."""
+    """Score constant velocity and trained models on the five scenes, and print the published table with them.
+
+    Without checkpoints the weights that come with the software are scored.
+    """
     from trajformer.evaluation import UNTRAINED, pick_device
     from trajformer.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate
     from trajformer.protocols.eth_ucy_table import table
 
-    device, models = pick_device(accelerator), models_of(checkpoints)
+    device, models = pick_device(accelerator), models_of(checkpoints or [SHIPPED])
     make_room(json_file)
     sets = {test_set.name: test_set for test_set in read_test_sets(data)}
     sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}

@@ -8,6 +8,7 @@ towards softmax(-FDE). Auxiliary layers get the same terms, with matches of thei
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 from trajformer.forecast import Forecast
 from trajformer.geometry import to_frame
 from trajformer.losses.matching import match
+
+_NOTHING = 1e-8  # square metres: a distance of zero has a gradient, too
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class SetLossConfig:
         confidence: KL divergence from softmax(-FDE / temperature) to the predicted scores.
         temperature_m: of that softmax, metres.
         huber_m: where smooth L1 turns from quadratic to linear, metres.
+        error: what smooth L1 is of: both coordinates, or their distance, which is what ADE and FDE measure.
+        single: regression and endpoint of the first mode, whichever mode is matched: it becomes the best single guess (K = 1).
         auxiliary: weight of the earlier decoder layers' terms.
     """
 
@@ -42,6 +47,8 @@ class SetLossConfig:
     confidence: float = 1.0
     temperature_m: float = 1.0
     huber_m: float = 1.0
+    error: Literal["coordinates", "distance"] = "coordinates"
+    single: float = 0.0
     auxiliary: float = 0.5
 
 
@@ -89,19 +96,28 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossCon
     exists = valid.any(-1)
     problem, mode, which = match(cost, exists)
     count = max(len(problem), 1)
-    mask = valid[problem, which]
-    error = F.smooth_l1_loss(position[problem, mode], target[problem, which], reduction="none", beta=config.huber_m)
-    error = error.sum(-1) * mask
-    last = _last_valid(mask)
+    truth, mask = target[problem, which], valid[problem, which]
+    regression, endpoint = _errors(position[problem, mode], truth, mask, config)
+    terms = {"regression": regression, "endpoint": endpoint}
+    if config.single:
+        terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum()
     log_probability = logit.log_softmax(-1)
     nearest = torch.where(exists[:, None], fde, torch.inf).amin(-1)[problem]  # [M, K]
     wanted = (-nearest / config.temperature_m).softmax(-1)
-    return {
-        "regression": (error.sum(-1) / mask.sum(-1).clamp(min=1)).sum() / count,
-        "endpoint": error.gather(1, last[:, None]).sum() / count,
-        "classification": -log_probability[problem, mode].sum() / count,
-        "confidence": F.kl_div(log_probability[problem], wanted, reduction="sum") / count,
-    }
+    terms["classification"] = -log_probability[problem, mode].sum() / count
+    terms["confidence"] = F.kl_div(log_probability[problem], wanted, reduction="sum") / count
+    return terms
+
+
+def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig) -> tuple[Tensor, Tensor]:
+    """Smooth L1 of positions [M, F, 2], mean over the valid steps, and that of the last of these; means over M."""
+    gap = position - target
+    if config.error == "distance":
+        gap = (gap.square().sum(-1, keepdim=True) + _NOTHING).sqrt()
+    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
+    count = max(len(error), 1)
+    mean = (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count
+    return mean, error.gather(1, last_valid(valid)[:, None]).sum() / count
 
 
 def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,11 +127,11 @@ def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Te
     """
     distance = (position[:, :, None] - target[:, None]).norm(dim=-1) * valid[:, None]
     ade = distance.sum(-1) / valid.sum(-1).clamp(min=1)[:, None]
-    last = _last_valid(valid)[:, None, :, None].expand(*distance.shape[:3], 1)
+    last = last_valid(valid)[:, None, :, None].expand(*distance.shape[:3], 1)
     return ade, distance.gather(-1, last).squeeze(-1)
 
 
-def _last_valid(valid: Tensor) -> Tensor:
+def last_valid(valid: Tensor) -> Tensor:
     """Index of the last True along the last axis, 0 where there is none."""
     step = torch.arange(valid.shape[-1], device=valid.device)
     return torch.where(valid, step, 0).amax(-1)

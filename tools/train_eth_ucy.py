@@ -1,0 +1,81 @@
+"""Train a recipe on the five leave-one-out sets of ETH/UCY with several seeds, then score them all by the protocol.
+
+    trajformer preprocess eth_ucy ETH_UCY data/eth_ucy
+    python tools/train_eth_ucy.py --config configs/crowd_eth_ucy.yaml --store data/eth_ucy --data ETH_UCY --out runs/crowd
+
+A run is a folder OUT/seed<N>/<set>, with the checkpoint that is best on the set's own validation part. What is finished is
+not done again, what was stopped goes on. Minutes of each run are in OUT/minutes.json, figures of all in OUT/results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SETS = ("eth", "hotel", "univ", "zara1", "zara2")
+FIGURES = ("ADE_20", "FDE_20", "ADE_1", "FDE_1")
+
+
+def train(config: Path, store: Path, folder: Path, name: str, seed: int, further: list[str]) -> float:
+    """Minutes of one run."""
+    began = time.monotonic()
+    where = [f"--data.train={store}", f"--data.val={store}", f"--data.train_split={name}_train", f"--data.val_split={name}_val"]
+    command = ["trajformer.cli", "train", "--config", str(config), "--out", str(folder), f"--seed={seed}", *where, *further]
+    if (folder / "last.ckpt").exists():
+        command.append("--resume")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log.txt").open("a") as log:
+        subprocess.run([sys.executable, "-m", *command], stdout=log, stderr=log, check=True)
+    return (time.monotonic() - began) / 60
+
+
+def main() -> None:
+    """Train what is not yet trained, then print the table and the mean and spread over seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
+    parser.add_argument("--data", type=Path, help="the recordings; without them nothing is scored")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each")
+    args, further = parser.parse_known_args()
+
+    minutes_file = args.out / "minutes.json"
+    minutes = json.loads(minutes_file.read_text()) if minutes_file.exists() else {}
+
+    def one(seed: int, name: str) -> None:
+        place = f"seed{seed}/{name}"
+        if place not in minutes:
+            minutes[place] = train(args.config, args.store, args.out / place, name, seed, further)
+            minutes_file.write_text(json.dumps(minutes, indent=1) + "\n")
+        print(f"{place}: {minutes[place]:.1f} minutes", flush=True)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for waiting in [pool.submit(one, seed, name) for seed in args.seeds for name in args.sets]:
+            waiting.result()
+    if args.data is None:
+        return
+    results = args.out / "results.json"
+    folders = [str(args.out / f"seed{seed}") for seed in args.seeds]
+    score = ["trajformer.cli", "evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results)]
+    subprocess.run([sys.executable, "-m", *score, "--checkpoint", *folders], check=True)
+    rows = json.loads(results.read_text())
+    print("\nmean over seeds +- standard deviation")
+    for name in (*args.sets, *(["mean"] if set(args.sets) == set(SETS) else [])):
+        parts = []
+        for figure in FIGURES:
+            values = [rows[f"seed{seed}"][name][figure] for seed in args.seeds]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            parts.append(f"{figure} {statistics.mean(values):.3f} +- {spread:.3f}")
+        print(f"{name:>6}  " + "  ".join(parts))
+
+
+if __name__ == "__main__":
+    main()

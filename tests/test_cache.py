@@ -108,6 +108,7 @@ def test_schedules_follow_their_formulas() -> None:
         ("inverse_sqrt", {0: 0.01, 99: 1.0, 100: (100 / 101) ** 0.5, 399: 0.5}),
         ("drop", {0: 0.01, 99: 1.0, 799: 1.0, 800: 0.1, 999: 0.1}),
         ("cosine", {0: 0.01, 99: 1.0, 550: 0.5, 1000: 0.0}),
+        ("linear", {0: 0.01, 99: 1.0, 100: 1.0, 550: 0.5, 1000: 0.0}),
     ):
         config = OptimConfig(schedule=schedule, warmup=0.1, drop=0.8)  # type: ignore[arg-type]
         assert {step: factor(step, 1000, config) for step in wanted} == pytest.approx(wanted, abs=1e-9)

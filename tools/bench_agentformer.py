@@ -1,11 +1,12 @@
-"""AgentFormer in the sizes of its paper on a CPU: seconds a scene in training (first stage) and for 20 samples of a frame.
+"""AgentFormer in the sizes of its paper on a CPU: seconds a scene in training (first stage), for 20 samples of a frame; memory.
 
-    python tools/bench_agentformer.py [--data ETH_UCY] [--threads N] [--repeats N] [--json FILE]
+    python tools/bench_agentformer.py [--data ETH_UCY] [--threads N] [--repeats N] [--agents 9 ...] [--json FILE]
 
 Scenes of training are invented walkers, all of them with 8 observed and 12 future steps, as many in a step as `SCENES` says. With
 --data the samples are of the test frames of eth, decoding the pedestrians that the published code decodes (those with a
 future) and, as a forecast must, everybody who is there; without it of invented frames. Medians after a warm-up, of wall time and
-of CPU time, which tells more on a busy machine. PUBLISHED are figures of the released code, two cores, another run.
+of CPU time, which tells more on a busy machine. PUBLISHED are figures of the released code, wall time, two free cores, another
+run; it takes one scene a step. Memory is what a process of its own needs at its peak beyond what it had with model and scene.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from bench_model import environment
 from trajformer.batch import SceneBatch, collate
 from trajformer.losses.cvae import CVAELossConfig, cvae_loss
 from trajformer.models import AgentFormer, AgentFormerConfig
+from trajformer.models.agentformer_parts import FutureDecoder
 from trajformer.sample import BatchConfig
 from trajformer.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory
@@ -39,7 +43,9 @@ SCENES = {1: 32, 4: 16, 9: 8, 32: 2}  # agents: scenes a step
 PUBLISHED_TRAINING_S = {1: 0.18, 4: 0.55, 9: 1.5, 32: 7.6}  # 32 agents: 7.6 to 16
 PUBLISHED_SAMPLING_S = 0.101
 ETH = AgentFormerConfig(scale_m=2.0)
-DROPOUT = replace(ETH, block=replace(ETH.block, attention_dropout=0.1))
+DROPOUT = replace(ETH, block=replace(ETH.block, attention_dropout=0.1))  # the paper's
+RUNS = (("fp32", DROPOUT), ("fp32", ETH), ("bf16", DROPOUT))
+CROWDS = (8, 16, 32, 64, 128)  # agents whose memory is measured
 ONE_BY_ONE = BatchConfig(max_agents=1)  # targets alone: who has no future is left out, as in the published code
 
 
@@ -74,23 +80,67 @@ def medians(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     return statistics.median(wall), statistics.median(cpu)
 
 
-def training(agents: int, config: AgentFormerConfig, repeats: int) -> dict[str, Any]:
+def autocast(precision: str) -> torch.autocast:
+    """As Lightning has it for bf16-mixed, or nothing."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+
+
+def stepper(batch: SceneBatch, config: AgentFormerConfig, precision: str = "fp32") -> Callable[[], None]:
     """A step of the first stage: loss, gradient, AdamW."""
     torch.manual_seed(0)
     model = AgentFormer(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    batch = collate([walkers(agents, seed) for seed in range(SCENES[agents])])
 
     def step() -> None:
         optimizer.zero_grad()
-        output = model.reconstruct(batch)
-        cvae_loss(output, batch.target, batch.target_valid, config.scale_m, CVAELossConfig())["loss"].backward()
+        with autocast(precision):
+            output = model.reconstruct(batch)
+            loss = cvae_loss(output, batch.target, batch.target_valid, config.scale_m, CVAELossConfig())["loss"]
+        loss.backward()
         optimizer.step()
 
-    wall, cpu = (value / batch.num_scenes for value in medians(step, repeats))
+    return step
+
+
+def sampler(precision: str = "fp32") -> Callable[[SceneBatch], None]:
+    """Draws 20 samples of every target of a batch."""
+    torch.manual_seed(0)
+    model = AgentFormer(ETH).eval()
+
+    def sample(batch: SceneBatch) -> None:
+        with torch.inference_mode(), autocast(precision):
+            model(batch)
+
+    return sample
+
+
+def training(agents: int, config: AgentFormerConfig, precision: str, repeats: int) -> dict[str, Any]:
+    """Seconds a scene."""
+    batch = collate([walkers(agents, seed) for seed in range(SCENES[agents])])
+    wall, cpu = (value / batch.num_scenes for value in medians(stepper(batch, config, precision), repeats))
     published = PUBLISHED_TRAINING_S[agents]
     row = {"agents": agents, "scenes": batch.num_scenes, "attention_dropout": config.block.attention_dropout}
-    return row | {"wall_s": wall, "cpu_s": cpu, "published_s": published, "times": published / wall}
+    return row | {"precision": precision, "wall_s": wall, "cpu_s": cpu, "published_s": published, "times": published / wall}
+
+
+def memory(what: str, agents: int) -> dict[str, Any]:
+    """Peak in MB of one training step or of 20 samples, measured in a new process."""
+    command = [sys.executable, __file__, "--only", f"{what} {agents}", "--threads", str(torch.get_num_threads())]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    peak_mb, kept = map(float, done.stdout.split()[-2:])
+    return {"memory_of": what, "agents": agents, "peak_mb": peak_mb, "decoded_futures": int(kept), "mb_a_future": peak_mb / kept}
+
+
+def peak(only: str) -> None:
+    """Print how much more memory than before one scene takes, and how many futures are decoded, in training with a gradient."""
+    what, agents = only.split()
+    batch, futures = collate([walkers(int(agents), 0)]), [20 * int(agents)]
+    replay = FutureDecoder.replay
+    FutureDecoder.replay = lambda self, z, *rest: (futures.append(z.shape[1] * z.shape[2]), replay(self, z, *rest))[1]  # type: ignore
+    run = sampler() if what == "sampling" else stepper(batch, DROPOUT if what == "training" else ETH)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(batch) if what == "sampling" else run()  # type: ignore[call-arg]
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3, futures[-1])
 
 
 def frames(data: Path | None) -> list[Scene]:
@@ -103,22 +153,29 @@ def frames(data: Path | None) -> list[Scene]:
     return [reader.read(item, "eth_test", data) for item in reader.inputs(data, "eth_test")]
 
 
-def sampling(scenes: list[Scene], config: BatchConfig, who: str, repeats: int) -> dict[str, Any]:
-    """20 samples of each frame by itself, and of all in batches."""
-    torch.manual_seed(0)
-    model, step = AgentFormer(ETH).eval(), max(len(scenes) // repeats, 1)
-
-    def sample(batch: SceneBatch) -> None:
-        with torch.inference_mode():
-            model(batch)
-
-    alone = [medians(lambda b=collate([scene], config): sample(b), 1) for scene in scenes[::step]]  # type: ignore[misc]
-    order = sorted(range(len(scenes)), key=lambda index: len(scenes[index].agent_id))
+def sampling(scenes: list[Scene], config: BatchConfig, who: str, precision: str, repeats: int) -> dict[str, Any]:
+    """20 samples of each frame by itself, and of all in batches of frames of like size."""
+    sample, step = sampler(precision), max(len(scenes) // repeats, 1)
+    samples = [collate([scene], config) for scene in scenes]
+    alone = [medians(lambda b=b: sample(b), 1) for b in samples[::step]]  # type: ignore[misc]
+    order = sorted(range(len(scenes)), key=lambda index: samples[index].agent_mask.shape[1])
     batches = [collate([scenes[i] for i in order[first : first + 32]], config) for first in range(0, len(scenes), 32)]
     wall, cpu = (value / len(scenes) for value in medians(lambda: [sample(batch) for batch in batches], 1))
     single = [statistics.median(times) for times in zip(*alone, strict=True)]
-    row = {"decoded": who, "frames": len(scenes), "wall_s": single[0], "cpu_s": single[1], "published_s": PUBLISHED_SAMPLING_S}
-    return row | {"times": PUBLISHED_SAMPLING_S / single[0], "batched_wall_s": wall, "batched_cpu_s": cpu}
+    row = {"decoded": who, "frames": len(scenes), "precision": precision, "published_s": PUBLISHED_SAMPLING_S}
+    row |= {"wall_s": single[0], "cpu_s": single[1], "times": PUBLISHED_SAMPLING_S / single[0]}
+    return row | {"batched_wall_s": wall, "batched_cpu_s": cpu, "batched_times": PUBLISHED_SAMPLING_S / wall}
+
+
+def table(title: str, columns: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print rows as they come; `columns` are names of a row's values."""
+    print(title + "\n" + "".join(f"{name:>18}" for name in columns.split()), flush=True)
+    kept = []
+    for row in rows:
+        values = (row[name] for name in columns.split())
+        print("".join(f"{value:>18.4f}" if isinstance(value, float) else f"{value:>18}" for value in values), flush=True)
+        kept.append(row)
+    return kept
 
 
 def main() -> None:
@@ -127,34 +184,30 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder with eth, hotel, ...")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--agents", type=int, nargs="+", default=list(SCENES), choices=list(SCENES), help="sizes of training scenes"
+    )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     keep_freed_memory()  # as `trajformer train` does
+    if args.only:
+        peak(args.only)
+        return
     machine = environment("cpu") | {"load": os.getloadavg()}
     print(json.dumps(machine))
-    print("training, seconds a scene\nagents  scenes  attention dropout     wall      cpu  published   times")
-    rows = []
-    for config in (ETH, DROPOUT):
-        for agents in SCENES:
-            row = training(agents, config, args.repeats)
-            rows.append(row)
-            print(
-                f"{agents:>6}  {row['scenes']:>6}  {row['attention_dropout']:>17} {row['wall_s']:>8.4f} {row['cpu_s']:>8.4f}"
-                f"  {row['published_s']:>9.2f}  {row['times']:>6.1f}",
-                flush=True,
-            )
-    print("20 samples, seconds a frame\n  decoded  frames     wall      cpu  published   times  in batches of 32: wall, cpu")
-    scenes = frames(args.data)
-    for who, batch in (("a future", ONE_BY_ONE), ("everybody", BatchConfig())):
-        row = sampling(scenes, batch, who, 4 * args.repeats)
-        rows.append(row)
-        print(
-            f"{who:>9}  {row['frames']:>6} {row['wall_s']:>8.4f} {row['cpu_s']:>8.4f}  {row['published_s']:>9.3f}  "
-            f"{row['times']:>6.1f}  {row['batched_wall_s']:.4f} {row['batched_cpu_s']:.4f}",
-            flush=True,
-        )
+    steps = (training(agents, config, precision, args.repeats) for precision, config in RUNS for agents in args.agents)
+    rows = table("training, seconds a scene", "agents scenes precision attention_dropout wall_s cpu_s published_s times", steps)
+    scenes, kinds = frames(args.data), (("a future", ONE_BY_ONE), ("everybody", BatchConfig()))
+    drawn = (sampling(scenes, batch, who, precision, 4 * args.repeats) for precision in ("fp32", "bf16") for who, batch in kinds)
+    columns = "decoded frames precision wall_s cpu_s published_s times batched_wall_s batched_cpu_s batched_times"
+    rows += table("20 samples, seconds a frame, by itself and in batches of 32", columns, drawn)
+    needed = (memory(what, agents) for what in ("sampling", "training", "training-without") for agents in CROWDS)
+    rows += table(
+        "memory of a scene (without: without attention dropout)", "memory_of agents peak_mb decoded_futures mb_a_future", needed
+    )
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.cache import Cache
-from trajformer.core.dropout import Dropout
-from trajformer.core.groups import Groups, Own, one_term
-
-_FEW = 128 * 256  # scores of a head that are faster written down than fused, where there are two terms
+from trajformer.core.groups import Groups, Own
+from trajformer.core.recompute import recomputed
 
 
 def attend(
@@ -39,19 +37,13 @@ def attend(
         mask: bool, broadcastable to [..., L, S]; True = may attend.
         scale: factor on the scores, d_k ** -0.5 by default.
         dropout: probability of dropping a weight; pass 0 in evaluation.
-        own: what scores pairs of one group instead; without dropout memory stays linear in L and S.
+        own: what scores pairs of one group instead.
 
     Returns:
         [..., L, d_v]; zeros for a query whose mask row is all False.
     """
-    if own is not None:
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        if not dropout and query.shape[-2] * key.shape[-2] > _FEW:
-            one = one_term(query, key, value, mask, scale, own)
-            out = attend(*one[:4], scale=scale)
-            return out[..., :-1] + out[..., -1:] * one.part
-        weights = attention_weights(query, key, mask, scale=scale, own=own)
-        return (Dropout(dropout)(weights) if dropout else weights) @ value
+    if own is not None or (dropout and query.device.type == "cpu"):
+        return recomputed(_weigh, *_scaled(query, key, scale, own), value, mask, dropout)
     if query.ndim > 4:
         lead = query.shape[1:-2]
         mask = None if mask is None else _four_axes(mask, lead)
@@ -63,6 +55,27 @@ def attend(
     # An empty row attends to everything and is then cut away: no backend ever sees a softmax over nothing.
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout, scale=scale)
     return out.masked_fill(~alive, 0.0)
+
+
+def _scaled(query: Tensor, key: Tensor, scale: float | None, own: Own | None) -> tuple[Tensor, Tensor, Own | None]:
+    """Queries of all terms times the factor on their scores."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return query * scale, key, None if own is None else own._replace(query=own.query * scale)
+
+
+def _weigh(query: Tensor, key: Tensor, own: Own | None, hidden: Tensor | None) -> Tensor:
+    """Softmax over the scores of scaled queries, in single precision at least; a row that is all hidden is uniform."""
+    score = query @ key.mT
+    if own is not None:
+        groups = own.groups
+        if query.shape[-2] == groups.queries:  # many products of one row are slower than a large one
+            inside = groups.pairs(own.query @ own.key.mT)
+        else:
+            inside = groups.split(own.query, keys=False) @ groups.split(own.key, keys=True).mT
+        groups.pairs(score).copy_(inside)
+    if hidden is not None:
+        score = score.masked_fill_(hidden, torch.finfo(score.dtype).min)
+    return score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32))
 
 
 def _four_axes(x: Tensor, lead: torch.Size) -> Tensor:
@@ -79,15 +92,15 @@ def attention_weights(
 
     Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    score = (query * scale) @ key.transpose(-2, -1)
-    if own is not None:
-        same = own.groups.same(score.shape[-2], score.shape[-1], score.device)
-        score = torch.where(same, (own.query * scale) @ own.key.transpose(-2, -1), score)
-    if mask is None:
-        return score.softmax(-1)
-    score = score.masked_fill(~mask, torch.finfo(score.dtype).min)
-    return score.softmax(-1).masked_fill(~mask, 0.0)
+    weights = _weigh(*_scaled(query, key, scale, own), None if mask is None else ~mask).to(query.dtype)
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def edge_weights(score: Tensor, query: Tensor, count: int) -> Tensor:
+    """Softmax of scores [E, heads] over the edges of each query, int64 [E] below `count`, in single precision at least."""
+    from torch_geometric.utils import softmax  # here alone: importing it takes seconds
+
+    return softmax(score.to(torch.promote_types(score.dtype, torch.float32)), query, num_nodes=count)
 
 
 class MultiHeadAttention(nn.Module):
@@ -122,12 +135,10 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"heads {heads} does not divide width {width}; give d_k")
         d_k = d_k or width // heads
         self.heads, self.dropout = heads, dropout
-        self.query = nn.Linear(width, heads * d_k, bias=bias)
-        self.key = nn.Linear(width, heads * d_k, bias=bias)
+        self.query, self.key = (nn.Linear(width, heads * d_k, bias=bias) for _ in range(2))
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
-        self.out = nn.Linear(heads * (d_v or d_k), width, bias=bias)
-        self.own_query = nn.Linear(width, heads * d_k, bias=bias) if own else None
-        self.own_key = nn.Linear(width, heads * d_k, bias=bias) if own else None
+        self.out: nn.Module = nn.Linear(heads * (d_v or d_k), width, bias=bias)
+        self.own_query, self.own_key = (nn.Linear(width, heads * d_k, bias=bias) if own else None for _ in range(2))
         for layer in self.children():
             assert isinstance(layer, nn.Linear)
             nn.init.xavier_uniform_(layer.weight)
@@ -137,13 +148,15 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
 
+    def _join(self, x: Tensor) -> Tensor:
+        return self.out(x.transpose(-3, -2).flatten(-2))  # [..., heads, L, d] -> [..., L, D]
+
     def _terms(self, groups: Groups | None) -> list[tuple[nn.Linear, nn.Linear]]:
         """The projections (query, key) in use; where all tokens are of one group those of the first term are not."""
-        first = [(self.query, self.key)]
-        if self.own_query is None or self.own_key is None or groups is None:
+        first, own_query, own_key = [(self.query, self.key)], self.own_query, self.own_key
+        if own_query is None or own_key is None or groups is None:
             return first
-        own = [(self.own_query, self.own_key)]
-        return own if groups.single else first + own
+        return [(own_query, own_key)] if groups.single else [*first, (own_query, own_key)]
 
     def _keys(self, key: Tensor, groups: Groups | None) -> Tensor:
         """[..., S, D] to the keys of all terms side by side [..., heads, S, terms * d_k]."""
@@ -185,8 +198,8 @@ class MultiHeadAttention(nn.Module):
         k, v = project() if cache is None else cache.update(project)
         tokens, mask = _fold(query, mask, query.ndim > key.ndim)
         q, k, own = self._scored(tokens, k, groups)
-        out = attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0, own=own)
-        return self.out(out.transpose(-3, -2).flatten(-2)).view(query.shape)
+        found = self._join(attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0, own=own))
+        return found.unflatten(-2, query.shape[-3:-1]) if query.ndim > key.ndim else found
 
     def weights(
         self,

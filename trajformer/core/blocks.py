@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.cache import Cache, DecoderCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
+from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class BlockConfig:
         norm_eps: epsilon of the layer norms.
         d_k, d_v: widths of a head, D / heads by default.
         own: pairs of tokens of one group have a score term of their own (AgentFormer).
+        squeeze: channels of an encoder block's attention are weighed before they are added (Spatial-Channel Transformer).
     """
 
     width: int = 128
@@ -43,6 +46,7 @@ class BlockConfig:
     d_k: int | None = None
     d_v: int | None = None
     own: bool = False
+    squeeze: SqueezeConfig | None = None
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this shape."""
@@ -86,11 +90,12 @@ def _plus(x: Tensor, position: Tensor | None) -> Tensor:
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention (its output weighed by squeeze-and-excite where wanted), then feed-forward."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         self.attention = Residual(config, config.attention())
+        self.squeeze = SqueezeExcite(config.squeeze, config.width) if config.squeeze else None
         self.feedforward = Residual(config, FeedForward(config))
 
     def forward(
@@ -99,14 +104,33 @@ class EncoderBlock(nn.Module):
         """[..., L, D] -> [..., L, D].
 
         Args:
-            mask: bool, broadcastable to [..., L, L]; True = may attend.
+            mask: bool, broadcastable to [..., L, L]; True = may attend. Squeeze-and-excite wants one row for all, [..., 1, L].
             position: added to queries and keys, not to values; broadcastable to x.
-            groups: whose pairs have a score term of their own, in a block that has one.
+            groups: whose pairs have a score term of their own, or whose tokens are a channel, in a block that has this.
         """
         seen = self.attention.open(x)
         placed = _plus(seen, position)
-        x = self.attention.close(x, self.attention.sublayer(placed, placed, seen, mask, groups=groups))
-        return self.feedforward(x)
+        branch = self.attention.sublayer(placed, placed, seen, mask, groups=groups)
+        if self.squeeze is not None:
+            branch = self.squeeze(branch, mask, groups)
+        return self.feedforward(self.attention.close(x, branch))
+
+
+class LatentBlock(nn.Module):
+    """Learned queries attend to tokens, then feed-forward: L tokens become `count` (Perceiver, Wayformer)."""
+
+    def __init__(self, config: BlockConfig, count: int) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(count, config.width) * 0.02)
+        self.norm = _final_norm(config, None)
+        self.attention = Residual(config, config.attention())
+        self.feedforward = Residual(config, FeedForward(config))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[..., L, D] -> [..., count, D]; mask bool, broadcastable to [..., count, L]."""
+        latents = self.latents.expand(*x.shape[:-2], -1, -1)
+        branch = self.attention.sublayer(self.attention.open(latents), self.norm(x), mask=mask)
+        return self.feedforward(self.attention.close(latents, branch))
 
 
 class DecoderBlock(nn.Module):

@@ -40,6 +40,26 @@ class Cache:
             self.key, self.value = self.key[rows], self.value[rows]
 
 
+class Reserved(Cache):
+    """A cache for a known number of keys: those of a step are written to their place, earlier ones are not copied."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """As `Cache.update`, without gradients."""
+        new = project()
+        if self.key is None:
+            self.room = [x.new_empty(*x.shape[:-2], self.length, x.shape[-1]) for x in new]
+        done = 0 if self.key is None else self.key.shape[-2]
+        end = done + new[0].shape[-2]
+        for room, x in zip(self.room, new, strict=True):
+            room[..., done:end, :] = x
+        self.key, self.value = (room[..., :end, :] for room in self.room)
+        return self.key, self.value
+
+
 class DecoderCache:
     """The caches of a decoder's layers: `layers[i]` holds those of self-attention and of cross-attention."""
 

@@ -2,19 +2,17 @@
 
 Read as the released code has it, with these choices of ours. Scenes are batched, padded. Whoever was seen is context, whoever
 was there at the last observed step is decoded along with the targets, so that a forecast does not depend on who turns out to
-have a future; the origin of a scene is the mean of all observed positions. Unseen steps are masked tokens. A fed-back position
-has no gradient, and neither have samples that are nobody's best one: so samples are rolled out with cached keys and values,
-and only the best ones pass the decoder again, all steps at once, to be learned from. With dropout that second pass draws
-anew; without it loss and gradient are those of the plain formulation. On roads, lanes are further context tokens in place
-of a picture of the map.
+have a future. Unseen steps are masked tokens. A fed-back position has no gradient, and neither have samples that are nobody's
+best one: so samples are rolled out with cached keys and values, and only the best ones pass the decoder again, all steps at
+once, to be learned from. With dropout that second pass draws anew; without it loss and gradient are those of the plain
+formulation. On roads, lanes are further context tokens in place of a picture of the map.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,6 +30,7 @@ from trajformer.models.agentformer_parts import (
     initialise,
     velocity,
 )
+from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
 
 
@@ -59,8 +58,9 @@ class AgentFormerConfig:
         latent: Z, of each agent.
         block: shape of every transformer block; `own` is always on.
         layers: of context encoder, future encoder and future decoder.
-        hidden: widths inside the output networks.
+        hidden: widths inside the output networks; the released models of all scenes but eth have none.
         scale_m: metres that are 1 inside; the paper has 2 for eth, 1 for the other pedestrians, 10 for nuScenes.
+        origin: positions are relative to the mean of all observed ones, or of the last ones (the released model of zara1).
         reach_m: agents farther apart than this at the last observed step do not attend to each other; 0 for no limit.
         num_history: usual number of observed steps: the last one has time num_history - 1, whatever a scene has.
         road: inputs for traffic, none by default.
@@ -73,6 +73,7 @@ class AgentFormerConfig:
     layers: tuple[int, int, int] = (2, 2, 2)
     hidden: tuple[int, ...] = (512, 256)
     scale_m: float = 1.0
+    origin: Literal["observed", "last"] = "observed"
     reach_m: float = 0.0
     num_history: int = 8
     road: RoadConfig | None = None
@@ -124,11 +125,12 @@ class AgentFormer(nn.Module):
         """Sample K futures of every target."""
         context = self.encode(batch)
         prior = self.prior_of(context)
-        return self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
+        forecast = self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
+        return forecast if self.training else coverage(forecast)
 
     def encode(self, batch: SceneBatch) -> Context:
         """What has been observed, encoded."""
-        valid, origin = batch.valid, _origin(batch)
+        valid, origin = batch.valid, self._origin(batch)
         xy = (batch.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
         steps = torch.arange(batch.num_history, device=valid.device)
         last = torch.where(valid, steps, -1).amax(-1, keepdim=True).clamp(min=0)
@@ -156,7 +158,7 @@ class AgentFormer(nn.Module):
         return self.decoder.replay(z, context, rolled) if torch.is_grad_enabled() else rolled
 
     def forecast(self, batch: SceneBatch, position: Tensor, latent: Gaussian, prior: Gaussian | None = None) -> Forecast:
-        """The targets' part of normalised positions [B, K, F, A, 2] and of distributions [B, K or 1, A, Z]."""
+        """The targets' part of normalised positions [B, K, F, A, 2], equally likely, and of distributions [B, K or 1, A, Z]."""
         position = self._to_batch(batch, position)
 
         def of_targets(all_agents: Gaussian) -> Gaussian:
@@ -164,23 +166,23 @@ class AgentFormer(nn.Module):
             return Gaussian(*(part[:, :, : batch.num_targets].transpose(1, 2) for part in parts))
 
         given = None if prior is None else of_targets(prior)
-        forecast = Forecast(position, torch.zeros_like(position[..., 0, 0]), batch.frame, latent=of_targets(latent), prior=given)
-        return forecast if self.training else coverage(forecast)
+        return Forecast(position, torch.zeros_like(position[..., 0, 0]), batch.frame, latent=of_targets(latent), prior=given)
 
     def reconstruct(self, batch: SceneBatch) -> Reconstruction:
         """What to train on: it reads the batch's targets, as no forecast may, and draws from torch's own generator."""
         context, count = self.encode(batch), batch.num_targets
         valid = batch.target_valid.transpose(1, 2)
-        target = (batch.target - _origin(batch)[:, None, None]) / self.config.scale_m * batch.target_valid[..., None]
+        target = (batch.target - self._origin(batch)[:, None, None]) / self.config.scale_m * batch.target_valid[..., None]
         prior, posterior = self.prior_of(context), self._posterior(target, batch.target_valid, context)
         noise = torch.randn(len(valid), 1 + self.config.samples, *prior.mean.shape[2:], device=valid.device)
         drawn = prior.at(noise)
-        first = torch.cat([posterior.at(noise[:, 0, :count]), drawn[:, 0, count:]], 1)
-        z = torch.cat([first[:, None], drawn[:, 1:]], 1)
+        real = valid.any(1)  # those who have a future; of all others nothing is known but the prior
+        first = torch.where(real[..., None], posterior.at(noise[:, 0, :count]), drawn[:, 0, :count])
+        z = torch.cat([torch.cat([first, drawn[:, 0, count:]], 1)[:, None], drawn[:, 1:]], 1)
         rolled = self.decoder.rollout(z, context, batch.num_future)
         error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(-1) * valid[:, None]
         best = error.sum(2).argmin(1)  # [B, S], of K
-        rows, place = _used(best, valid.any(1), self.config.samples)
+        rows, place = _used(best, real, self.config.samples)
         scene = torch.arange(len(valid), device=valid.device)[:, None]
         rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
         position = self._to_batch(batch, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
@@ -209,26 +211,23 @@ class AgentFormer(nn.Module):
     def _to_batch(self, batch: SceneBatch, position: Tensor) -> Tensor:
         """Normalised positions [B, K, F, A, 2] as the targets' in metres in the batch frame [B, S, K, F, 2]."""
         chosen = position[:, :, :, : batch.num_targets].permute(0, 3, 1, 2, 4)
-        return chosen * self.config.scale_m + _origin(batch)[:, None, None, None]
+        return chosen * self.config.scale_m + self._origin(batch)[:, None, None, None]
 
     def _noise(self, batch: SceneBatch, like: Tensor) -> Tensor:
         """Standard normal [B, K, A, Z]; in evaluation an agent's is a function of seed, scene and its own name."""
         shape = (len(like), self.config.samples, *like.shape[2:])
         if self.training:
             return torch.randn(shape, device=like.device)
-        noise = np.zeros(shape, np.float32)
-        for b, names in enumerate(batch.agent_id):
-            for a, name in enumerate(names):
-                text = repr((self.config.seed, batch.scene_id[b], name)).encode()
-                key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint64)
-                noise[b, :, a] = np.random.Generator(np.random.Philox(key=key)).standard_normal(noise[b, :, a].shape)
-        return torch.from_numpy(noise).to(like.device)
+        noise = named_noise(batch, shape[2], shape[1] * shape[3], self.config.seed)
+        return noise.to(like.device).unflatten(-1, (shape[1], -1)).transpose(1, 2)
 
-
-def _origin(batch: SceneBatch) -> Tensor:
-    """Mean of all observed positions of a scene [B, 2]."""
-    valid = batch.valid[..., None]
-    return (batch.position * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
+    def _origin(self, batch: SceneBatch) -> Tensor:
+        """What positions of a scene are relative to [B, 2]; all observed ones count where nobody is there at the last step."""
+        seen = batch.valid
+        if self.config.origin == "last":
+            here = F.pad(seen[..., -1:], (seen.shape[-1] - 1, 0))
+            seen = torch.where(here.any(-1).any(-1)[:, None, None], here, seen)
+        return (batch.position * seen[..., None]).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1)[:, None]
 
 
 def _used(best: Tensor, real: Tensor, samples: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ mean of all observed positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import Cache, DecoderCache
+from trajformer.core.cache import DecoderCache, Reserved
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
@@ -159,26 +158,6 @@ class FutureEncoder(nn.Module):
         return Gaussian(*self.out(mean).float().chunk(2, -1))
 
 
-class Reserved(Cache):
-    """A cache for a known number of keys: those of a step are written to their place, earlier ones are not copied."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """As `Cache.update`, without gradients."""
-        new = project()
-        if self.key is None:
-            self.room = [x.new_empty(*x.shape[:-2], self.length, x.shape[-1]) for x in new]
-        done = 0 if self.key is None else self.key.shape[-2]
-        end = done + new[0].shape[-2]
-        for room, x in zip(self.room, new, strict=True):
-            room[..., done:end, :] = x
-        self.key, self.value = (room[..., :end, :] for room in self.room)
-        return self.key, self.value
-
-
 class FutureDecoder(nn.Module):
     """Latents to futures, step by step; a step attends to all agents' steps up to it and to the context.
 
@@ -189,7 +168,8 @@ class FutureDecoder(nn.Module):
     def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
-        self.out = initialise(mlp(block.width, *hidden, 2, norm=False))
+        self.out = mlp(block.width, *hidden, 2, norm=False)
+        initialise(self.out)
 
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each step from the one before; without a gradient."""
@@ -225,8 +205,10 @@ class FutureDecoder(nn.Module):
         """Tokens [B, K, T, A, D] to the positions [B, K, T, A, 2] one step later."""
         agents = tokens.shape[3]
         groups = Groups(agents, agents), Groups(agents, agents, (0, context.lanes))
-        hidden = self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1]
-        return self.out(hidden).float().unflatten(2, tokens.shape[2:4]) + context.start[:, None, None]
+        inner = self.out[:-1](self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1])
+        with torch.autocast(inner.device.type, enabled=False):  # centimetres need more than half precision
+            offset = self.out[-1](inner.float())
+        return offset.unflatten(2, tokens.shape[2:4]) + context.start[:, None, None]
 
     def _when(self, steps: int, like: Tensor) -> Tensor:
         return self.tokens.when(torch.arange(steps, device=like.device))

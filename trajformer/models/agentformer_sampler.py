@@ -14,7 +14,7 @@ from torch import nn
 
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast, Gaussian
+from trajformer.forecast import Forecast, Gaussian, coverage
 from trajformer.models.agentformer import AgentFormer, AgentFormerConfig
 
 
@@ -34,7 +34,10 @@ class AgentFormerSamplerConfig:
 
 
 class AgentFormerSampler(nn.Module):
-    """SceneBatch -> Forecast in the batch frame, with the latents' distributions; the same modes whenever it is evaluated."""
+    """SceneBatch -> Forecast in the batch frame, with the latents' distributions; the same modes whenever it is evaluated.
+
+    Logits are those of `AgentFormer`.
+    """
 
     def __init__(self, config: AgentFormerSamplerConfig) -> None:
         super().__init__()
@@ -78,4 +81,5 @@ class AgentFormerSampler(nn.Module):
         if self.training and self.config.noise:
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
-        return self.cvae.forecast(batch, self.cvae.decode(context, z, batch.num_future), latent, prior)
+        forecast = self.cvae.forecast(batch, self.cvae.decode(context, z, batch.num_future), latent, prior)
+        return forecast if self.training else coverage(forecast)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,12 +22,12 @@ _HEADS = 8
 
 
 def agentformer(source: Source, options: Options) -> Converted:
-    """A model of hotel, univ, zara1 or zara2: a metre is 1, which no shape tells.
+    """A model of hotel, univ or zara2: a metre is 1, which no shape tells.
 
     Raises:
         CheckpointError: as `Source.take`; what is left over is for the caller to refuse.
     """
-    return _agentformer(source, options, 1.0)
+    return _agentformer(source, options, AgentFormerConfig())
 
 
 def agentformer_eth(source: Source, options: Options) -> Converted:
@@ -36,7 +36,16 @@ def agentformer_eth(source: Source, options: Options) -> Converted:
     Raises:
         CheckpointError: as `agentformer`.
     """
-    return _agentformer(source, options, 2.0)
+    return _agentformer(source, options, AgentFormerConfig(scale_m=2.0))
+
+
+def agentformer_zara1(source: Source, options: Options) -> Converted:
+    """A model of zara1: a metre is 1, and positions are relative to the mean of the last ones.
+
+    Raises:
+        CheckpointError: as `agentformer`.
+    """
+    return _agentformer(source, options, AgentFormerConfig(origin="last"))
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ _PARTS = (
 )
 
 
-def _agentformer(source: Source, options: Options, scale_m: float) -> Converted:
+def _agentformer(source: Source, options: Options, scene: AgentFormerConfig) -> Converted:
     width, latent = (source.peek("future_decoder.p_z_net.weight", 2).shape[n] for n in (1, 0))
     if latent % 2:
         raise CheckpointError(f"{source.name}: 'future_decoder.p_z_net.weight' has {latent} rows, not as many means as variances")
@@ -73,11 +82,7 @@ def _agentformer(source: Source, options: Options, scale_m: float) -> Converted:
     layers = tuple(source.count(f"{part.theirs}.{part.stack}.layers.{{}}.norm1.weight") for part in _PARTS)
     affine = "future_decoder.out_mlp.affine_layers.{}.weight"
     hidden = tuple(len(source.peek(affine.format(n), 2)) for n in range(source.count(affine)))
-    if not hidden:
-        raise CheckpointError(f"{source.name}: no tensor '{affine.format(0)}': not of this layout, or incomplete")
-    config = AgentFormerConfig(
-        latent=latent // 2, block=block, layers=(layers[0], layers[1], layers[2]), hidden=hidden, scale_m=scale_m
-    )
+    config = replace(scene, latent=latent // 2, block=block, layers=(layers[0], layers[1], layers[2]), hidden=hidden)
     weights = under("prior", source.linear("future_decoder.p_z_net", latent, width))
     for part, count, inputs in zip(_PARTS, layers, (4, 4, 2 + latent // 2), strict=True):
         weights |= under(f"{part.ours}.tokens.input", source.linear(f"{part.theirs}.input_fc", width, inputs))

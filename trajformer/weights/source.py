@@ -17,7 +17,7 @@ from trajformer.errors import CheckpointError
 
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, RuntimeError, ArithmeticError, LookupError)
 _ODD = (OSError, TypeError, ValueError, AttributeError, ImportError, MemoryError, RecursionError)
-_WRAPPERS = ("model", "state_dict")  # under which a training script may keep the weights among other things
+_WRAPPERS = ("model", "state_dict", "model_dict")  # under which a training script may keep the weights among other things
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_source(path: Path) -> Source:
-    """Tensors of a .safetensors file, or of a PyTorch one, whether it has them bare or under "model" or "state_dict".
+    """Tensors of a .safetensors file, or of a PyTorch one, whether it has them bare or in a dict under one of a few usual names.
 
     Nothing in the file is executed.
 

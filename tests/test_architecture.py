@@ -35,6 +35,7 @@ LAYERS = {
     "trajformer.detection_data": 3,
     "trajformer.loading": 3,
     "trajformer.forecast": 3,
+    "trajformer.aggregation": 3,
     "trajformer.augment": 3,
     "trajformer.core": 4,
     "trajformer.models": 5,

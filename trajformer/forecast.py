@@ -12,6 +12,7 @@ from trajformer.batch import SceneBatch
 from trajformer.geometry import from_frame
 from trajformer.sample import Frame
 
+_TIE = 1e-3  # rounding is less, what matters is more
 _SPREAD_M = 0.01  # sums of distances below this are rounding, not spread
 
 
@@ -129,6 +130,7 @@ def coverage(forecast: Forecast) -> Forecast:
 
     The first is that with the smallest mean end-point distance to all others; each further one shortens the mean distance of
     a sample to the nearest chosen one the most. By how much it does is its share of the probability, a centimetre being nothing.
+    Two samples that stand for each other shorten it alike: then the one nearer to all others is taken.
 
     Args:
         forecast: marginal, [B, S, K, F, 2].
@@ -137,7 +139,9 @@ def coverage(forecast: Forecast) -> Forecast:
     distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for _ in range(forecast.num_modes):
-        gain, chosen = (nearest[..., None] - distance).clamp(min=0).sum(2).max(-1, keepdim=True)
-        share = share.scatter(2, chosen, torch.maximum(gain, share.gather(2, chosen)))
-        nearest = torch.minimum(nearest, distance.gather(2, chosen[..., None].expand(*distance.shape[:2], 1, -1)).squeeze(2))
+        gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
+        chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
+        share = share.scatter(2, chosen, torch.maximum(gain, share).gather(2, chosen))
+        row = chosen[..., None].expand(*chosen.shape, forecast.num_modes)
+        nearest = torch.minimum(nearest, distance.gather(2, row).squeeze(2))
     return replace(forecast, logit=(share + _SPREAD_M).log())

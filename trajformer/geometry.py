@@ -20,7 +20,7 @@ Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
 def _module(value: np.ndarray | torch.Tensor) -> ModuleType:
-    return np if isinstance(value, np.ndarray | np.generic | float) else sys.modules["torch"]
+    return np if isinstance(value, (np.ndarray, np.generic, float)) else sys.modules["torch"]
 
 
 def wrap(angle: Array) -> Array:

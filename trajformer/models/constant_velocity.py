@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trajformer.batch import SceneBatch
 from trajformer.forecast import Forecast
 from trajformer.geometry import rotate
+from trajformer.models.noise import named_noise
 from trajformer.sample import Frame
 
 
@@ -91,18 +90,9 @@ class SampledConstantVelocity(nn.Module):
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps, turned, of every target."""
         start, velocity = _mean_velocity(batch, self.config.window_s)
-        noise = torch.from_numpy(self._noise(batch)).to(velocity)
+        noise = named_noise(batch, batch.num_targets, self.config.modes, self.config.seed).to(velocity)
         position = _straight_on(batch, start, rotate(velocity[:, :, None], self.config.turn_spread * noise))
         return Forecast(position, -0.5 * noise**2, Frame(batch.frame))
-
-    def _noise(self, batch: SceneBatch) -> np.ndarray:
-        """Standard normal numbers float64 [B, S, K], zero for padding."""
-        noise = np.zeros((batch.num_scenes, batch.num_targets, self.config.modes))
-        for b, s in batch.target_mask.nonzero().tolist():
-            name = repr((self.config.seed, batch.scene_id[b], batch.agent_id[b][s])).encode()
-            key = np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), np.uint64)
-            noise[b, s] = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.config.modes)
-        return noise
 
 
 def _straight_on(batch: SceneBatch, start: Tensor, velocity: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from trajformer.geometry import relative_pose, rotate, to_frame
 from trajformer.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditioning, not of meaning
+_FLAGS = tuple(flag for flag in LaneFlag if flag)
+NUM_ATTRIBUTES = len(PolylineKind) + len(_FLAGS)
 
 
 def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
@@ -26,12 +28,15 @@ def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
-def motion_vectors(batch: SceneBatch) -> tuple[Tensor, Tensor]:
+def motion_vectors(batch: SceneBatch, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Displacements between consecutive observed steps, in each agent's own frame (mmTransformer, section 3.1).
 
+    Args:
+        steps: consecutive vectors that are put side by side; the last ones end at the last step.
+
     Returns:
-        features [B, A, H - 1, 8]: displacement, time in seconds before the last step, end point, end point's
-        heading as cosine and sine, one; and their mask bool [B, A, H - 1]. Missing ones are zero.
+        features [B, A, L, 8 steps] with L = ceil((H - 1) / steps): displacement, time in seconds before the last step, end
+        point, end point's heading as cosine and sine, one, zeros for a missing vector; and bool [B, A, L], where any is there.
     """
     pose = batch.pose[:, :, None]
     mask = batch.valid[..., 1:] & batch.valid[..., :-1]
@@ -41,8 +46,10 @@ def motion_vectors(batch: SceneBatch) -> tuple[Tensor, Tensor]:
     count = batch.num_history - 1
     time = torch.arange(-count + 1, 1, device=own.device, dtype=own.dtype) * batch.period_s
     parts = [step, time.expand(mask.shape)[..., None], own[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
-    features = torch.cat([*parts, torch.ones_like(parts[1])], -1)
-    return features * mask[..., None], mask
+    features = torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None]
+    missing = -count % steps
+    features = nn.functional.pad(features, (0, 0, missing, 0)).unflatten(2, (-1, steps)).flatten(-2)
+    return features, nn.functional.pad(mask, (missing, 0)).unflatten(2, (-1, steps)).any(-1)
 
 
 def last_velocity(batch: SceneBatch) -> Tensor:
@@ -64,10 +71,7 @@ class MotionTokenizer(nn.Module):
 
     def forward(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
         """Tokens [B, A, L, D] and bool [B, A, L], L = ceil((H - 1) / steps); the last token ends at the last step."""
-        features, mask = motion_vectors(batch)
-        missing = -mask.shape[-1] % self.steps
-        features = nn.functional.pad(features, (0, 0, missing, 0)).unflatten(2, (-1, self.steps)).flatten(-2)
-        mask = nn.functional.pad(mask, (missing, 0)).unflatten(2, (-1, self.steps)).any(-1)
+        features, mask = motion_vectors(batch, self.steps)
         return self.vector(features) + self.kind(batch.agent_kind)[:, :, None], mask
 
 
@@ -86,54 +90,122 @@ def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tupl
     return index, value <= radius_m
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
+def take(x: Tensor, index: Tensor) -> Tensor:
     """x [B, N, ...] gathered by index [B, S, n] -> [B, S, n, ...]."""
     return x[torch.arange(len(x), device=x.device)[:, None, None], index]
 
 
-class MapTokenizer(nn.Module):
-    """A token for each polyline near an agent, seen from the agent (VectorNet's polyline subgraph).
+def neighbours(batch: SceneBatch, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
+    """Every target's neighbours, itself included (it is the nearest), of the agents seen at the last observed step.
+
+    Returns:
+        indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: which of them are real.
+    """
+    distance = torch.cdist(batch.pose[:, : batch.num_targets, :2], batch.pose[..., :2])
+    seen = batch.agent_mask & batch.valid[..., -1]
+    own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
+    return nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, radius_m, count)
+
+
+def state_width(steps: int) -> int:
+    """C of `agent_states`."""
+    return 7 * steps + len(AgentKind)
+
+
+def agent_states(batch: SceneBatch, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
+    """Histories of agents as their target sees them, all at the same times (Wayformer's agent interactions).
+
+    Args:
+        index: int64 [B, S, n], which agents.
+        steps: consecutive states that are put side by side; Wayformer has one.
+
+    Returns:
+        features [B, S, T, n, C] with T = ceil(H / steps), the last ones of the last observed step: position, velocity,
+        heading as cosine and sine, one (zeros for a step unseen), and the agent's kind; and bool [B, S, T, n].
+    """
+    pose = batch.pose[:, : batch.num_targets, None, None]
+    seen, turn = take(batch.valid, index), -pose[..., 2]
+    place = to_frame(take(batch.position, index), pose) / LENGTH_SCALE_M
+    velocity = rotate(take(batch.velocity, index), turn) / LENGTH_SCALE_M
+    angle = (take(batch.heading, index) + turn)[..., None]
+    state = torch.cat([place, velocity, angle.cos(), angle.sin(), torch.ones_like(angle)], -1) * seen[..., None]
+    missing = -batch.num_history % steps
+    state = nn.functional.pad(state, (0, 0, missing, 0)).unflatten(3, (-1, steps)).flatten(-2)  # [B, S, n, T, 7 steps]
+    seen = nn.functional.pad(seen, (missing, 0)).unflatten(3, (-1, steps)).any(-1)
+    kind = nn.functional.one_hot(take(batch.agent_kind, index), len(AgentKind)).to(state.dtype)
+    kind = kind[:, :, :, None].expand(*state.shape[:-1], -1)
+    return torch.cat([state, kind], -1).transpose(2, 3), seen.transpose(2, 3)
+
+
+class PolylineEncoder(nn.Module):
+    """VectorNet's polyline subgraph: the vectors of a polyline, pooled to one token.
 
     Args:
         width: D of the tokens.
         hidden: width inside the subgraph.
-        radius_m, count: how far and how many polylines an agent sees.
     """
 
-    def __init__(self, width: int, hidden: int, radius_m: float, count: int) -> None:
+    def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.radius_m, self.count = radius_m, count
         self.vector = nn.Linear(5, hidden)
-        self.attribute = nn.Linear(len(PolylineKind) + len(_FLAGS), hidden)
+        self.attribute = nn.Linear(NUM_ATTRIBUTES, hidden)
         self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, hidden)) for _ in range(2))
         self.pooled = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
         self.out = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, width))
 
-    def forward(self, batch: SceneBatch, agents: int) -> tuple[Tensor, Tensor]:
-        """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
-        pose = batch.pose[:, :agents]
-        middle = batch.polyline[:, :, batch.polyline.shape[2] // 2]
-        distance = torch.cdist(pose[..., :2], middle)
-        index, mask = nearest(distance, batch.polyline_mask[:, None], self.radius_m, self.count)
-        point = to_frame(_take(batch.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
+    def encode(self, point: Tensor, attribute: Tensor) -> Tensor:
+        """Points [..., P, 2] as somebody sees them, over `LENGTH_SCALE_M`, and what `attribute` gave [..., C], to [..., D]."""
         start, end = point[..., :-1, :], point[..., 1:, :]
         # The nearest point tells how far the lane is: without it a subgraph must find a minimum by itself.
         gap = point.norm(dim=-1).amin(-1, keepdim=True)[..., None].expand(*start.shape[:-1], 1)
-        attribute = _take(self.attribute(_attributes(batch)), index)
         x = self.vector(torch.cat([start, end, gap], -1)) + attribute[..., None, :]
         for layer, pooled in zip(self.layers, self.pooled, strict=True):
             x = x + layer(x) + pooled(x.amax(-2, keepdim=True))
-        return self.out(x.amax(-2)), mask
+        return self.out(x.amax(-2))
 
 
-_FLAGS = tuple(flag for flag in LaneFlag if flag)
+class MapTokenizer(PolylineEncoder):
+    """A token for each polyline near an agent, seen from the agent.
+
+    Args:
+        width, hidden: of `PolylineEncoder`.
+        radius_m, count: how far and how many polylines an agent sees.
+    """
+
+    def __init__(self, width: int, hidden: int, radius_m: float, count: int) -> None:
+        super().__init__(width, hidden)
+        self.radius_m, self.count = radius_m, count
+
+    def forward(self, batch: SceneBatch, agents: int) -> tuple[Tensor, Tensor]:
+        """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
+        index, mask, point = polylines_around(batch, agents, self.radius_m, self.count)
+        return self.encode(point, take(self.attribute(attributes(batch)), index)), mask
 
 
-def _attributes(batch: SceneBatch) -> Tensor:
-    """Float [B, M, kinds + flags], ones and zeros."""
+def polylines_around(batch: SceneBatch, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The polylines whose middles are the nearest to each of the first N agents.
+
+    Returns:
+        indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n], which of them are real; and their
+        points [B, N, n, P, 2] as the agent sees them, over `LENGTH_SCALE_M`.
+    """
+    pose = batch.pose[:, :agents]
+    distance = torch.cdist(pose[..., :2], batch.polyline[:, :, batch.polyline.shape[2] // 2])
+    index, mask = nearest(distance, batch.polyline_mask[:, None], radius_m, count)
+    return index, mask, to_frame(take(batch.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
+
+
+def attributes(batch: SceneBatch) -> Tensor:
+    """Kinds and flags of polylines: float [B, M, NUM_ATTRIBUTES], ones and zeros."""
     kind = nn.functional.one_hot(batch.polyline_kind, len(PolylineKind))
     flags = torch.stack([(batch.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(batch.polyline.dtype)
+
+
+def place_features(relative: Tensor) -> Tensor:
+    """Poses [..., 3] as somebody sees them to [..., 5]: place and distance over `LENGTH_SCALE_M`, heading as cosine and sine."""
+    xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
+    return torch.cat([xy, xy.norm(dim=-1, keepdim=True), angle.cos(), angle.sin()], -1)
 
 
 class NeighbourTokenizer(nn.Module):
@@ -150,15 +222,10 @@ class NeighbourTokenizer(nn.Module):
         self.relative = mlp(7, width, width)
 
     def forward(self, batch: SceneBatch, feature: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [B, A, D] to tokens [B, S, n, D] and bool [B, S, n]."""
+        """Features [B, A, ..., D] to tokens [B, S, n, ..., D] and bool [B, S, n]."""
         pose = batch.pose[:, : batch.num_targets]
-        distance = torch.cdist(pose[..., :2], batch.pose[..., :2])
-        seen = batch.agent_mask & batch.valid[..., -1]
-        own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
-        index, mask = nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, self.radius_m, self.count)
-        relative = relative_pose(_take(batch.pose, index), pose[:, :, None])
-        velocity = rotate(_take(last_velocity(batch), index), -pose[:, :, None, 2])
-        xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
-        gap = xy.norm(dim=-1, keepdim=True)
-        place = torch.cat([xy, gap, angle.cos(), angle.sin(), velocity / LENGTH_SCALE_M], -1)
-        return _take(feature, index) + self.relative(place), mask
+        index, mask = neighbours(batch, self.radius_m, self.count)
+        relative = relative_pose(take(batch.pose, index), pose[:, :, None])
+        velocity = rotate(take(last_velocity(batch), index), -pose[:, :, None, 2])
+        place = self.relative(torch.cat([place_features(relative), velocity / LENGTH_SCALE_M], -1))
+        return take(feature, index) + place.view(*place.shape[:3], *[1] * (feature.ndim - 3), place.shape[3]), mask

@@ -1,0 +1,199 @@
+"""Gatformer (Zhang, Feng, Wu, He, T-ITS 2022): graph attention over a sparse scene graph, then a transformer for all agents.
+
+Nodes are agents at each step and lanes. At each step an agent has edges to the agents and lanes nearest to it within a radius;
+graph attention along them is all that agents learn of one another and of the road, so that cost grows with the edges. What an
+agent has gathered at its steps is then a sequence of its own: a transformer reads it, and K learned queries become K futures.
+
+Readings taken. Spatial features are those of displacement vectors and of polylines, each in its own frame, where the paper has
+a CNN on pictures. The position encoder is learned in time (steps count back from the last one, added to the nodes) and an
+embedding of relative pose and velocity in space: it belongs to an edge and is added to h_j of
+alpha_ij = softmax LeakyReLU(a^T [W h_i || W h_j]), so h_j is node j as agent i sees it and nothing depends on the world's frame.
+Edges are those of our choice, nearest first up to a number; an agent has one to itself. Lanes do not change, and in the last
+layer targets alone receive. Steps are summed up and added to the place where the target would be at constant velocity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trajformer.batch import SceneBatch
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, Residual
+from trajformer.core.graph import Edges, GraphAttention
+from trajformer.core.positions import LearnedPosition
+from trajformer.forecast import Forecast
+from trajformer.geometry import relative_pose, rotate, to_frame
+from trajformer.models.horizon import check_lengths, coast
+from trajformer.models.tokens import (
+    LENGTH_SCALE_M,
+    MotionTokenizer,
+    PolylineEncoder,
+    attributes,
+    mlp,
+    nearest,
+    place_features,
+    take,
+)
+from trajformer.sample import Frame
+
+
+@dataclass(frozen=True)
+class GatformerConfig:
+    """Sizes and reach of Gatformer.
+
+    Attributes:
+        num_future: F, steps to predict.
+        modes: K.
+        max_history: longest history that has learned positions.
+        steps_per_token: displacement vectors in a node of an agent.
+        block: shape of graph and transformer blocks.
+        graph_layers: layers of graph attention.
+        encoder_layers, decoder_layers: of the transformer.
+        social_radius_m, max_neighbours: agents that an agent has edges to, itself included.
+        map_radius_m, max_polylines: lanes that it has edges to.
+        map_width: width inside the polyline subgraph.
+    """
+
+    num_future: int
+    modes: int = 6
+    max_history: int = 50
+    steps_per_token: int = 1
+    block: BlockConfig = field(default_factory=BlockConfig)
+    graph_layers: int = 2
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    social_radius_m: float = 56.0
+    max_neighbours: int = 16
+    map_radius_m: float = 65.0
+    max_polylines: int = 32
+    map_width: int = 64
+
+
+class Graph(NamedTuple):
+    """Edges from the first R agents, at all T steps of all scenes, to agents and then to lanes.
+
+    Attributes:
+        receivers: R.
+        edges: queries are [B, T, R] in a row; keys are agents [B, T, A] in a row and, behind them, lanes [B, M].
+        position: [E, D].
+    """
+
+    receivers: int
+    edges: Edges
+    position: Tensor
+
+
+class Lanes(PolylineEncoder):
+    """A node for each polyline, in its own frame: the middle of it, heading along it."""
+
+    def forward(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+        """Nodes [B, M, D] and their poses [B, M, 3]."""
+        middle = batch.polyline.shape[2] // 2
+        ahead = batch.polyline[:, :, middle] - batch.polyline[:, :, middle - 1]
+        pose = torch.cat([batch.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
+        point = to_frame(batch.polyline, pose[:, :, None]) / LENGTH_SCALE_M
+        return self.encode(point, self.attribute(attributes(batch))), pose
+
+
+class SceneGraph(nn.Module):
+    """Who is near whom at each step, and how they are seen (the position encoder in space)."""
+
+    def __init__(self, config: GatformerConfig) -> None:
+        super().__init__()
+        self.config, width = config, config.block.width
+        self.agent, self.lane = (nn.Sequential(nn.Linear(size, width), nn.ReLU()) for size in (7, 5))
+
+    def forward(self, batch: SceneBatch, lane: Tensor, receivers: int) -> Graph:
+        """The graph in which the first agents, so many, receive; `lane` [B, M, 3] are the poses of lanes."""
+        config, valid = self.config, batch.valid & batch.agent_mask[..., None]
+        step = torch.arange(batch.num_history - 1, 0, -config.steps_per_token, device=lane.device).flip(0)
+        pose = torch.cat([batch.position, batch.heading[..., None]], -1)[:, :, step].transpose(1, 2)  # [B, T, A, 3]
+        velocity = batch.velocity[:, :, step].transpose(1, 2).flatten(0, 1)
+        looks = valid[:, :receivers, step].transpose(1, 2)
+        seen = (valid[:, :, step] & valid[..., -1:]).transpose(1, 2)  # who is lost by now is nobody's neighbour
+        # An agent looks from where it was then, in the direction that its displacement vectors have, which is its last one.
+        turn = batch.pose[:, None, :receivers, 2:].expand(*looks.shape, 1)
+        eye = torch.cat([pose[:, :, :receivers, :2], turn], -1)
+        who, others = (eye.flatten(0, 1), looks.flatten(0, 1)), (pose.flatten(0, 1), seen.flatten(0, 1))  # a graph a step
+        index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbours)
+        speed = rotate(take(velocity, index), -eye.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
+        agents = Edges.of_lists(index, real, pose.shape[2])
+        near = self.agent(torch.cat([place_features(place), speed], -1)).flatten(0, 2)
+        scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, batch.polyline_mask)
+        index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
+        edges = agents.beside(Edges.of_lists(index, real, lane.shape[1]), pose.shape[:3].numel())
+        return Graph(receivers, edges, torch.cat([near, self.lane(place_features(place)).flatten(0, 2)]))
+
+
+def _around(
+    eye: Tensor, looks: Tensor, pose: Tensor, exists: Tensor, radius_m: float, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of poses [N, S, 3] the nearest that each [N, R, 3] sees: indices and bool [N, R, n], and relative poses [N, R, n, 3]."""
+    distance = torch.cdist(eye[..., :2], pose[..., :2], compute_mode="donot_use_mm_for_euclid_dist")
+    index, real = nearest(distance, exists[:, None], radius_m, count)
+    return index, real & looks[..., None], relative_pose(take(pose, index), eye[:, :, None])
+
+
+class GraphBlock(nn.Module):
+    """Graph attention, then feed-forward."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.attention = Residual(config, GraphAttention(config.width, config.heads))
+        self.feedforward = Residual(config, FeedForward(config))
+
+    def forward(self, x: Tensor, lane: Tensor, graph: Graph) -> Tensor:
+        """Agents [B, T, A, D] and lanes [B, M, D] to the agents that receive [B, T, R, D]."""
+        own = x[:, :, : graph.receivers]
+        query = self.attention.open(own.flatten(0, 2))
+        nodes = self.attention.open(torch.cat([x.flatten(0, 2), lane.flatten(0, 1)]))
+        found = self.attention.sublayer(query, nodes, graph.edges, graph.position)
+        return self.feedforward(self.attention.close(own, found.view_as(own)))
+
+
+class Gatformer(nn.Module):
+    """SceneBatch -> Forecast in each target's own frame."""
+
+    def __init__(self, config: GatformerConfig) -> None:
+        super().__init__()
+        self.config, width = config, config.block.width
+        self.motion, self.lanes = MotionTokenizer(width, config.steps_per_token), Lanes(width, config.map_width)
+        self.time = LearnedPosition((-(-(config.max_history - 1) // config.steps_per_token),), width)
+        self.graph = SceneGraph(config)
+        self.layers = nn.ModuleList(GraphBlock(config.block) for _ in range(config.graph_layers))
+        self.encoder, self.decoder = Encoder(config.block, config.encoder_layers), Decoder(config.block, config.decoder_layers)
+        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.modes, width)))
+        self.trajectory = mlp(width, width, config.num_future * 2)
+        self.score = mlp(width, width, 1)
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        """Predict every target of every scene.
+
+        Raises:
+            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
+        """
+        check_lengths(batch, self.config.num_future, self.config.max_history)
+        x, keys = (part.flatten(0, 1) for part in self._gathered(batch))
+        memory = self.encoder(x, keys[:, None])
+        queries = self.queries.expand(len(memory), -1, -1)
+        mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
+        mode = mode.unflatten(0, (batch.num_scenes, batch.num_targets))
+        step = self.trajectory(mode).unflatten(-1, (self.config.num_future, 2)).float()
+        logit = self.score(mode).squeeze(-1).float()
+        return Forecast(coast(batch) + step.cumsum(-2), logit, Frame.AGENT, batch.pose[:, : batch.num_targets])
+
+    def _gathered(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+        """What targets know at each step after the graph [B, S, T, D], and bool [B, S, T], at which steps."""
+        token, real = self.motion(batch)
+        x = (token + self.time(token.shape[2]).flip(0)).transpose(1, 2)  # positions count back from the last observed step
+        lane, pose = self.lanes(batch)
+        agents, targets = x.shape[2], batch.num_targets
+        everybody = [self.graph(batch, pose, agents)] * (len(self.layers) - 1) if len(self.layers) > 1 else []
+        for layer, graph in zip(self.layers, [*everybody, self.graph(batch, pose, targets)], strict=True):
+            x = layer(x, lane, graph)
+        # Who was seen at the last step alone has no displacement, but a place in the graph.
+        known = torch.cat([real[..., :-1], real[..., -1:] | batch.valid[..., -1:]], -1)
+        return x.transpose(1, 2), known[:, :targets]

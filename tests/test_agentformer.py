@@ -411,6 +411,22 @@ def test_gradient_is_that_of_decoding_every_sample_with_one() -> None:
         torch.testing.assert_close(value, gradients[1][name], atol=1e-5, rtol=1e-3)
 
 
+def test_the_best_sample_is_that_of_the_steps_that_are_known() -> None:
+    batch, model, other = collate([hide(make_scene(5, 8, 6, num_scored=3), 1, slice(9, 14))]), made(TINY).train(), 0
+    for seed in range(5):
+        noise = torch.randn(1, 5, 5, 3, generator=torch.Generator().manual_seed(seed))
+        with noise_is(noise):
+            out = model.reconstruct(batch)
+        context = model.encode(batch)
+        every = model.forecast(batch, model.decode(context, model.prior_of(context).at(noise[:, 1:]), 6), out.prior).position
+        error = (every - batch.target[:, :, None]).square().sum(-1)
+        known = (error * batch.target_valid[:, :, None]).sum(-1).argmin(-1)
+        best = every.gather(2, known[..., None, None, None].expand(-1, -1, 1, 6, 2)).squeeze(2)
+        torch.testing.assert_close(out.best, best, atol=1e-5, rtol=1e-5)
+        other += int(known[0, 1] != error.sum(-1).argmin(-1)[0, 1])
+    assert other
+
+
 def test_scenes_and_agents_without_a_future_do_not_count() -> None:
     scenes = [
         make_scene(4, 8, 6),

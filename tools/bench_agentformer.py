@@ -205,9 +205,8 @@ def main() -> None:
     columns = "decoded frames precision wall_s cpu_s published_s times batched_wall_s batched_cpu_s batched_times"
     rows += table("20 samples, seconds a frame, by itself and in batches of 32", columns, drawn)
     needed = (memory(what, agents) for what in ("sampling", "training", "training-without") for agents in CROWDS)
-    rows += table(
-        "memory of a scene (without: without attention dropout)", "memory_of agents peak_mb decoded_futures mb_a_future", needed
-    )
+    columns = "memory_of agents peak_mb decoded_futures mb_a_future"
+    rows += table("memory of a scene (without: without attention dropout)", columns, needed)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 

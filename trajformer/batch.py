@@ -26,7 +26,8 @@ class SceneBatch:
     """B scenes, padded: A agents (the first S of them targets), H observed steps, F to predict, M polylines of P points.
 
     Metres, seconds, radians, in the batch frame, whose pose in the city frame is `frame_pose`. Padding and unseen
-    steps are zero with False in their mask. `target_valid` is all False where the future is unknown.
+    steps are zero with False in their mask. `target_valid` is all False where the future is unknown. Where G futures of one
+    past are known (`sample.branched`), they are an axis of `target` [B, S, G, F, 2] and `target_valid` [B, S, G, F].
     """
 
     scene_id: tuple[str, ...]  # B
@@ -44,8 +45,8 @@ class SceneBatch:
     velocity: Tensor  # float32 [B, A, H, 2]
     valid: Tensor  # bool [B, A, H]
     pose: Tensor  # float32 [B, A, 3], position and heading at the last observed step of each agent
-    target: Tensor  # float32 [B, S, F, 2]
-    target_valid: Tensor  # bool [B, S, F]
+    target: Tensor  # float32 [B, S, F, 2], or [B, S, G, F, 2]
+    target_valid: Tensor  # bool [B, S, F], or [B, S, G, F]
     polyline: Tensor  # float32 [B, M, P, 2]
     polyline_kind: Tensor  # int64 [B, M]
     polyline_flags: Tensor  # int64 [B, M]
@@ -64,7 +65,7 @@ class SceneBatch:
     @property
     def num_future(self) -> int:
         """F."""
-        return self.target.shape[2]
+        return self.target.shape[-2]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SceneBatch:
         """The same batch with every tensor on `device`."""
@@ -126,7 +127,7 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
 
     `frame_pose` is left alone: `collate` has it right already, augmentation has no use for it.
     """
-    lift = {n: pose.reshape(-1, *([1] * n), 3).to(batch.position.dtype) for n in (1, 2)}
+    lift = {n: pose.reshape(-1, *([1] * n), 3).to(batch.position.dtype) for n in (1, 2, 3)}
     heading = wrap(batch.heading - lift[2][..., 2]) * batch.valid
     turned = wrap(batch.pose[..., 2] - lift[1][..., 2])
     own = torch.cat([to_frame(batch.pose[..., :2], lift[1]), turned[..., None]], -1)
@@ -136,6 +137,6 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
         heading=heading,
         velocity=rotate(batch.velocity, -lift[2][..., 2]) * batch.valid[..., None],
         pose=own * batch.agent_mask[..., None],
-        target=to_frame(batch.target, lift[2]) * batch.target_valid[..., None],
+        target=to_frame(batch.target, lift[batch.target.ndim - 2]) * batch.target_valid[..., None],
         polyline=to_frame(batch.polyline, lift[2]) * batch.polyline_mask[..., None, None],
     )

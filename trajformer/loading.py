@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trajformer.batch import SceneBatch, stack
 from trajformer.order import InOrder, Shuffle
-from trajformer.sample import BatchConfig, Sample, sample
+from trajformer.sample import BatchConfig, Sample, branched, sample
 from trajformer.store import SceneStore
 
 AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}  # padded axes of a batch
@@ -47,10 +47,13 @@ class SceneDataset(Dataset[SceneBatch]):
         """The sample of one scene."""
         found = self.kept.get(index)
         if found is None:
-            found = sample(self.store[index], self.config)
+            found = self._read(index)
             if self.cache:
                 self.kept[index] = found
         return found
+
+    def _read(self, index: int) -> Sample:
+        return sample(self.store[index], self.config)
 
     def __getitem__(self, indices: Sequence[int]) -> SceneBatch:
         return stack([self.sample(index) for index in indices], self.config.frame)
@@ -61,6 +64,23 @@ class SceneDataset(Dataset[SceneBatch]):
             padded = self.sample(index).padded
             self.known[index] = [len(padded[name]) for name in AXES.values()]
         return self.known[indices]
+
+
+class BranchDataset(SceneDataset):
+    """The same, but scenes of one past are one, with all their futures (`sample.branched`).
+
+    They follow each other in the store, and their ids differ after the last dot only.
+    """
+
+    def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
+        pasts = [name.rpartition(".")[0] or name for name in store.scene_ids()]
+        starts = [index for index, past in enumerate(pasts) if not index or past != pasts[index - 1]]
+        self.groups = [range(a, b) for a, b in zip(starts, [*starts[1:], len(pasts)], strict=True)][:limit]
+        self.futures = max(map(len, self.groups), default=1)
+        super().__init__(store, config, len(self.groups), cache=cache)
+
+    def _read(self, index: int) -> Sample:
+        return branched([sample(self.store[number], self.config) for number in self.groups[index]], self.futures)
 
 
 class Turns:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
@@ -12,6 +13,7 @@ from trajformer.errors import SceneError
 from trajformer.polylines import resample
 from trajformer.scene import AgentRole, PolylineKind, Scene
 
+_SAME_M = 1.0  # futures of an agent that keep within this distance are one
 _SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # 5x faster
 
 
@@ -103,6 +105,38 @@ class Sample:
     padded: dict[str, np.ndarray]  # arrays with a leading agent, target or polyline axis
     home: np.ndarray  # float32 [3], pose of the batch frame relative to the scene
     frame_pose: np.ndarray  # float64 [3], the same in the city frame
+
+
+def branched(samples: Sequence[Sample], futures: int) -> Sample:
+    """One sample of scenes that share a past: `target` is [S, G, F, 2], `target_valid` [S, G, F], the rest the first one's.
+
+    A future that keeps within a metre of an earlier one of its agent at all steps is the same one and not valid again.
+
+    Args:
+        samples: at most G, made with the same config.
+        futures: G; missing ones are not valid.
+
+    Raises:
+        SceneError: what is observed differs between two of them.
+    """
+    first = samples[0]
+    for other in samples[1:]:
+        for name, value in first.padded.items():
+            if not name.startswith("target") and not np.array_equal(value, other.padded[name]):
+                raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, whose past it shares")
+    target = np.stack([part.padded["target"] for part in samples], 1)
+    valid = np.stack([part.padded["target_valid"] for part in samples], 1)
+    for later in range(1, len(samples)):
+        for earlier in range(later):
+            gap = np.hypot(*np.moveaxis(target[:, later] - target[:, earlier], -1, 0)) * (valid[:, later] & valid[:, earlier])
+            again = (gap.max(-1, initial=0.0) < _SAME_M) & (valid[:, later] == valid[:, earlier]).all(-1)
+            valid[again, later] = False
+    missing = futures - len(samples)
+    padded = first.padded | {
+        "target": np.pad(target * valid[..., None], ((0, 0), (0, missing), (0, 0), (0, 0))),
+        "target_valid": np.pad(valid, ((0, 0), (0, missing), (0, 0))),
+    }
+    return replace(first, padded=padded)
 
 
 def sample(scene: Scene, config: BatchConfig) -> Sample:

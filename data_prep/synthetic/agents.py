@@ -35,6 +35,7 @@ class Fleet:
         lateral: offset in metres from the lane centre that it keeps, positive to the left.
         edge: whether it rides at the edge of the lane, so that cars may pass.
         row: path it follows; other: path with a lane change that it may switch to, -1 for none.
+        factor, comfort: [R] of each path's driver: speed relative to the limit, accepted lateral acceleration in m/s^2.
         profile: [R, P] desired speed along each path in m/s.
         at, speed: path length (m) and speed (m/s) at the beginning.
     """
@@ -50,6 +51,8 @@ class Fleet:
     edge: Bools
     row: Ints
     other: Ints
+    factor: Array
+    comfort: Array
     profile: Array
     at: Array
     speed: Array
@@ -141,14 +144,15 @@ def _draw_fleet(network: Network, rng: np.random.Generator, places: list[_Place]
     factor = np.where(cyclist, pedalling / limit, factor)
     owner = np.arange(len(paths.end))  # the driver of each path
     owner[other[other >= 0]] = np.flatnonzero(other >= 0)
-    profile = speed_profiles(paths, factor[owner], comfort[owner])
+    factor, comfort = factor[owner], comfort[owner]
     fleet = Fleet(
         kind=[p.kind for p in places],
         length=body[:, 0] + body[:, 1] * np.clip(rng.normal(size=count), -2, 2), width=body[:, 2],
         accel=body[:, 3] * rng.uniform(0.8, 1.25, count), brake=rng.uniform(1.4, 2.2, count),
         headway=rng.uniform(0.9, 1.7, count), standstill=rng.uniform(1.6, 3.0, count),
         lateral=np.where(edge, 0.45 - room / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25)),
-        edge=edge, row=row, other=other, profile=profile,
+        edge=edge, row=row, other=other,
+        factor=factor, comfort=comfort, profile=speed_profiles(paths, factor, comfort),
         at=np.array([p.at for p in places]), speed=np.zeros(count),
     )  # fmt: skip
     fleet.speed = _first_speed(rng, fleet, paths, places)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from data_prep.synthetic.branches import branch_id, simulate_branches
 from data_prep.synthetic.scene import scene_identity, simulate_scene
 from data_prep.synthetic.write import is_written, write_scene
 
@@ -23,6 +24,7 @@ class _Job:
     seed: int
     number: int
     split: str
+    branches: bool
 
 
 def synthesize(
@@ -34,6 +36,7 @@ def synthesize(
     test_fraction: float = 0.05,
     workers: int = 1,
     progress: bool = True,
+    branches: bool = False,
 ) -> dict[str, int]:
     """Simulate scenes and write them as ``out/{train,val,test}/<uuid>/`` in the Argoverse 2 layout.
 
@@ -49,9 +52,11 @@ def synthesize(
         test_fraction: share of scenes in "test"; with three scenes or more each split gets at least one.
         workers: number of processes.
         progress: whether to draw a progress bar.
+        branches: whether each scene is one past with two or three futures, written as scenes of their own with ids that
+            differ after the last dot (in "test", which has no futures, one of them).
 
     Returns:
-        The number of scenes in each split.
+        The number of scenes in each split, those of one past counted once.
 
     Raises:
         ValueError: for negative numbers, fractions outside [0, 1) or that leave nothing to train on.
@@ -62,7 +67,7 @@ def synthesize(
         raise ValueError(f"seed must be at least 0 and workers at least 1, got seed={seed}, workers={workers}")
     for split in SPLITS:
         (Path(out) / split).mkdir(parents=True, exist_ok=True)
-    jobs = [_Job(Path(out), seed, number, split) for number, split in enumerate(splits)]
+    jobs = [_Job(Path(out), seed, number, split, branches) for number, split in enumerate(splits)]
     if workers == 1:
         _exhaust(map(_make, jobs), len(jobs), progress)
     else:
@@ -103,6 +108,12 @@ def _exhaust(results: Iterable[None], total: int, progress: bool) -> None:
 
 def _make(job: _Job) -> None:
     sequence = np.random.SeedSequence([job.seed, job.number])
-    folder = job.out / job.split
-    if not is_written(folder, scene_identity(sequence)):
-        write_scene(simulate_scene(sequence), folder, observed_only=job.split == "test")
+    folder, test = job.out / job.split, job.split == "test"
+    scene_id = scene_identity(sequence)
+    if not job.branches:
+        if not is_written(folder, scene_id):
+            write_scene(simulate_scene(sequence), folder, observed_only=test)
+    elif not is_written(folder, branch_id(scene_id, 0)):
+        scenes = simulate_branches(sequence)
+        for scene in reversed(scenes[: 1 if test else None]):  # the first one last: it says that all are there
+            write_scene(scene, folder, observed_only=test)

@@ -28,6 +28,18 @@ class Motion:
     pace: Array
 
 
+Snapshot = tuple[Array, Array, Array, Array]  # at, speed, walked and pace at one moment
+
+
+def motion_of(history: list[Snapshot], row: Ints, steps: int) -> Motion:
+    """Return the first ``steps`` 10 Hz steps of a simulation's ``history``, with the path [N] that each of the fleet took."""
+    at, speed, walked, pace = (np.stack(part, axis=1) for part in zip(*history, strict=True))
+    return Motion(
+        halve(at, speed)[:, :steps], between(speed)[:, :steps], row,
+        halve(walked, pace)[:, :steps], between(pace)[:, :steps],
+    )  # fmt: skip
+
+
 def halve(at: Array, speed: Array) -> Array:
     """Return ``at`` [N, K] at half the step, exact for speeds that change linearly, as [N, 2K - 1]."""
     out = np.empty((at.shape[0], 2 * at.shape[1] - 1))

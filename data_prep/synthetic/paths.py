@@ -35,6 +35,7 @@ class Paths:
         stop, enter, clear: [R, G] path length of the stop line, of the junction lane and of having left.
         change: [R, 2] path length at which a lane change begins and ends, infinite without one.
         change_from: [R] lane that a lane change leaves, -1 without one.
+        routes: what all this is made of, R of them.
     """
 
     xy: Array
@@ -54,6 +55,7 @@ class Paths:
     clear: Array
     change: Array
     change_from: Ints
+    routes: list[Route]
 
 
 def build_paths(network: Network, routes: list[Route]) -> Paths:
@@ -71,7 +73,7 @@ def build_paths(network: Network, routes: list[Route]) -> Paths:
         soft=np.zeros((count, lanes), dtype=np.bool_),
         gate=np.full((count, 5), -1, dtype=np.int64), stop=np.full((count, 5), np.inf),
         enter=np.full((count, 5), np.inf), clear=np.full((count, 5), np.inf),
-        change=np.full((count, 2), np.inf), change_from=np.full(count, -1, dtype=np.int64),
+        change=np.full((count, 2), np.inf), change_from=np.full(count, -1, dtype=np.int64), routes=routes,
     )  # fmt: skip
     feeders = _feeders(network)
     for row, route in enumerate(routes):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from data_prep.synthetic.agents import Fleet
 from data_prep.synthetic.curves import Array, Bools, Ints
 from data_prep.synthetic.junction import Network
-from data_prep.synthetic.motion import STEP_S, Motion, between, halve
+from data_prep.synthetic.motion import STEP_S, Motion, Snapshot, motion_of
 from data_prep.synthetic.paths import Paths, at_path
 from data_prep.synthetic.road import Lane
 from data_prep.synthetic.walkers import Walkers
@@ -15,6 +17,7 @@ from data_prep.synthetic.walkers import Walkers
 WARM_UP_S = 6.0
 _HARDEST_BRAKE = -6.5
 _SOFT_BRAKE = -2.6  # nobody brakes harder than this for somebody who is not yet in the way
+_STATE = ("at", "speed", "accel", "gate", "granted", "walked", "pace", "may_cross", "crossing")
 
 
 class Simulation:
@@ -28,7 +31,7 @@ class Simulation:
     """
 
     def __init__(self, network: Network, fleet: Fleet, paths: Paths, walkers: Walkers) -> None:
-        self.network, self.fleet, self.paths, self.walkers = network, fleet, paths, walkers
+        self.network, self.fleet, self.paths, self.walkers, self.tick = network, fleet, paths, walkers, 0
         count = len(fleet.kind)
         self.row, self.other = fleet.row.copy(), fleet.other.copy()
         # Which lanes matter to whom, gathered once per route instead of once per step: [4, N, L].
@@ -51,20 +54,30 @@ class Simulation:
 
     def run(self, steps: int) -> Motion:
         """Simulate the warm-up and then ``steps`` steps of 0.1 s, and return the motion during the latter."""
-        warm = round(WARM_UP_S / STEP_S)
-        history = [self._snapshot()]
-        for tick in range(warm + (steps + 1) // 2):
-            self._advance(tick * STEP_S)
-            if tick >= warm - 1:
-                history.append(self._snapshot())
-        at, speed, walked, pace = (np.stack(part, axis=1) for part in zip(*history[1:], strict=True))
-        return Motion(
-            halve(at, speed)[:, :steps], between(speed)[:, :steps], self.row,
-            halve(walked, pace)[:, :steps], between(pace)[:, :steps],
-        )  # fmt: skip
+        self.advance(round(WARM_UP_S / STEP_S))
+        return motion_of([self.snapshot(), *self.advance((steps + 1) // 2)], self.row, steps)
 
-    def _snapshot(self) -> tuple[Array, Array, Array, Array]:
+    def advance(self, ticks: int) -> list[Snapshot]:
+        """Simulate ``ticks`` more steps of 0.2 s and return the moment after each."""
+        history = []
+        for _ in range(ticks):
+            self._advance(self.tick * STEP_S)
+            self.tick += 1
+            history.append(self.snapshot())
+        return history
+
+    def snapshot(self) -> Snapshot:
+        """Return how far everybody has come by now, and how fast they are."""
         return self.at, self.speed, self.walked, self.pace
+
+    def fork(self, paths: Paths, profile: Array) -> Simulation:
+        """Return the same moment with other paths that are the same up to here, and wanted speeds [R, P] along them."""
+        fleet = replace(self.fleet, profile=profile, row=self.row.copy(), other=self.other.copy())
+        fork = Simulation(self.network, fleet, paths, self.walkers)
+        for name in _STATE:
+            setattr(fork, name, getattr(self, name).copy())
+        fork.tick = self.tick
+        return fork
 
     def _advance(self, time: float) -> None:
         lane, along = self._locate()

@@ -35,6 +35,8 @@ def synthesize_parser() -> Parser:
     parser.add_argument("--scenes", type=PositiveInt, default=200, help="how many, over all splits")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="the same seed gives the same bytes")
     parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes")
+    futures = "two or three futures of each past, as scenes ID.0, ID.1 ... (to train on: data.branches)"
+    parser.add_argument("--branches", action="store_true", help=futures)
     return parser
 
 
@@ -93,7 +95,7 @@ def run_synthesize(args: Namespace) -> None:
     """`trajformer synthesize`."""
     from trajformer.commands import data
 
-    data.synthesize(args.out, args.scenes, args.seed, args.workers)
+    data.synthesize(args.out, args.scenes, args.seed, args.workers, branches=args.branches)
 
 
 def run_preprocess(args: Namespace) -> None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from data_prep.reader import Reader
 
 
-def synthesize(out: Path, scenes: int, seed: int, workers: int) -> None:
+def synthesize(out: Path, scenes: int, seed: int, workers: int, *, branches: bool = False) -> None:
     """Write simulated scenes in the official Argoverse 2 raw layout and say how many each split has."""
     from data_prep.synthetic import synthesize as simulate
 
     make_folder(out)
-    counts = simulate(out, scenes, seed, workers=workers, progress=bars())
-    print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" scenes in {out}")
+    counts = simulate(out, scenes, seed, workers=workers, progress=bars(), branches=branches)
+    print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {'pasts' if branches else 'scenes'} in {out}")
 
 
 def preprocess(reader: Reader, raw: Path, store: Path, **options: Any) -> None:

@@ -1,146 +1,60 @@
-"""mmTransformer (Liu et al., CVPR 2021), the paper's variant: stacked transformers over motion, map and neighbours.
+"""mmTransformer (Liu et al., CVPR 2021): stacked transformers over motion, map and neighbours.
 
 K proposals per agent are queries that pass through a motion extractor (its own history), a map aggregator (lanes) and
 a social constructor (neighbours). Read as the paper has it, with these choices of ours: every agent is normalised in
 its own frame instead of one target's, so that all targets of a scene are predicted in one pass; positions of the
 history are learned and added at each attention (DETR style); proposals start from orthogonal learned queries; offsets
-are cumulated on top of constant velocity.
+are cumulated on top of constant velocity. The released code's way to the heads is `social_output: appended`.
+
+With `regions` proposals k * N to (k + 1) * N - 1 are those of region k, whose borders are part of the model.
+
+With `joint` (ours, not the paper's) proposal k of all targets is one world: in the social constructor it meets the others'
+k-th proposals only, and a world's score is that of its targets' mean feature.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from trajformer.batch import SceneBatch
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.positions import LearnedPosition
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, consensus, endpoint_nms
-from trajformer.geometry import rotate
-from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighbourTokenizer, last_velocity, mlp
+from trajformer.models.horizon import check_lengths, coast
+from trajformer.models.mmtransformer_parts import MapAggregator, MMTransformerConfig, MotionExtractor, SocialConstructor
+from trajformer.models.regions import first_regions
+from trajformer.models.tokens import mlp
 from trajformer.sample import Frame
 
-
-@dataclass(frozen=True)
-class MMTransformerConfig:
-    """Sizes and reach of mmTransformer.
-
-    Attributes:
-        num_future: F, steps to predict.
-        proposals: K queries of the network.
-        modes: modes of a forecast in evaluation; fewer than `proposals` are chosen by end-point suppression.
-        nms_radius_m: end points nearer than this to a more probable one are suppressed.
-        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the
-            confidence loss; 0 keeps the scores of the network.
-        max_history: longest history that has learned positions.
-        steps_per_token: displacement vectors in a motion token; the paper has 1.
-        block: shape of every transformer block.
-        motion_layers, map_layers, social_layers: encoder and decoder layers of the three parts.
-        map_radius_m, max_polylines: lanes an agent attends to.
-        map_width: width inside the polyline subgraph.
-        social_radius_m, max_neighbours: neighbours a target attends to, itself included.
-        neighbour_map: neighbours, too, pass the map aggregator (the paper); else they are known by their motion.
-    """
-
-    num_future: int
-    proposals: int = 6
-    modes: int = 6
-    nms_radius_m: float = 2.0
-    consensus_m: float = 1.0
-    max_history: int = 50
-    steps_per_token: int = 1
-    block: BlockConfig = field(default_factory=BlockConfig)
-    motion_layers: tuple[int, int] = (2, 2)
-    map_layers: tuple[int, int] = (2, 2)
-    social_layers: tuple[int, int] = (2, 4)
-    map_radius_m: float = 65.0
-    max_polylines: int = 80
-    map_width: int = 64
-    social_radius_m: float = 56.0
-    max_neighbours: int = 24
-    neighbour_map: bool = False
-
-
-class MotionExtractor(nn.Module):
-    """History of every agent to K proposal features."""
-
-    def __init__(self, config: MMTransformerConfig) -> None:
-        super().__init__()
-        width = config.block.width
-        self.tokens = MotionTokenizer(width, config.steps_per_token)
-        self.time = LearnedPosition((config.max_history,), width)
-        self.encoder = Encoder(config.block, config.motion_layers[0])
-        self.decoder = Decoder(config.block, config.motion_layers[1])
-        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.proposals, width)))
-
-    def forward(self, batch: SceneBatch) -> Tensor:
-        """[B, A, K, D]."""
-        tokens, mask = self.tokens(batch)
-        time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
-        keys, shape = mask.flatten(0, 1)[:, None], tokens.shape[:2]
-        memory = self.encoder(tokens.flatten(0, 1), keys, time)
-        queries = self.queries.expand(len(memory), -1, -1)
-        proposals = self.decoder(queries, memory, memory_mask=keys, position=self.queries, memory_position=time)[-1]
-        return proposals.unflatten(0, shape)
-
-
-class MapAggregator(nn.Module):
-    """Proposals attend to the lanes around their agent."""
-
-    def __init__(self, config: MMTransformerConfig) -> None:
-        super().__init__()
-        self.tokens = MapTokenizer(config.block.width, config.map_width, config.map_radius_m, config.max_polylines)
-        self.encoder = Encoder(config.block, config.map_layers[0])
-        self.decoder = Decoder(config.block, config.map_layers[1])
-
-    def forward(self, batch: SceneBatch, proposals: Tensor, position: Tensor) -> Tensor:
-        """[B, N, K, D] of the first N agents to the same shape."""
-        tokens, mask = self.tokens(batch, proposals.shape[1])
-        keys = mask.flatten(0, 1)[:, None]
-        memory = self.encoder(tokens.flatten(0, 1), keys)
-        out = self.decoder(proposals.flatten(0, 1), memory, memory_mask=keys, position=position)[-1]
-        return out.unflatten(0, proposals.shape[:2])
-
-
-class SocialConstructor(nn.Module):
-    """Targets' proposals attend to their neighbours."""
-
-    def __init__(self, config: MMTransformerConfig) -> None:
-        super().__init__()
-        width = config.block.width
-        self.vehicle = mlp(config.proposals * width, width, width)
-        self.tokens = NeighbourTokenizer(width, config.social_radius_m, config.max_neighbours)
-        self.encoder = Encoder(config.block, config.social_layers[0])
-        self.decoder = Decoder(config.block, config.social_layers[1])
-
-    def forward(self, batch: SceneBatch, everyone: Tensor, proposals: Tensor, position: Tensor) -> list[Tensor]:
-        """All agents' proposals [B, A, K, D] and the targets' [B, S, K, D] to every layer's [B, S, K, D]."""
-        tokens, mask = self.tokens(batch, self.vehicle(everyone.flatten(-2)))
-        keys = mask.flatten(0, 1)[:, None]
-        memory = self.encoder(tokens.flatten(0, 1), keys)
-        layers = self.decoder(proposals.flatten(0, 1), memory, memory_mask=keys, position=position)
-        return [layer.unflatten(0, proposals.shape[:2]) for layer in layers]
+__all__ = ["MMTransformer", "MMTransformerConfig"]
 
 
 class MMTransformer(nn.Module):
     """SceneBatch -> Forecast in each target's own frame, K = `proposals` in training, `modes` in evaluation.
 
-    Every social decoder layer's forecast is kept as auxiliary, for the same losses.
+    Every social decoder layer's forecast is kept as auxiliary, for the same losses. `regions` [M, 3] is what
+    `models.regions` says, None without them.
+
+    Raises:
+        TrajformerError: parts or sizes that do not go together.
     """
+
+    regions: Tensor | None
 
     def __init__(self, config: MMTransformerConfig) -> None:
         super().__init__()
-        if config.modes > config.proposals:
-            raise TrajformerError(f"mmtransformer.modes: {config.modes} of only {config.proposals} proposals")
+        _check(config)
         self.config = config
-        width = config.block.width
-        self.motion, self.map, self.social = MotionExtractor(config), MapAggregator(config), SocialConstructor(config)
-        self.position = nn.Parameter(torch.randn(config.proposals, width) * 0.02)
-        self.trajectory = mlp(width, width, width, config.num_future * 2)
-        self.score = mlp(width, width, width, 1)
+        width, decoded = config.block.width, config.social_output == "decoded"
+        self.motion = MotionExtractor(config)
+        self.map = MapAggregator(config, config.map_layers) if config.map_layers else None
+        self.social = SocialConstructor(config, config.social_layers) if config.social_layers else None
+        queried = self.map is not None or (self.social is not None and decoded)
+        self.position = nn.Parameter(torch.randn(config.proposals, width) * 0.02) if queried else None
+        inputs = width if decoded else 2 * width
+        self.trajectory = mlp(inputs, width, width, config.num_future * 2)
+        self.score = mlp(inputs, width, width, 1)
+        self.register_buffer("regions", first_regions(config.regions) if config.regions else None)
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Predict every target of every scene.
@@ -148,32 +62,48 @@ class MMTransformer(nn.Module):
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        if batch.num_future != self.config.num_future:
-            raise TrajformerError(f"scenes want {batch.num_future} future steps, the model predicts {self.config.num_future}")
-        if batch.num_history > self.config.max_history:
-            raise TrajformerError(
-                f"scenes have {batch.num_history} observed steps, the model max_history {self.config.max_history}"
-            )
-        proposals = self.motion(batch)
-        if self.config.neighbour_map:
-            proposals = self.map(batch, proposals, self.position)
-            targets = proposals[:, : batch.num_targets]
-        else:
-            targets = self.map(batch, proposals[:, : batch.num_targets], self.position)
-        layers = [self._decode(batch, layer) for layer in self.social(batch, proposals, targets, self.position)]
-        forecast = Forecast(*layers[-1], auxiliary=tuple(Forecast(*layer) for layer in layers[:-1]))
-        if self.training:
+        check_lengths(batch, self.config.num_future, self.config.max_history)
+        *earlier, last = [self._decode(batch, layer) for layer in self._layers(batch)]
+        forecast = Forecast(*last, auxiliary=tuple(Forecast(*layer) for layer in earlier))
+        if self.training or self.config.joint:
             return forecast
         if self.config.modes < self.config.proposals:
             forecast = endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
         return consensus(forecast, self.config.consensus_m) if self.config.consensus_m else forecast
 
+    def _layers(self, batch: SceneBatch) -> list[Tensor]:
+        """Features [B, S, K, ...] of the targets' proposals after each social decoder layer, or after the part before."""
+        everyone = self.motion(batch)
+        targets = everyone[:, : batch.num_targets]
+        if self.map is not None and self.config.neighbour_map:
+            everyone = self.map(batch, everyone, self.position)
+            targets = everyone[:, : batch.num_targets]
+        elif self.map is not None:
+            targets = self.map(batch, targets, self.position)
+        if self.social is None:
+            return [targets]
+        if self.config.joint:  # what a target is about to do on its lane is what the others must know
+            first = torch.where(batch.target_mask[..., None, None], targets, everyone[:, : batch.num_targets])
+            everyone = torch.cat([first, everyone[:, batch.num_targets :]], 1)
+        return self.social(batch, everyone, targets, self.position)
+
     def _decode(self, batch: SceneBatch, x: Tensor) -> tuple[Tensor, Tensor, Frame, Tensor]:
         """Cumulated offsets (as in the paper) from where the agent would be if it kept its velocity."""
-        targets = slice(0, batch.num_targets)
-        pose = batch.pose[:, targets]
-        velocity = rotate(last_velocity(batch)[:, targets], -pose[..., 2])
-        time = torch.arange(1, self.config.num_future + 1, device=x.device) * batch.period_s
-        base = velocity[:, :, None, None] * time[:, None]
         offset = self.trajectory(x).unflatten(-1, (self.config.num_future, 2)).float()
-        return base + offset.cumsum(-2), self.score(x).squeeze(-1).float(), Frame.AGENT, pose
+        position = coast(batch) + offset.cumsum(-2)
+        if self.config.joint:
+            real = batch.target_mask[..., None, None]
+            x = (x * real).sum(1) / real.sum(1).clamp(min=1)  # [B, K, D]
+        return position, self.score(x).squeeze(-1).float(), Frame.AGENT, batch.pose[:, : batch.num_targets]
+
+
+def _check(config: MMTransformerConfig) -> None:
+    proposals, regions = config.proposals, config.regions
+    if config.modes > proposals:
+        raise TrajformerError(f"mmtransformer.modes: {config.modes} of only {proposals} proposals")
+    if regions is not None and proposals % regions.count:
+        raise TrajformerError(f"mmtransformer.proposals: {proposals}, no multiple of {regions.count} regions")
+    if config.social_output == "appended" and not config.social_layers:
+        raise TrajformerError("mmtransformer.social_output: there is no social memory to append without social_layers")
+    if config.joint and (config.modes < proposals or regions is not None or not config.social_layers):
+        raise TrajformerError("mmtransformer.joint: wants social_layers, as many modes as proposals and no regions")

@@ -13,9 +13,14 @@ from torch import nn
 from trajformer.augment import AugmentConfig
 from trajformer.errors import TrajformerError
 from trajformer.losses.cvae import CVAELossConfig, SamplerLossConfig
+from trajformer.losses.mixture import MixtureLossConfig
+from trajformer.losses.regions import RegionLossConfig
+from trajformer.losses.scene_set import SceneSetLossConfig
 from trajformer.losses.set_loss import SetLossConfig
+from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models import ModelConfig, build_model
 from trajformer.sample import BatchConfig, Frame
+from trajformer.training.objective import CHOSEN, LossConfig, choose
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class DataConfig:
         cache: keep samples (about 10 kB each) in memory after their first use, in every loader process.
         limit_train: use only the first so many scenes.
         bucket: scenes of similar size share a batch, sought among those of so many steps; 1 leaves the sizes alone.
+        branches: training scenes of one past (`trajformer synthesize --branches`) are one, with several futures.
         batch: how scenes become tensors.
     """
 
@@ -44,6 +50,7 @@ class DataConfig:
     cache: bool = False
     limit_train: int | None = None
     bucket: int = 32
+    branches: bool = False
     batch: BatchConfig = field(default_factory=BatchConfig)
 
 
@@ -53,8 +60,8 @@ class OptimConfig:
 
     Attributes:
         learning_rate: of AdamW, after the warm-up.
-        schedule: a cosine to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017), or
-            one drop to a tenth of the rate (DETR).
+        schedule: a cosine or a straight line to zero over the whole training, the inverse square root of the step (Vaswani
+            et al. 2017), or one drop to a tenth of the rate (DETR).
         drop: share of the steps after which the rate drops, where it does.
         weight_decay: of AdamW; biases, norms and embeddings are not decayed.
         betas: of AdamW.
@@ -64,7 +71,7 @@ class OptimConfig:
     """
 
     learning_rate: float = 1e-3
-    schedule: Literal["cosine", "inverse_sqrt", "drop"] = "cosine"
+    schedule: Literal["cosine", "linear", "inverse_sqrt", "drop"] = "cosine"
     drop: float = 0.8
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
@@ -104,13 +111,17 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole recipe of a forecaster.
+    """A whole recipe of a forecaster. It is trained with one loss (`objective`): its model's, or the one that is given.
 
     Attributes:
         model: which model, with its sizes.
         data: stores, batches and loading.
-        loss: weights of the set loss.
-        cvae_loss: weights of the loss that AgentFormer is trained with instead.
+        loss: weights of the set loss, that of all models but those named below.
+        mixture_loss: weights of the loss of a mixture; given means that Wayformer is trained with it instead.
+        region_loss: weights of mmTransformer's loss with regions.
+        world_loss: weights of the loss of joint worlds.
+        scene_set_loss: weights of the loss of a scene's set of trajectories.
+        cvae_loss: weights of the loss that AgentFormer is trained with.
         sampler_loss: the same for its second stage.
         first_stage: checkpoint of the AgentFormer that a second stage is trained for.
         augment: what is varied in training.
@@ -122,6 +133,10 @@ class TrainConfig:
     model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
     loss: SetLossConfig = field(default_factory=SetLossConfig)
+    mixture_loss: MixtureLossConfig | None = None
+    region_loss: RegionLossConfig | None = None
+    world_loss: WorldLossConfig | None = None
+    scene_set_loss: SceneSetLossConfig | None = None
     cvae_loss: CVAELossConfig = field(default_factory=CVAELossConfig)
     sampler_loss: SamplerLossConfig = field(default_factory=SamplerLossConfig)
     first_stage: str = ""
@@ -130,6 +145,11 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
     task: ClassVar[str] = "forecasting"
+
+    @property
+    def partial(self) -> bool:
+        """A step need not use all parameters: of AgentFormer's two score terms, agents who are alone have one only."""
+        return self.model.agentformer is not None
 
     def build_model(self) -> nn.Module:
         """The model, untrained.
@@ -140,8 +160,17 @@ class TrainConfig:
         """
         return build_model(self.model)
 
+    def objective(self) -> LossConfig:
+        """The loss to train with.
+
+        Raises:
+            TrajformerError: a loss is given that is not for this model, or several are.
+        """
+        names = ("loss", "cvae_loss", "sampler_loss", *CHOSEN)
+        return choose(self.model, {name: getattr(self, name) for name in names})
+
     def check(self) -> None:
-        """Refuse batches that cannot be.
+        """Refuse batches and losses that cannot be.
 
         Raises:
             TrajformerError: names the field.
@@ -152,6 +181,8 @@ class TrainConfig:
             raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
         if bool(self.first_stage) != (self.model.agentformer_sampler is not None):
             raise TrajformerError("first_stage: give a checkpoint for model.agentformer_sampler, and for no other model")
+        if not isinstance(self.objective(), SetLossConfig) and self.data.branches:
+            raise TrajformerError("data.branches: only the set loss knows several futures")
 
 
 def to_plain(value: Any) -> Any:

@@ -9,30 +9,37 @@ from torch import Tensor
 from trajformer.augment import augment
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
-from trajformer.loading import AXES, SceneDataset
-from trajformer.losses.cvae import cvae_loss, sampler_loss
-from trajformer.losses.set_loss import set_loss
+from trajformer.loading import AXES, BranchDataset, SceneDataset
 from trajformer.metrics.accumulate import DisplacementMetrics
-from trajformer.models import AgentFormer, AgentFormerSampler
+from trajformer.models import AgentFormerSampler, MMTransformer
 from trajformer.order import padding
 from trajformer.store import SceneStore
 from trajformer.training.base import Items, TaskData, TaskModule
 from trajformer.training.checkpoint import load_checkpoint
 from trajformer.training.config import DataConfig, TrainConfig, to_plain
+from trajformer.training.objective import Objective
+from trajformer.training.optim import parameter_groups
+from trajformer.training.regions import find_regions
+
+_ALL = 1_000_000  # modes: more than any model has
+_PACE = 10.0  # of what a loss learns, in shares of the learning rate: few numbers with a long way to go
 
 
 class ForecastingModule(TaskModule):
-    """Trains a model with the loss that it is made for; validates with the displacement metrics.
+    """Trains a model with the loss of its recipe; validates with the displacement metrics.
 
     Raises:
-        TrajformerError: the recipe's first stage cannot be used.
+        TrajformerError: the recipe's loss, its first stage or the data for its regions cannot be used.
     """
 
     config: TrainConfig
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        self.metrics = DisplacementMetrics()
+        self.metrics = DisplacementMetrics((1, 6, _ALL))
+        self.objective = Objective(config.objective())
+        if isinstance(self.model, MMTransformer):
+            _set_regions(self.model, config)
         if isinstance(self.model, AgentFormerSampler):
             try:
                 self.model.adopt(load_checkpoint(config.first_stage, TrainConfig)[0])
@@ -45,13 +52,14 @@ class ForecastingModule(TaskModule):
         return self.log_terms(self.loss(batch), batch.num_scenes)
 
     def loss(self, batch: SceneBatch) -> dict[str, Tensor]:
-        """The loss and its terms by name: latents need theirs, all other models have the set loss."""
-        model, config, truth = self.model, self.config, (batch.target, batch.target_valid)
-        if isinstance(model, AgentFormer):
-            return cvae_loss(model.reconstruct(batch), *truth, model.config.scale_m, config.cvae_loss)
-        if isinstance(model, AgentFormerSampler):
-            return sampler_loss(self(batch), *truth, model.config.cvae.scale_m, config.sampler_loss)
-        return set_loss(self(batch), *truth, config.loss)
+        """The loss and its terms by name."""
+        return self.objective(self.model, batch)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The model's parameters, and those of the loss where it has some."""
+        own = list(self.objective.parameters())
+        learned = [{"params": own, "weight_decay": 0.0, "lr": _PACE}] if own else []
+        return parameter_groups(self.model, self.config.optim.weight_decay) + learned
 
     def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
         """Accumulate the metrics of one batch."""
@@ -63,6 +71,14 @@ class ForecastingModule(TaskModule):
         self.metrics.reset()
         for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
             self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"))
+        self.log("val/minFDE", values[f"minFDE_{_ALL}"])
+
+
+def _set_regions(model: MMTransformer, config: TrainConfig) -> None:
+    """Find the regions that are to be found in the data."""
+    wanted = model.config.regions
+    if model.regions is not None and wanted is not None and wanted.fan is None:
+        model.regions.copy_(find_regions(config.data, wanted.count, config.seed))
 
 
 class SceneData(TaskData):
@@ -76,7 +92,8 @@ class SceneData(TaskData):
             if not getattr(config, name):
                 raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
         train, val = SceneStore(config.train, config.train_split), SceneStore(config.val, config.val_split)
-        scenes = SceneDataset(train, config.batch, config.limit_train, cache=config.cache)
+        kind = BranchDataset if config.branches else SceneDataset
+        scenes = kind(train, config.batch, config.limit_train, cache=config.cache)
         super().__init__(scenes, SceneDataset(val, config.batch, cache=config.cache), config, seed)
         self.config = config
         for name, data in (("train", self.train), ("val", self.val)):
@@ -90,7 +107,8 @@ class SceneData(TaskData):
 
     def measured(self) -> Items:
         """The process that hands out batches must know sizes; where workers read, it is not the one to keep samples."""
-        return SceneDataset(self.train.store, self.config.batch, len(self.train)) if self.config.workers else self.train
+        again = type(self.train)
+        return again(self.train.store, self.config.batch, len(self.train)) if self.config.workers else self.train
 
     def padding(self, epoch: int = 0) -> dict[str, float]:
         """Shares of padding in the training batches of a single process: of each axis, and of agents and polylines together.

@@ -37,6 +37,8 @@ def factor(step: int, total: int, config: OptimConfig) -> float:
     ramp = max(int(total * config.warmup), 1)
     if step < ramp:
         return (step + 1) / ramp
+    if config.schedule == "linear":
+        return max(total - step, 0) / max(total - ramp, 1)
     if config.schedule == "inverse_sqrt":
         return math.sqrt(ramp / (step + 1))
     return 1.0 if step < total * config.drop else 0.1

@@ -100,6 +100,7 @@ def _quiet() -> None:
         ".*sync_dist=True.*",  # torchmetrics has done that
         ".*overridden `transfer_batch_to_device`.*",
         ".*number of training batches.*smaller than the logging interval.*",
+        ".*in eval mode at the start of training.*",  # a second stage's first one stays so
         ".*your dataloader is not resumable.*",  # `TaskData` goes on where Lightning's counters are
     ):
         warnings.filterwarnings("ignore", message)
@@ -172,6 +173,8 @@ def build_trainer(config: Recipe, out: Path, progress: bool, done: int = 0) -> L
         TrajformerError: there is no such accelerator, or not so many devices.
     """
     options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
+    if config.trainer.devices > 1 and getattr(config, "partial", False):
+        options["strategy"] = "ddp_find_unused_parameters_true"
     try:
         return L.Trainer(**options | _trainer_options(config, out, progress, done))
     except (MisconfigurationException, RuntimeError) as error:

@@ -1,0 +1,52 @@
+"""Recall and precision of a scene set: how many futures it finds, and how many of its claims are true.
+
+    python tools/scene_set.py --checkpoint RUN/last.ckpt --store STORE [--split val] [--targets all]
+
+A claim is a trajectory with a probability of at least a half. Each hits at most one future, by ending within 2 m of it. Beside
+it stands constant velocity, one claim for each target: what it takes to know where everybody is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from trajformer.evaluation import load_predictor
+from trajformer.loading import SceneDataset
+from trajformer.metrics.scene_set import SceneSetMetrics
+from trajformer.models import SceneSet
+from trajformer.models.constant_velocity import ConstantVelocity
+from trajformer.models.scene_set import SceneTrajectories
+from trajformer.store import SceneStore
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--targets", default="all", choices=("all", "scored", "focal"))
+    args = parser.parse_args()
+    predictor = load_predictor(args.checkpoint, torch.device("cpu"), args.targets)
+    if not isinstance(predictor.model, SceneSet):
+        parser.error(f"{args.checkpoint} is no scene set")
+    data = SceneDataset(SceneStore(args.store, args.split), predictor.batch)
+    found, straight = SceneSetMetrics(), SceneSetMetrics()
+    for start in range(0, len(data), 32):
+        batch = data[range(start, min(start + 32, len(data)))]
+        truth = batch.target, batch.target_valid
+        found.update(predictor.model.trajectories(batch), *truth)
+        guess, claim = ConstantVelocity()(batch).position[:, :, 0], torch.where(batch.target_mask, 1.0, -1.0)
+        straight.update(SceneTrajectories(guess, claim), *truth)
+    for name, metric in (("scene set", found), ("constant velocity", straight)):
+        values = metric.compute()
+        print(f"{name:18s} futures {values['num_futures']:6.0f}  claims {values['num_claims']:6.0f}  "
+              f"recall {values['recall']:.3f}  precision {values['precision']:.3f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

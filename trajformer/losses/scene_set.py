@@ -1,0 +1,105 @@
+"""Set loss of a scene: Q trajectories against the observed futures of its agents, matched one to one (as DETR's boxes).
+
+Cost of giving future g to query q: w_class * (-p_q) + w_ade * ADE + w_fde * FDE, the current position counting as one step
+more. Every query is classified, those without a future as nobody's, which weighs less; matched ones are regressed (smooth
+L1). Earlier decoder layers get the same terms with matches of their own, and all costs reach the host in one copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trajformer.losses.matching import Match, match
+from trajformer.losses.set_loss import last_valid, pairwise_errors
+from trajformer.models.scene_set import SceneTrajectories
+
+
+@dataclass(frozen=True)
+class SceneSetLossConfig:
+    """Weights of the matching cost and of the terms.
+
+    Attributes:
+        cost_class, cost_ade, cost_fde: the matching cost; a metre of ADE counts as much as a probability of 0.5.
+        no_object: weight of queries without a future in the cross-entropy.
+        regression: smooth L1 on the matched trajectories' positions, the current one included.
+        endpoint: further smooth L1 on their last ones.
+        classification: cross-entropy of existing or not.
+        huber_m: where smooth L1 turns from quadratic to linear, metres.
+        auxiliary: weight of the mean over the earlier decoder layers' losses.
+    """
+
+    cost_class: float = 2.0
+    cost_ade: float = 1.0
+    cost_fde: float = 0.5
+    no_object: float = 0.1
+    regression: float = 1.0
+    endpoint: float = 0.2
+    classification: float = 1.0
+    huber_m: float = 1.0
+    auxiliary: float = 1.0
+
+
+def scene_set_loss(
+    found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig
+) -> dict[str, Tensor]:
+    """The loss of all decoder layers.
+
+    Args:
+        found: Q trajectories of B scenes in the batch frame.
+        start: [B, S, 2] in the batch frame, where the targets are now.
+        target: [B, S, F, 2] in the batch frame.
+        valid: bool [B, S, F]; agents without a valid step are nobody.
+
+    Returns:
+        Means of the last layer, "regression" and "endpoint" over matched futures, "classification" over queries (weighted as
+        their terms are), "auxiliary", the mean weighted sum of earlier layers, and their weighted sum "loss" (the only one
+        with a gradient to use).
+
+    Raises:
+        ValueError: a matching cost is not finite; names layer, scene, query and agent.
+    """
+    layers = (*found.auxiliary, found)
+    exists = valid.any(-1)
+    truth = torch.cat([start[:, :, None], target], 2), torch.cat([exists[..., None], valid], 2)
+    cost = torch.stack([_cost(layer, truth, config) for layer in layers])
+    pairs = match(cost, exists, ("layer", "scene", "query", "agent"))
+    terms = [_terms(layer, truth, _of_layer(pairs, number, len(start)), config) for number, layer in enumerate(layers)]
+    *earlier, total = [torch.stack([getattr(config, name) * value for name, value in one.items()]).sum() for one in terms]
+    values = {name: value.detach() for name, value in terms[-1].items()}
+    if earlier:
+        auxiliary = torch.stack(earlier).mean()
+        values["auxiliary"], total = auxiliary.detach(), total + config.auxiliary * auxiliary
+    return values | {"loss": total}
+
+
+@torch.no_grad()
+def _cost(found: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig) -> Tensor:
+    """[B, Q, S]."""
+    ade, fde = pairwise_errors(found.position, *truth)
+    return config.cost_ade * ade + config.cost_fde * fde - config.cost_class * found.logit.sigmoid()[..., None]
+
+
+def _of_layer(pairs: Match, number: int, scenes: int) -> Match:
+    mine = pairs.problem // scenes == number
+    return Match(pairs.problem[mine] % scenes, pairs.prediction[mine], pairs.target[mine])
+
+
+def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> dict[str, Tensor]:
+    scene, query, agent = pairs
+    target, valid = (value[scene, agent] for value in truth)
+    gap = found.position[scene, query] - target
+    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
+    count = max(len(scene), 1)
+    wanted = torch.zeros_like(found.logit)
+    wanted[scene, query] = 1.0
+    weight = torch.where(wanted > 0, 1.0, config.no_object)
+    entropy = F.binary_cross_entropy_with_logits(found.logit, wanted, weight, reduction="sum")
+    return {
+        "regression": (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count,
+        "endpoint": error.gather(1, last_valid(valid)[:, None]).sum() / count,
+        "classification": entropy / weight.sum().clamp(min=1e-6),
+    }

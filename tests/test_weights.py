@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -76,6 +77,14 @@ def test_timms_layout_is_read_from_pytorch_files(tmp_path: Path, ending: str, wr
     file, (path, x) = tmp_path / f"timm.{ending}", picture(tmp_path)
     torch.save({wrapper: state, "epoch": 3} if wrapper else state, file)
     assert convert("timm_vit", file, tmp_path / "ours.ckpt") == 0
+    torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
+
+
+def test_options_of_a_training_script_beside_the_weights_do_no_harm(tmp_path: Path) -> None:
+    state = timm_state()
+    torch.save({"model": state, "settings": argparse.Namespace(epochs=3, names=["a"])}, tmp_path / "run.chkpt")
+    assert convert("timm_vit", tmp_path / "run.chkpt", tmp_path / "ours.ckpt") == 0
+    path, x = picture(tmp_path)
     torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
 
 

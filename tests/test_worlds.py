@@ -185,7 +185,7 @@ def test_of_two_agents_one_goes_and_one_waits(joint: bool) -> None:
         )
         terms["loss"].backward()
         optimizer.step()
-    error = float(world_errors(model(64), target, valid)[1].min(-1).values.mean())
+    error = world_errors(model(64), target, valid)[1].min(-1).values.mean().item()
     assert error < 0.3 if joint else 5.0 < error < 7.0
 
 

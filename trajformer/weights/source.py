@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import warnings
 import zipfile
@@ -164,7 +165,9 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _read_torch(path: Path) -> Any:
     try:
-        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
+        # Training scripts keep their options beside the weights: a Namespace holds values and does nothing.
+        safe = torch.serialization.safe_globals([argparse.Namespace])
+        with safe, warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
             return torch.load(path, map_location="cpu", weights_only=True)
     except (*_UNREADABLE, *_ODD) as error:
         raise CheckpointError(f"{path}: not readable (damaged, or not plain tensors)") from error

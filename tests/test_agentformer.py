@@ -628,6 +628,7 @@ def test_a_second_stage_takes_the_first_ones_weights_and_no_others() -> None:
     assert not torch.equal(sampler.cvae.prior.weight, first.prior.weight)
     sampler.adopt(first)
     assert all(torch.equal(value, sampler.cvae.state_dict()[name]) for name, value in first.state_dict().items())
+    sampler.adopt(made(replace(TINY, samples=TINY.samples + 1)))  # how many were drawn is no part of the weights
     for other in (made(replace(TINY, scale_m=1.0)), made(replace(TINY, hidden=(9,))), sampler):
         with pytest.raises(TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"):
             sampler.adopt(other)
@@ -644,6 +645,17 @@ def test_modes_that_lie_together_cost_and_those_apart_do_not() -> None:
         assert terms[spread]["best"].item() == 0.0 and terms[spread]["divergence"].item() == 0.0
     pairs = (2 * np.exp(-12 / 4 / 6.0) + np.exp(-12 * 4 / 4 / 6.0)) / 3  # 12 coordinates, 1 or 2 m apart, a unit being 2 m
     assert [terms[n]["diversity"].item() for n in (0.0, 1.0, 100.0)] == pytest.approx([1.0, pairs, 0.0], abs=1e-6)
+
+
+def test_a_single_mode_has_no_diversity() -> None:
+    zero = Gaussian(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
+    position = torch.ones(1, 1, 1, 6, 2).requires_grad_()
+    forecast = Forecast(position, torch.zeros(1, 1, 1), Frame.SCENE, latent=zero, prior=zero)
+    target, valid = torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)
+    terms = sampler_loss(forecast, target, valid, 1.0, SamplerLossConfig(free=0.0))
+    assert [terms[name].item() for name in ("best", "divergence", "diversity", "loss")] == [12.0, 0.0, 0.0, 60.0]
+    terms["loss"].backward()
+    assert (position.grad == 10.0).all()
 
 
 # on roads, and in general ----------------------------------------------------------------------------------------------
@@ -697,3 +709,8 @@ def test_sizes_that_cannot_be_are_named() -> None:
     for name in ("samples", "latent", "scale_m", "num_history"):
         with pytest.raises(TrajformerError, match=f"agentformer.{name}: 0, expected more than 0"):
             AgentFormer(replace(TINY, **{name: 0}))
+    for layers in ((1, 0, 1), (1, 1, 0)):
+        with pytest.raises(TrajformerError, match=r"agentformer.layers: \(1, ., .\), future encoder and decoder have"):
+            AgentFormer(replace(TINY, layers=layers))
+    with pytest.raises(TrajformerError, match=r"agentformer.reach_m: -1\.0, expected a distance"):
+        AgentFormer(replace(TINY, reach_m=-1.0))

@@ -10,7 +10,7 @@ import torch
 from scenes import make_scene
 from torch import Tensor
 
-from trajformer.augment import AugmentConfig, augment, disturb_positions, drop_agents, flip, mask_history, turn
+from trajformer.augment import AugmentConfig, augment, crop, disturb_positions, drop_agents, flip, mask_history, turn
 from trajformer.batch import SceneBatch, collate
 from trajformer.geometry import rotate, wrap
 from trajformer.losses.set_loss import SetLossConfig, set_loss
@@ -18,7 +18,9 @@ from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.sample import Frame
 from trajformer.scene import LaneFlag
 
-EVERYTHING = AugmentConfig(flip=0.5, rotate=math.pi, noise_m=0.1, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6)
+EVERYTHING = AugmentConfig(
+    flip=0.5, rotate=math.pi, noise_m=0.1, crop=9, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6
+)
 NOTHING = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
 
@@ -195,3 +197,34 @@ def test_noise_is_on_observations_of_half_of_the_scenes_and_moves_velocities_alo
     spread = torch.stack([part[real].std() for part, real in zip(moved, many.valid, strict=True)])
     assert 0.4 < (spread == 0).float().mean() < 0.6
     assert spread.max() < 0.55 and abs(float(spread[spread > 0].mean()) - 0.25) < 0.04  # uniform up to 0.5
+
+
+def test_a_crop_keeps_a_target_and_those_nearest_to_it(batch: SceneBatch) -> None:
+    seen: list[set[str]] = [set() for _ in range(batch.num_scenes)]
+    for seed in range(8):
+        small = crop(batch, generator(seed), 4)
+        assert small.agent_mask.shape[1] == 4 and small.num_targets == small.target.shape[1] == min(4, batch.num_targets)
+        assert_padding_is_zero(small)
+        for scene, names in enumerate(small.agent_id):
+            seen[scene] |= set(names)
+            rows = [batch.agent_id[scene].index(name) for name in names]
+            assert rows == sorted(rows) and small.target_mask[scene].any()
+            wanted = {
+                name: value[scene, rows] for name, value in tensors(batch).items() if value.shape[1:2] == (batch.valid.shape[1],)
+            }
+            assert len(wanted) == 8 and all(torch.equal(getattr(small, n)[scene, : len(rows)], v) for n, v in wanted.items())
+            for slot, row in enumerate(rows[: small.num_targets]):
+                is_target = row < batch.num_targets and bool(batch.target_mask[scene, row])
+                assert bool(small.target_mask[scene, slot]) == is_target
+                assert not is_target or torch.equal(small.target[scene, slot], batch.target[scene, row])
+            place = batch.pose[scene, : len(batch.agent_id[scene]), :2]
+            nearest = [set(torch.cdist(place[r : r + 1], place)[0].topk(len(rows), largest=False).indices.tolist()) for r in rows]
+            assert set(rows) in nearest  # of one of them, these are the nearest
+    assert len(seen[2]) > 4  # chance names another one
+    assert crop(batch, generator(), batch.agent_mask.shape[1]) is batch
+
+
+def test_somebody_in_the_same_place_does_not_push_a_target_out(batch: SceneBatch) -> None:
+    crowded = replace(batch, pose=torch.zeros_like(batch.pose))
+    for seed in range(8):
+        assert crop(crowded, generator(seed), 1).target_mask.all()

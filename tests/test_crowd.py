@@ -88,6 +88,15 @@ def test_the_first_mode_is_the_most_probable(model: CrowdForecaster) -> None:
     assert (probability[..., 0] < 1.01 * probability[..., 1:].amax(-1)).all()
 
 
+def test_the_first_mode_is_drawn_to_constant_velocity_in_evaluation(model: CrowdForecaster) -> None:
+    batch = walkers(line((0, 0), (0.3, 0)))
+    raw, drawn = model.train()(batch).position, model.eval()(batch).position
+    straight = raw.new_tensor([0.3, 0.0]) * torch.arange(1, 13)[:, None]
+    assert not torch.allclose(raw[0, 0, 0], straight, atol=1e-3)
+    assert torch.allclose(drawn[0, 0, 0] - straight, 0.7 * (raw[0, 0, 0] - straight), atol=1e-4)
+    assert torch.equal(drawn[0, 0, 1:], raw[0, 0, 1:])
+
+
 def test_without_a_first_mode_the_middle_one_is_the_most_probable() -> None:
     torch.manual_seed(0)
     model = CrowdForecaster(replace(CONFIG, first=False)).eval()
@@ -102,6 +111,11 @@ def test_without_a_first_mode_the_middle_one_is_the_most_probable() -> None:
 def test_a_size_of_nothing_is_refused(field: str) -> None:
     with pytest.raises(TrajformerError, match=f"crowd: .*{field} 0"):
         CrowdForecaster(replace(CONFIG, **{field: 0}))
+
+
+def test_more_trust_than_all_is_refused() -> None:
+    with pytest.raises(TrajformerError, match=r"crowd: trust 1\.5"):
+        CrowdForecaster(replace(CONFIG, trust=1.5))
 
 
 def test_scenes_of_other_lengths_are_refused(model: CrowdForecaster) -> None:

@@ -133,6 +133,15 @@ def test_suppression_equals_a_greedy_reference(count: int, modes: int, radius: f
         assert torch.equal(result.logit[b, s], forecast.logit[b, s, index])
 
 
+def test_suppression_of_many_modes_is_exact_far_from_the_origin() -> None:
+    """Beyond 25 points `cdist` takes a product of matrices, which at 4 km is a metre off."""
+    forecast = Forecast(4096 + 4 * draw(8, 5, 30, 3, 2), 4 * draw(8, 5, 30, seed=1), Frame.SCENE)
+    result = endpoint_nms(forecast, 6, 1.5)
+    for b, s in np.ndindex(8, 5):
+        index = greedy(forecast.position[b, s, :, -1].double().numpy(), forecast.logit[b, s].numpy(), 6, 1.5)
+        assert torch.equal(result.position[b, s], forecast.position[b, s, index])
+
+
 def test_gradients_pass_through_the_modes_that_stay() -> None:
     position = draw(1, 1, 4, 3, 2).requires_grad_()
     logit = torch.tensor([[[0.0, 3.0, 1.0, 2.0]]], requires_grad=True)

@@ -253,6 +253,17 @@ def test_the_best_world_is_best_for_all_together() -> None:
     assert alone["FDE"].tolist() == [[1.0, 0.0]]
 
 
+def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
+    """Validation runs under autocast, where a product of matrices knows 30 m to 25 cm."""
+    forecast = Forecast(30 * draw(2, 3, 4, 5, 2), draw(2, 4, seed=1), Frame.SCENE)
+    target, valid = draw(2, 3, 5, 2, seed=2), torch.ones(2, 3, 5, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = world_errors(forecast, target, valid)
+    error = (forecast.position - target[:, :, None]).norm(dim=-1)
+    for value, expected in zip(found, (error.mean((1, 3)), error[..., -1].mean(1)), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
 def test_joint_minima_are_separate() -> None:
     # World 0: ADE 1, FDE 2; world 1: ADE 3, FDE 1.
     forecast = worlds([[[[0.0, 0.0], [2.0, 0.0]], [[5.0, 0.0], [1.0, 0.0]]]], [0.0, 0.0])

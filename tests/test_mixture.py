@@ -99,7 +99,28 @@ def test_a_certain_mistake_stays_finite() -> None:
     scale = torch.zeros_like(forecast.scale).requires_grad_()
     loss = mixture_loss(replace(forecast, scale=scale), target + 1e4, valid, CONFIG)["loss"]
     loss.backward()
-    assert loss.isfinite() and forecast.position.grad.isfinite().all() and not scale.grad.any()
+    assert loss.isfinite() and all(x.grad.isfinite().all() for x in (forecast.position, scale))
+
+
+@pytest.mark.parametrize(
+    ("sigma", "error", "slope"),
+    [
+        (0.05, 0.05, 0.0),  # certain, and right: it may stay
+        (0.05, 0.3, 1 / 0.1 - 0.09 / 0.1**3),  # certain, and wrong: that of the bound leads back
+        (0.1, 0.3, 1 / 0.1 - 0.09 / 0.1**3),
+        (0.2, 0.3, 1 / 0.2 - 0.09 / 0.2**3),
+        (0.4, 0.3, 1 / 0.4 - 0.09 / 0.4**3),
+    ],
+)
+def test_a_sigma_below_the_bound_is_led_back_by_large_errors_alone(sigma: float, error: float, slope: float) -> None:
+    scale = torch.full((1, 1, 1, 1, 2), sigma, requires_grad=True)
+    forecast = Forecast(torch.tensor([error, -error]).expand(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE, scale=scale)
+    everywhere = torch.ones(1, 1, 1, dtype=torch.bool)
+    terms = mixture_loss(forecast, torch.zeros(1, 1, 1, 2), everywhere, MixtureLossConfig(least_m=0.1))
+    terms["loss"].backward()
+    assert scale.grad.flatten().tolist() == pytest.approx([slope, slope], rel=1e-4)
+    density = Normal(torch.zeros(2), max(sigma, 0.1)).log_prob(torch.tensor([error, error])).sum()
+    assert terms["loss"].item() == pytest.approx(-density.item(), rel=1e-5)
 
 
 def test_it_is_least_at_the_truth_and_its_spread() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -15,12 +17,12 @@ from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
-from trajformer.geometry import rotate
+from trajformer.geometry import distances, rotate
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.losses.worlds import WorldLossConfig, world_loss
 from trajformer.metrics.displacement import displacement
-from trajformer.models import ModelConfig, SpatialChannelConfig, WayformerConfig, build_model
+from trajformer.models import MODELS, ModelConfig, SceneSet, SceneSetConfig, SpatialChannelConfig, WayformerConfig, build_model
 from trajformer.models.agentformer import AgentFormer, AgentFormerConfig, RoadConfig
 from trajformer.models.agentformer_sampler import AgentFormerSampler, AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
@@ -33,7 +35,10 @@ from trajformer.models.regions import FanConfig, RegionConfig
 from trajformer.models.tokens import nearest
 from trajformer.sample import BatchConfig, Frame
 from trajformer.scene import Scene
-from trajformer.training.config import from_plain, to_plain
+from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.objective import Objective
+
+T = TypeVar("T")
 
 FUTURE = 12
 BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
@@ -92,6 +97,9 @@ LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
     "agentformer-sampler": ModelConfig(agentformer_sampler=AgentFormerSamplerConfig(SAMPLED, hidden=(16, 16))),
 }
 CONFIGS |= LATENT
+SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
+EVERY = CONFIGS | {"scene-set": ModelConfig(scene_set=SCENE_SET)}  # one mode and a frame of its own: see test_scene_set.py
+CHOOSING = {"mmtransformer-9-proposals", "mmtransformer-regions", "wayformer-9-components"}  # modes, in evaluation
 AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
 POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
 
@@ -266,15 +274,45 @@ def test_poor_scenes_give_finite_forecasts(model: nn.Module, case: str) -> None:
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_bf16_is_close(model: nn.Module) -> None:
-    batch = collate(varied())
-    torch.manual_seed(0)  # of samples
-    exact = model.train()(batch)  # no suppression: which modes survive may differ
+def in_both(run: Callable[[], T]) -> tuple[T, T]:
+    """What something gives in single precision, and under autocast with the same chance."""
+    torch.manual_seed(0)
+    exact = run()
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = model(batch)
-    for a, b in ((rough.position, exact.position), (logits(rough), logits(exact))):
-        assert a.dtype == torch.float32 and (a - b)[batch.target_mask].abs().max() < 0.08
+        return exact, run()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", EVERY)
+def test_half_precision_is_close(name: str, training: bool) -> None:
+    model, batch = build(EVERY[name]).train(training), collate(varied())
+    if isinstance(model, SceneSet):  # which one of the set a target gets may differ
+        sets = in_both(lambda: model.trajectories(batch))
+        pairs, real, metres = [[found.position for found in sets], [found.logit for found in sets]], slice(None), 0.5
+    else:
+        forecasts = in_both(lambda: model(batch))
+        pairs, real, metres = [[found.position for found in forecasts]], batch.target_mask, 0.08
+        # Greedy choices may differ: what stands for others, and how many it stands for.
+        pairs += [[logits(found) for found in forecasts]] if training or name not in LATENT else []
+        pairs += [[found.scale.log() for found in forecasts]] if forecasts[0].scale is not None else []
+    for exact, rough in pairs:
+        assert rough.dtype == torch.float32 and rough.isfinite().all()
+        if training or name not in CHOOSING:
+            assert (rough - exact)[real].abs().max() < metres
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"constant-velocity"}))
+def test_half_precision_can_be_learned_from(name: str) -> None:
+    """The loss of the recipe is that of single precision within a twentieth, its gradient is there and finite."""
+    model, batch = build(EVERY[name]).train(), collate(varied())
+    mixture = MixtureLossConfig() if EVERY[name].wayformer else None
+    objective = Objective(TrainConfig(model=EVERY[name], mixture_loss=mixture).objective())
+    exact, rough = in_both(lambda: objective(model, batch)["loss"])
+    assert rough.dtype == torch.float32 and rough.item() == pytest.approx(exact.item(), rel=0.05)
+    rough.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients) and any(g.any() for g in gradients)
 
 
 def earlier_layers(name: str) -> int:
@@ -341,9 +379,69 @@ def test_mistakes_are_named() -> None:
 
 def test_nearest_by_hand() -> None:
     distance, exists = torch.tensor([4.0, 1.0, 9.0, 2.0, 3.0]), torch.tensor([True, True, True, False, True])
-    for radius, count, indices in ((5.0, 3, [1, 4, 0]), (3.0, 5, [1, 4]), (0.5, 2, []), (99.0, 9, [1, 4, 0, 2])):
+    cases = ((5.0, 3, [1, 4, 0]), (3.0, 5, [1, 4]), (0.5, 2, []), (99.0, 9, [1, 4, 0, 2]), (float("inf"), 5, [1, 4, 0, 2]))
+    for radius, count, indices in cases:
         index, real = nearest(distance, exists, radius, count)
         assert index[real].tolist() == indices and len(index) == min(count, 5)
+
+
+def test_distances_are_as_good_far_away_and_among_many() -> None:
+    point = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 40
+    far = (point + 4096).float()  # where float32 has steps of half a millimetre
+    torch.testing.assert_close(distances(far, far).double(), torch.cdist(point, point), atol=2e-3, rtol=0)
+
+
+def test_every_model_that_a_recipe_can_name_is_built() -> None:
+    assert list(MODELS) == [part.name for part in fields(ModelConfig)]
+    built = {next(name for name, value in vars(config).items() if value is not None) for config in CONFIGS.values()}
+    assert built == MODELS.keys() - {"scene_set"}  # has tests of its own
+    for config in CONFIGS.values():
+        assert type(build_model(config)) is next(MODELS[name] for name, value in vars(config).items() if value is not None)
+
+
+TOO_SMALL = {
+    "mmtransformer.modes: 0": ModelConfig(mmtransformer=replace(PLAIN, modes=0)),
+    "mmtransformer.regions.count: 0": ModelConfig(mmtransformer=replace(PLAIN, regions=RegionConfig(0))),
+    r"mmtransformer.motion_layers: \(1, 0\), its decoder": ModelConfig(mmtransformer=replace(PLAIN, motion_layers=(1, 0))),
+    r"mmtransformer.social_layers: \(1, 0\), its decoder": ModelConfig(mmtransformer=replace(PLAIN, social_layers=(1, 0))),
+    "spatial_channel.decoder_layers: 0": ModelConfig(spatial_channel=replace(SPATIAL, decoder_layers=0)),
+    "spatial_channel.reduction: 0": ModelConfig(spatial_channel=replace(SPATIAL, reduction=0)),
+    "lane_set.max_neighbours: 0": ModelConfig(lane_set=replace(LANES, max_neighbours=0)),
+    "gatformer.graph_layers: 0": ModelConfig(gatformer=replace(GRAPH, graph_layers=0)),
+    "gatformer.steps_per_token: 0": ModelConfig(gatformer=replace(GRAPH, steps_per_token=0)),
+    "constant_velocity.modes: 0": ModelConfig(constant_velocity=ConstantVelocityConfig(modes=0)),
+    "wayformer.modes: 0": ModelConfig(wayformer=replace(WAY, modes=0)),
+    "wayformer.steps_per_token: 0": ModelConfig(wayformer=replace(WAY, steps_per_token=0)),
+    "wayformer.decoder_layers: 0": ModelConfig(wayformer=replace(WAY, decoder_layers=0)),
+    "wayformer.max_neighbours: 0": ModelConfig(wayformer=replace(WAY, max_neighbours=0)),
+    r"encoder.latents.counts: \(0,\)": ModelConfig(
+        wayformer=replace(WAY, encoder=SceneEncoderConfig(latents=LatentConfig(counts=(0,)), block=BLOCK))
+    ),
+    "scene_set.queries: 0": ModelConfig(scene_set=SceneSetConfig(FUTURE, queries=0)),
+}
+
+
+@pytest.mark.parametrize("expected", TOO_SMALL)
+def test_a_model_without_something_that_it_needs_is_not_built(expected: str) -> None:
+    with pytest.raises(TrajformerError, match=expected):
+        build_model(TOO_SMALL[expected])
+
+
+def test_a_stack_that_is_not_used_may_be_empty() -> None:
+    released = replace(PLAIN, social_output="appended", social_layers=(1, 0), map_layers=(0, 1), motion_layers=(0, 1))
+    assert build(ModelConfig(mmtransformer=released)).eval()(collate(varied())).position.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer", "mmtransformer-joint"])
+def test_a_single_mode_learns(name: str) -> None:
+    [(field, config)] = [(field, value) for field, value in vars(CONFIGS[name]).items() if value is not None]
+    few = {"proposals": 1} if field == "mmtransformer" else {}
+    model, batch = build(ModelConfig(**{field: replace(config, modes=1, **few)})), collate(varied())
+    loss = loss_of(model.train()(batch), batch)
+    loss.backward()
+    assert loss.isfinite() and model.trajectory[0].weight.grad.abs().max() > 0
+    forecast = model.eval()(batch)
+    assert forecast.position.shape[2] == 1 and torch.equal(forecast.probability(), torch.ones(3, 5, 1))
 
 
 @pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [9]])

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from trajformer.losses.regions import RegionLossConfig, region_loss
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models import MMTransformerConfig, ModelConfig, build_model
+from trajformer.models import regions as regions_file
 from trajformer.models.regions import FanConfig, RegionConfig, equal_regions, first_regions, region_of
 from trajformer.sample import Frame
 from trajformer.shard import ShardInfo, shard_path, write_shard
@@ -81,6 +82,14 @@ def test_a_seed_decides_the_regions_and_order_and_place_do_not_matter_much() -> 
         equal_regions(points[:5], 6, seed=0)
 
 
+def test_regions_cut_as_the_clusters_do_even_where_the_rounds_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions_file, "_ROUNDS", 2)
+    points = crowded(600)
+    for seed in range(4):
+        counts = region_of(torch.from_numpy(points).float(), equal_regions(points, 6, seed=seed)).bincount(minlength=6)
+        assert (counts - 100).abs().max() <= 2  # points on a border
+
+
 def test_the_fan_lies_where_it_is_said_to() -> None:
     fan = first_regions(RegionConfig(6, FanConfig((10.0, 30.0), 3, math.pi / 2)))
     side = math.sqrt(0.5)
@@ -123,7 +132,9 @@ def case(layers: int = 1) -> tuple[list[Forecast], Tensor, Tensor]:
     return made, target, valid
 
 
-def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[float, dict[str, float]]:
+def by_hand(
+    forecast: Forecast, target: Tensor, valid: Tensor, offsets: bool = True, every: bool = True
+) -> tuple[float, dict[str, float]]:
     """Loss and terms of one layer in plain Python."""
     sums, agents = {"regression": 0.0, "confidence": 0.0, "classification": 0.0}, 0
     assert forecast.pose is not None
@@ -137,19 +148,20 @@ def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[float, d
         cost = [(end[0] - x) ** 2 + (end[1] - y) ** 2 - w for x, y, w in REGIONS.tolist()]
         region = cost.index(min(cost))
         modes, logits = forecast.position[b, s].tolist(), forecast.logit[b, s].tolist()
-        chosen, fdes = (2 * region, 2 * region + 1), []
+        chosen, fdes, errors = (2 * region, 2 * region + 1), list[float](), list[float]()
         for mode in chosen:
             known, error = 0, 0.0
             for t in range(5):
-                if not (valid[b, s, t] and (t == 0 or valid[b, s, t - 1])):
+                if not (valid[b, s, t] and (not offsets or t == 0 or valid[b, s, t - 1])):
                     continue
                 known += 1
                 for axis in range(2):
-                    before = (modes[mode][t - 1][axis], truth[t - 1][axis]) if t else (0.0, 0.0)
+                    before = (modes[mode][t - 1][axis], truth[t - 1][axis]) if t and offsets else (0.0, 0.0)
                     gap = abs((modes[mode][t][axis] - before[0]) - (truth[t][axis] - before[1]))
                     error += gap**2 / (2 * 0.7) if gap < 0.7 else gap - 0.35
-            sums["regression"] += error / known / 2
+            errors.append(error / known)
             fdes.append(math.dist(modes[mode][steps[-1]], end))
+        sums["regression"] += sum(errors) / 2 if every else errors[fdes.index(min(fdes))]
         total = sum(map(math.exp, logits))
         inside = sum(math.exp(logits[mode]) for mode in chosen)
         sums["classification"] -= math.log(inside / total)
@@ -163,10 +175,12 @@ def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[float, d
     return loss, terms
 
 
-def test_losses_by_hand() -> None:
+@pytest.mark.parametrize("learn", ["all", "nearest"])
+@pytest.mark.parametrize("error", ["offsets", "positions"])
+def test_losses_by_hand(error: Literal["offsets", "positions"], learn: Literal["all", "nearest"]) -> None:
     [forecast], target, valid = case()
-    terms = region_loss(forecast, target, valid, REGIONS, SIGMAS, CONFIG)
-    loss, expected = by_hand(forecast, target, valid)
+    terms = region_loss(forecast, target, valid, REGIONS, SIGMAS, replace(CONFIG, error=error, learn=learn))
+    loss, expected = by_hand(forecast, target, valid, error == "offsets", learn == "all")
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected | {"loss": loss}, rel=1e-4)
 
 

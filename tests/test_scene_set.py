@@ -163,6 +163,11 @@ def test_recall_and_precision_by_hand() -> None:
     assert int(set_hits(found, target, valid)[0]) == 2
 
 
+def test_a_claim_that_is_no_number_hits_nothing() -> None:
+    found = SceneTrajectories(torch.full((1, 2, 3, 2), math.nan), torch.ones(1, 2))
+    assert [int(count) for count in set_hits(found, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool))] == [0, 1, 2]
+
+
 def test_as_many_are_hit_as_can_be() -> None:
     position = torch.tensor([[0.0, 0.0], [1.5, 0.0]])[None, :, None].expand(1, 2, 2, 2)
     found = SceneTrajectories(position, torch.ones(1, 2))

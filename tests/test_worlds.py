@@ -73,6 +73,17 @@ def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[dict[str
     return sums, best_worlds
 
 
+def test_the_best_world_is_chosen_exactly_in_half_precision() -> None:
+    """The mean errors 10.02, 10.01 and 10 m are one number in bfloat16."""
+    position = torch.tensor([10.02, 10.01, 10.0]).view(1, 1, 3, 1, 1) * torch.tensor([1.0, 0.0]).expand(1, 2, 3, 4, 2)
+    forecast = Forecast(position.clone().requires_grad_(), torch.zeros(1, 3), Frame.SCENE)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = world_loss(forecast, torch.zeros(1, 2, 4, 2), torch.ones(1, 2, 4, dtype=torch.bool), CONFIG)
+    terms["loss"].backward()
+    assert forecast.position.grad is not None
+    assert (forecast.position.grad.abs().sum((0, 1, 3, 4)) > 0).tolist() == [False, False, True]
+
+
 def test_value_by_hand() -> None:
     forecast, target, valid = case()
     terms, (expected, _) = world_loss(forecast, target, valid, CONFIG), by_hand(forecast, target, valid)

@@ -45,7 +45,7 @@ BATCH = BatchConfig(targets="focal", max_agents=8, map_radius_m=70.0, polyline_p
 def make_stores(out: Path, pasts: int, seed: int) -> dict[str, Path]:
     """Stores of all futures, and of the first of each past, by kind of training."""
     every, first = out / "all", out / "one"
-    if not (first / "val").is_dir():
+    if not shard_path(first, "val", 0).is_file():  # it is written last
         synthesize(out / "raw", pasts, seed, val_fraction=0.25, test_fraction=0.0, branches=True)
         prepare(Argoverse2(), out / "raw", every, PrepareOptions(splits=("train", "val"), workers=1, shard_size=100_000))
         for split in ("train", "val"):

@@ -5,7 +5,7 @@
 Traffic is simulated; a sixth of the scenes are kept for the test, and those of them count that have at least two actors. One
 small mmTransformer is trained twice for each seed, on the same scenes and for as many steps: with `joint` and the world loss,
 and without, with the set loss. The test's figures are Argoverse 2's multi-world ones at six worlds, all at the world of the
-lowest mean end-point error, and the share of actors that collide in any of the six. Of modes of single agents a world is
+lowest mean end-point error, and meanCR, the share of actors that collide, mean over the six. Of modes of single agents a world is
 
 rank    the k-th most probable mode of every agent;
 slot    the k-th query's mode of every agent, whatever it was scored.
@@ -40,7 +40,7 @@ from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, Tra
 from trajformer.training.run import train
 
 BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
-SHOWN = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "anyCR")
+SHOWN = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "meanCR")
 
 
 def make_store(out: Path, scenes: int) -> Path:
@@ -79,7 +79,7 @@ def figures(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
     actor = valid[..., -1]
     values, _ = multi_world(forecast, target, valid, 6)
     hit = collided(forecast.in_batch_frame(), actor, VEHICLE_COLLISION_M).double().mean(-1)
-    values["anyCR"] = (hit * actor).sum(-1) / actor.sum(-1).clamp(min=1)
+    values["meanCR"] = (hit * actor).sum(-1) / actor.sum(-1).clamp(min=1)
     return torch.stack([values[name].double() for name in SHOWN], -1)[actor.sum(-1) >= 2]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trajformer.forecast import Forecast
+from trajformer.geometry import distances
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = Ag
         raise ValueError("aggregate: modes of a joint forecast are worlds, which do not mix")
     position, probability = forecast.position.float(), forecast.probability()
     end = position[..., -1, :]
-    centres = forecast.select(_cover(_distance(end, end) < config.distance_m, probability, num_modes))
+    centres = forecast.select(_cover(distances(end, end) < config.distance_m, probability, num_modes))
     mean = centres.position.float()
     for _ in range(config.iterations):
         share, mass = _shares(_nearest(end, mean), probability, num_modes)
@@ -55,11 +56,6 @@ def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = Ag
         scale = torch.where(mass > 0, square, centres.scale.float().square()).sqrt()
     logit = mass[..., 0, 0].clamp(min=torch.finfo(mass.dtype).tiny).log()
     return replace(centres, position=mean, logit=logit, scale=scale)
-
-
-def _distance(first: Tensor, second: Tensor) -> Tensor:
-    """[..., N, 2] and [..., M, 2] to [..., N, M], exactly."""
-    return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _cover(near: Tensor, probability: Tensor, count: int) -> Tensor:
@@ -78,7 +74,7 @@ def _cover(near: Tensor, probability: Tensor, count: int) -> Tensor:
 
 def _nearest(end: Tensor, mean: Tensor) -> Tensor:
     """Int64 [B, S, K]: of which centre [B, S, k, F, 2] the end is the nearest to each end [B, S, K, 2]."""
-    return _distance(end, mean[..., -1, :]).argmin(-1)
+    return distances(end, mean[..., -1, :]).argmin(-1)
 
 
 def _shares(own: Tensor, probability: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -90,4 +86,5 @@ def _shares(own: Tensor, probability: Tensor, count: int) -> tuple[Tensor, Tenso
 
 def _mix(share: Tensor, x: Tensor) -> Tensor:
     """Shares [B, S, K, k] of x [B, S, K, F, 2] to [B, S, k, F, 2]."""
-    return torch.einsum("bnkc,bnkfx->bncfx", share, x)
+    with torch.autocast(x.device.type, enabled=False):  # places in half precision would be decimetres off
+        return torch.einsum("bnkc,bnkfx->bncfx", share, x)

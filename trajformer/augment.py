@@ -15,6 +15,8 @@ from trajformer.batch import SceneBatch, transform
 from trajformer.geometry import wrap
 from trajformer.scene import LaneFlag
 
+_AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity", "valid", "pose")
+
 
 @dataclass(frozen=True)
 class AugmentConfig:
@@ -28,6 +30,8 @@ class AugmentConfig:
         scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
         noise_m: in half of the scenes observed positions get normal noise, its standard deviation uniform up to this many
             metres, and velocities what follows from it; reference poses stay. Recordings differ in how noisy they are.
+        crop: of larger crowds only so many agents are kept, those nearest to one of the targets, whom chance names: what attends
+            over all agents and steps costs the square of them. 0 keeps everybody.
         agent_dropout: probability of hiding each agent that is not a target.
         history_mask: probability of hiding the beginning of an agent's history.
         history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
@@ -38,6 +42,7 @@ class AugmentConfig:
     heading_noise: float = 0.0
     scale: float = 0.0
     noise_m: float = 0.0
+    crop: int = 0
     agent_dropout: float = 0.1
     history_mask: float = 0.2
     history_mask_steps: int = 10
@@ -106,6 +111,29 @@ def disturb_positions(batch: SceneBatch, generator: torch.Generator, deviation_m
     return replace(batch, position=batch.position + noise, velocity=batch.velocity + change)
 
 
+def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
+    """Keep the `count` agents nearest to a target of each scene, that one included; the others' futures are no targets."""
+    agents, targets = batch.agent_mask.shape[1], batch.num_targets
+    if agents <= count:
+        return batch
+    scene = torch.arange(batch.num_scenes, device=batch.pose.device)
+    chance = _uniform((batch.num_scenes, targets), generator, batch.pose.device)
+    centre = torch.where(batch.target_mask, chance, -1.0).argmax(-1)
+    place = batch.pose[..., :2]
+    distance = (place - place[scene, centre][:, None]).norm(dim=-1).masked_fill(~batch.agent_mask, torch.inf)
+    distance[scene, centre] = -1.0  # somebody else may stand in the same place
+    index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
+    kept = {n: getattr(batch, n)[scene[:, None], index] for n in (*_AGENT_TENSORS, "agent_mask")}
+    first = index[:, : min(count, targets)]
+    own, row = first < targets, first.clamp(max=targets - 1)
+    truth = {n: getattr(batch, n)[scene[:, None], row] for n in ("target", "target_valid", "target_mask")}
+    truth = {n: value * own.view(*own.shape, *[1] * (value.ndim - 2)) for n, value in truth.items()}
+    names = tuple(
+        tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(batch.agent_id, index.tolist(), strict=True)
+    )
+    return replace(batch, agent_id=names, num_targets=first.shape[1], **kept, **truth)
+
+
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide context agents as if they had not been seen; targets stay."""
     kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
@@ -141,6 +169,8 @@ def _hide(batch: SceneBatch, valid: Tensor, agent_mask: Tensor) -> SceneBatch:
 
 def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
     """Apply every augmentation that the config asks for."""
+    if config.crop:
+        batch = crop(batch, generator, config.crop)
     if config.flip:
         batch = flip(batch, generator, config.flip)
     if config.rotate:

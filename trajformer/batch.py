@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trajformer.errors import SceneError
 from trajformer.geometry import rotate, to_frame, wrap
-from trajformer.sample import BatchConfig, Frame, Sample, sample
+from trajformer.sample import BatchConfig, Frame, Sample, samples
 from trajformer.scene import Scene
 
 
@@ -118,8 +118,8 @@ def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
 
 
 def collate(scenes: Sequence[Scene], config: BatchConfig = BatchConfig()) -> SceneBatch:
-    """Choose, resample and pad scenes (at least one) into a batch; raises what `sample` and `stack` raise."""
-    return stack([sample(scene, config) for scene in scenes], config.frame)
+    """Choose, resample and pad scenes (at least one) into a batch; raises what `samples` and `stack` raise."""
+    return stack(samples(scenes, config), config.frame)
 
 
 def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:

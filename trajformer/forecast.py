@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trajformer.batch import SceneBatch
-from trajformer.geometry import from_frame
+from trajformer.geometry import distances, from_frame
 from trajformer.sample import Frame
 
 _TIE = 1e-3  # rounding is less, what matters is more
@@ -93,7 +93,7 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
     `num_modes` modes. Gradients do not flow through the choice. (mmTransformer, section 3.4.)
     """
     end = forecast.position[..., -1, :].detach()
-    close = torch.cdist(end, end) < radius_m  # [B, S, K, K]
+    close = distances(end, end) < radius_m  # [B, S, K, K]
     # Modes are worth their rank, K for the most probable: exact, where sums with tiny probabilities would tie.
     rank = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True).argsort(-1)
     rest = (forecast.num_modes - rank).float()
@@ -120,7 +120,7 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
         temperature_m: metres, that of the confidence loss.
     """
     end = forecast.position[..., -1, :].float()
-    distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
+    distance = distances(end, end)  # [B, S, K, K]
     expected = (distance * forecast.probability()[:, :, None]).sum(-1)
     return replace(forecast, logit=-expected / temperature_m)
 
@@ -136,7 +136,7 @@ def coverage(forecast: Forecast) -> Forecast:
         forecast: marginal, [B, S, K, F, 2].
     """
     end = forecast.position[..., -1, :].float()
-    distance = torch.cdist(end, end, compute_mode="donot_use_mm_for_euclid_dist")  # [B, S, K, K]
+    distance = distances(end, end)  # [B, S, K, K]
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for _ in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)

@@ -1,7 +1,7 @@
 """SE(2): wrap, rotate, to and from a frame, relative pose; numpy arrays and torch tensors alike.
 
 A pose is (x, y, heading) in its last dimension: metres and radians, counter-clockwise from +x.
-All functions broadcast over leading dimensions and keep the type and dtype of their input.
+All functions broadcast over leading dimensions and keep the type and dtype of their input; `distances` is for tensors alone.
 """
 
 from __future__ import annotations
@@ -52,3 +52,8 @@ def relative_pose(pose: Array, reference: Array) -> Array:
     xy = to_frame(pose[..., :2], reference)
     heading = wrap(pose[..., 2] - reference[..., 2])
     return module.concatenate([xy, heading[..., None]], -1)
+
+
+def distances(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Between points [..., N, 2] and [..., M, 2]: [..., N, M]. A product of matrices, as in `cdist`, may be metres off."""
+    return _module(first).cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")

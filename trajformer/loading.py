@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from trajformer.batch import SceneBatch, stack
 from trajformer.order import InOrder, Shuffle
-from trajformer.sample import BatchConfig, Sample, branched, sample
+from trajformer.sample import BatchConfig, Sample, branched, samples
 from trajformer.store import SceneStore
 
 AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}  # padded axes of a batch
+AT_ONCE = 32  # scenes read at once where no batch says how many
 
 
 class SceneDataset(Dataset[SceneBatch]):
@@ -45,24 +46,29 @@ class SceneDataset(Dataset[SceneBatch]):
 
     def sample(self, index: int) -> Sample:
         """The sample of one scene."""
-        found = self.kept.get(index)
-        if found is None:
-            found = self._read(index)
-            if self.cache:
-                self.kept[index] = found
-        return found
+        return self._samples([index])[0]
 
-    def _read(self, index: int) -> Sample:
-        return sample(self.store[index], self.config)
+    def _samples(self, indices: Sequence[int]) -> list[Sample]:
+        """Samples of some scenes; those that are not kept are made, and kept if wanted."""
+        missing = [index for index in dict.fromkeys(indices) if index not in self.kept]
+        made = dict(zip(missing, self._read(missing), strict=True))
+        if self.cache:
+            self.kept |= made
+        return [made.get(index) or self.kept[index] for index in indices]
+
+    def _read(self, indices: Sequence[int]) -> list[Sample]:
+        return samples([self.store[index] for index in indices], self.config)
 
     def __getitem__(self, indices: Sequence[int]) -> SceneBatch:
-        return stack([self.sample(index) for index in indices], self.config.frame)
+        return stack(self._samples(indices), self.config.frame)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Lengths int32 [n, AXES] of some scenes' samples: made when first asked for, remembered from then on."""
-        for index in indices[self.known[indices, 0] < 0].tolist():
-            padded = self.sample(index).padded
-            self.known[index] = [len(padded[name]) for name in AXES.values()]
+        unknown = indices[self.known[indices, 0] < 0].tolist()
+        for first in range(0, len(unknown), AT_ONCE):
+            some = unknown[first : first + AT_ONCE]
+            for index, made in zip(some, self._samples(some), strict=True):
+                self.known[index] = [len(made.padded[name]) for name in AXES.values()]
         return self.known[indices]
 
 
@@ -79,8 +85,9 @@ class BranchDataset(SceneDataset):
         self.futures = max(map(len, self.groups), default=1)
         super().__init__(store, config, len(self.groups), cache=cache)
 
-    def _read(self, index: int) -> Sample:
-        return branched([sample(self.store[number], self.config) for number in self.groups[index]], self.futures)
+    def _read(self, indices: Sequence[int]) -> list[Sample]:
+        read = super()._read
+        return [branched(read(self.groups[index]), self.futures) for index in indices]
 
 
 class Turns:

@@ -34,13 +34,13 @@ def kept_share(p: float, device: torch.device) -> float:
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, with `dropped` on a CPU in training."""
+    """`nn.Dropout`, with `dropped` on a CPU in training; a compiled graph has PyTorch's, which its compiler makes fast itself."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[...] -> [...], scaled so that its mean stays."""
         share = kept_share(self.p, x.device)
         if not self.training or share == 1.0:
             return x
-        if x.device.type != "cpu" or share == 0.0:
+        if x.device.type != "cpu" or share == 0.0 or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
         return torch.where(dropped(x.shape, self.p, x.device), 0.0, x).mul_(1.0 / share)

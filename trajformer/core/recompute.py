@@ -1,6 +1,7 @@
 """Attention whose weights are made for a few heads at a time, and once more for the gradient: none are kept.
 
 So memory is linear in the tokens where no fused kernel helps: with a second term of the scores, and with dropped weights.
+A compiled graph has the plain formula instead, and drops other weights: what to make again is its compiler's choice.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from trajformer.core.dropout import dropped, kept_share
 from trajformer.core.groups import Groups, Own
@@ -46,12 +48,20 @@ def recomputed(
         alive, hidden = mask.any(-1, keepdim=True), ~mask.flatten(0, -3) if lead else ~mask[None]
         if len(hidden) > 1:
             row = torch.arange(len(hidden), device=mask.device).view(mask.shape[:-2]).expand(lead).flatten()
-    seed = int(torch.randint(2**62, ())) if dropout else 0
+    seed = int(torch.randint(2**62, ())) if dropout and not torch.compiler.is_compiling() else 0
     plan = _Plan(weigh, own.groups if own else None, hidden, row, dropout, seed)
     parts = [query, key, value, *((own.query, own.key) if own else ())]
     flat = [x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts]
-    out = _Recomputed.apply(plan, *flat).view(*lead, query.shape[-2], value.shape[-1])
+    found = _plain(plan, *flat) if torch.compiler.is_compiling() else _Recomputed.apply(plan, *flat)
+    out = found.view(*lead, query.shape[-2], value.shape[-1])
     return out if alive is None else out.masked_fill(~alive, 0.0)
+
+
+def _plain(plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+    """What `_Recomputed` gives, with all weights at once."""
+    hidden = plan.hidden if plan.hidden is None or plan.row is None else plan.hidden[plan.row]
+    term = None if plan.groups is None else Own(own[0], own[1], plan.groups)
+    return F.dropout(plan.weigh(query, key, term, hidden), plan.dropout).to(value.dtype) @ value
 
 
 @dataclass(frozen=True, eq=False)

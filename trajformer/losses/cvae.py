@@ -40,7 +40,7 @@ class SamplerLossConfig:
         best: summed squared error of the best mode.
         divergence: KL divergence of the modes' latents, summed over modes, from the prior.
         free: nats of an agent that it is not pushed below.
-        diversity: mean over pairs of modes of exp(-|Y_i - Y_j|^2 / spread).
+        diversity: mean over pairs of modes of exp(-|Y_i - Y_j|^2 / spread); zero where there is one mode.
         spread: sigma_d, squared lengths of whole futures, in the model's unit.
     """
 
@@ -80,7 +80,7 @@ def sampler_loss(
     """The second stage's loss.
 
     Args:
-        forecast: of `AgentFormerSampler`, K >= 2 modes, with latents and prior.
+        forecast: of `AgentFormerSampler`, with latents and prior.
         target, valid, unit_m: as for `cvae_loss`.
 
     Returns:
@@ -95,7 +95,7 @@ def sampler_loss(
     terms = {
         "best": error.amin(-1),
         "divergence": forecast.latent.divergence(forecast.prior).sum(-1),
-        "diversity": (-gap / config.spread).exp().mean(-1),
+        "diversity": (-gap / config.spread).exp().sum(-1) / max(len(first), 1),
     }
     means = {name: _scene_means(value, real) for name, value in terms.items()}
     means["divergence"] = means["divergence"].clamp(min=config.free)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trajformer.forecast import Forecast
 from trajformer.geometry import to_frame
+from trajformer.losses.terms import Terms, combine, weigh
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class MixtureLossConfig:
         regression: -log N(truth | mode i).
         auxiliary: weight of the earlier decoder layers' terms, where a forecast has them.
         least_m: a smaller sigma counts as this one, metres: a density must not pay for certainty beyond that of the labels.
+            It has no gradient where it should be smaller still, and that of the bound where errors want it larger.
     """
 
     classification: float = 1.0
@@ -34,7 +36,7 @@ class MixtureLossConfig:
     least_m: float = 0.1
 
 
-def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, Tensor]:
+def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
     """The loss of a marginal forecast with a spread.
 
     Args:
@@ -53,26 +55,18 @@ def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: Mixt
         raise ValueError("mixture_loss: wants a marginal forecast [B, S, K] with a spread")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    terms = _terms(forecast, target, valid, config)
-    total = _weigh(terms, config)
-    if forecast.auxiliary:
-        layers = [_weigh(_terms(layer, target, valid, config), config) for layer in forecast.auxiliary]
-        terms["auxiliary"] = torch.stack(layers).mean()
-        total = total + config.auxiliary * terms["auxiliary"]
-    return {name: value.detach() for name, value in terms.items()} | {"loss": total}
+    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
+    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
 
 
-def _weigh(terms: dict[str, Tensor], config: MixtureLossConfig) -> Tensor:
-    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
-
-
-def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, Tensor]:
+def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
     assert forecast.scale is not None
     error = forecast.position - target[:, :, None]  # [B, S, K, F, 2]
     apart = (error.detach().square().sum(-1) * valid[:, :, None]).sum(-1)
     nearest = apart.argmin(-1, keepdim=True)  # [B, S, 1]
     index = nearest[..., None, None].expand(*nearest.shape, *error.shape[3:])
-    error, sigma = error.gather(2, index).squeeze(2), forecast.scale.gather(2, index).squeeze(2).clamp(min=config.least_m)
+    error, sigma = error.gather(2, index).squeeze(2), forecast.scale.gather(2, index).squeeze(2)
+    sigma = _bounded(sigma, error.detach().abs(), config.least_m)
     surprise = 0.5 * (error / sigma).square() + sigma.log() + 0.5 * math.log(2 * math.pi)
     known = valid.any(-1)
     count = known.sum().clamp(min=1)
@@ -81,3 +75,10 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
         "classification": -(chosen * known).sum() / count,
         "regression": (surprise.sum(-1) * valid).sum() / count,
     }
+
+
+def _bounded(sigma: Tensor, error: Tensor, least: float) -> Tensor:
+    """Sigma [...], `least` where it is smaller; the density of an error [...] that exceeds the bound widens it nevertheless."""
+    bounded = sigma.clamp(min=least)
+    # The slope of log N(error | sigma) is upwards where the error is larger than sigma: only such a one leads back.
+    return torch.where(error > bounded, sigma + (bounded - sigma).detach(), bounded)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
+from trajformer.losses.terms import Terms, combine, weigh
 from trajformer.models.scene_set import SceneTrajectories
 
 
@@ -43,9 +44,7 @@ class SceneSetLossConfig:
     auxiliary: float = 1.0
 
 
-def scene_set_loss(
-    found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig
-) -> dict[str, Tensor]:
+def scene_set_loss(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig) -> Terms:
     """The loss of all decoder layers.
 
     Args:
@@ -67,13 +66,8 @@ def scene_set_loss(
     truth = torch.cat([start[:, :, None], target], 2), torch.cat([exists[..., None], valid], 2)
     cost = torch.stack([_cost(layer, truth, config) for layer in layers])
     pairs = match(cost, exists, ("layer", "scene", "query", "agent"))
-    terms = [_terms(layer, truth, _of_layer(pairs, number, len(start)), config) for number, layer in enumerate(layers)]
-    *earlier, total = [torch.stack([getattr(config, name) * value for name, value in one.items()]).sum() for one in terms]
-    values = {name: value.detach() for name, value in terms[-1].items()}
-    if earlier:
-        auxiliary = torch.stack(earlier).mean()
-        values["auxiliary"], total = auxiliary.detach(), total + config.auxiliary * auxiliary
-    return values | {"loss": total}
+    of_layer = [_terms(layer, truth, _of_layer(pairs, number, len(start)), config) for number, layer in enumerate(layers)]
+    return combine(of_layer[-1], of_layer[:-1], config.auxiliary, lambda terms: weigh(terms, config))
 
 
 @torch.no_grad()
@@ -88,7 +82,7 @@ def _of_layer(pairs: Match, number: int, scenes: int) -> Match:
     return Match(pairs.problem[mine] % scenes, pairs.prediction[mine], pairs.target[mine])
 
 
-def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> dict[str, Tensor]:
+def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> Terms:
     scene, query, agent = pairs
     target, valid = (value[scene, agent] for value in truth)
     gap = found.position[scene, query] - target

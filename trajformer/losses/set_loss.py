@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from trajformer.forecast import Forecast
 from trajformer.geometry import to_frame
 from trajformer.losses.matching import match
+from trajformer.losses.terms import Terms, combine, weigh
 
 _NOTHING = 1e-8  # square metres: a distance of zero has a gradient, too
 
@@ -52,7 +53,7 @@ class SetLossConfig:
     auxiliary: float = 0.5
 
 
-def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> dict[str, Tensor]:
+def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
     """The loss of a marginal forecast.
 
     Args:
@@ -73,20 +74,11 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
         target, valid = target[:, :, None], valid[:, :, None]
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None, None])
-    terms = _terms(forecast, target, valid, config)
-    total = _weigh(terms, config)
-    if forecast.auxiliary:
-        layers = [_weigh(_terms(layer, target, valid, config), config) for layer in forecast.auxiliary]
-        terms["auxiliary"] = torch.stack(layers).mean()
-        total = total + config.auxiliary * terms["auxiliary"]
-    return {name: value.detach() for name, value in terms.items()} | {"loss": total}
+    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
+    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
 
 
-def _weigh(terms: dict[str, Tensor], config: SetLossConfig) -> Tensor:
-    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
-
-
-def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> dict[str, Tensor]:
+def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
     position, logit = forecast.position.flatten(0, 1), forecast.logit.flatten(0, 1)  # [N, K, F, 2], [N, K]
     target, valid = target.flatten(0, 1), valid.flatten(0, 1)  # [N, G, F, 2], [N, G, F]
     ade, fde = pairwise_errors(position.detach(), target, valid)

@@ -17,6 +17,7 @@ from trajformer.forecast import Forecast
 from trajformer.geometry import to_frame
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
+from trajformer.losses.terms import Terms, combine, weigh
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class WorldLossConfig:
     auxiliary: float = 0.5
 
 
-def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> dict[str, Tensor]:
+def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
     """The loss of a joint forecast.
 
     Args:
@@ -61,25 +62,17 @@ def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldL
         raise ValueError("world_loss: marginal forecasts [B, S, K] are not joint ones [B, K]")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    terms = _terms(forecast, target, valid, config)
-    total = _weigh(terms, config)
-    if forecast.auxiliary:
-        layers = [_weigh(_terms(layer, target, valid, config), config) for layer in forecast.auxiliary]
-        terms["auxiliary"] = torch.stack(layers).mean()
-        total = total + config.auxiliary * terms["auxiliary"]
-    return {name: value.detach() for name, value in terms.items()} | {"loss": total}
+    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
+    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
 
 
-def _weigh(terms: dict[str, Tensor], config: WorldLossConfig) -> Tensor:
-    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
-
-
-def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> dict[str, Tensor]:
+def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
     actor = valid.any(-1)  # [B, S]
     share = actor / actor.sum(-1, keepdim=True).clamp(min=1)
     truth = target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None]  # one future of each target
     errors = pairwise_errors(forecast.position.detach().flatten(0, 1), *truth)
-    ade, fde = (torch.einsum("bsk,bs->bk", error.view(*actor.shape, forecast.num_modes), share) for error in errors)
+    # No product of matrices: in half precision the best world would be one of several.
+    ade, fde = ((error.view(*actor.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
     scene, world, _ = match((config.cost_ade * ade + config.cost_fde * fde)[..., None], actor.any(-1)[:, None])
     count = max(len(scene), 1)
     share, valid = share[scene], valid[scene]

@@ -35,7 +35,8 @@ def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[Ten
     ade = (error * valid[:, :, None]).sum(-1) / valid.sum(-1).clamp(min=1)[..., None]
     actor = valid[..., -1].to(error.dtype)
     share = actor / actor.sum(-1, keepdim=True).clamp(min=1)
-    return tuple(torch.einsum("bsk,bs->bk", value, share) for value in (ade, error[..., -1]))  # type: ignore[return-value]
+    # No product of matrices: validation in half precision would round the errors.
+    return (ade * share[..., None]).sum(1), (error[..., -1] * share[..., None]).sum(1)
 
 
 def world_probability(forecast: Forecast, actor: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ def set_hits(
         leaves before the last step is counted as wrong.
     """
     claim, known = found.logit.sigmoid() >= least, valid[..., -1]
-    end = torch.cdist(found.position[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
-    missed = (end > threshold_m) | ~claim[..., None]  # [B, Q, S]
+    gap = torch.cdist(found.position[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
+    missed = ~((gap <= threshold_m) & claim[..., None])  # [B, Q, S]; what is not a number hits nothing
     pairs = match(missed.float(), known)
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]
     hits = torch.zeros(len(known), dtype=torch.int64, device=known.device).index_add(0, pairs.problem, hit.long())

@@ -1,7 +1,7 @@
 """Published systems on the shared core, one short file each, and the one list of them.
 
-To add a model: write its file with a config dataclass and a module `SceneBatch -> Forecast`, add a field and a line
-below, and give it a recipe in `configs/`.
+To add a model: write its file with a config dataclass and a module `SceneBatch -> Forecast`, add a field to `ModelConfig` and a
+line to `MODELS` below, give it a recipe in `configs/` and a picture in `tools/model_drawings.py`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,20 @@ class ModelConfig:
     scene_set: SceneSetConfig | None = None
 
 
+MODELS: dict[str, type[nn.Module]] = {  # by the field of `ModelConfig`, whose value they are made of
+    "constant_velocity": ConstantVelocity,
+    "mmtransformer": MMTransformer,
+    "agentformer": AgentFormer,
+    "agentformer_sampler": AgentFormerSampler,
+    "wayformer": Wayformer,
+    "spatial_channel": SpatialChannel,
+    "lane_set": LaneSetTransformer,
+    "gatformer": Gatformer,
+    "crowd": CrowdForecaster,
+    "scene_set": SceneSet,
+}
+
+
 def build_model(config: ModelConfig) -> nn.Module:
     """The model that the config names.
 
@@ -48,23 +62,4 @@ def build_model(config: ModelConfig) -> nn.Module:
     given = [name for name, value in vars(config).items() if value is not None]
     if len(given) != 1:
         raise TrajformerError(f"model: give exactly one of {', '.join(vars(config))}; found {given or 'none'}")
-    if config.mmtransformer is not None:
-        return MMTransformer(config.mmtransformer)
-    if config.agentformer is not None:
-        return AgentFormer(config.agentformer)
-    if config.agentformer_sampler is not None:
-        return AgentFormerSampler(config.agentformer_sampler)
-    if config.wayformer is not None:
-        return Wayformer(config.wayformer)
-    if config.spatial_channel is not None:
-        return SpatialChannel(config.spatial_channel)
-    if config.lane_set is not None:
-        return LaneSetTransformer(config.lane_set)
-    if config.gatformer is not None:
-        return Gatformer(config.gatformer)
-    if config.crowd is not None:
-        return CrowdForecaster(config.crowd)
-    if config.scene_set is not None:
-        return SceneSet(config.scene_set)
-    assert config.constant_velocity is not None
-    return ConstantVelocity(config.constant_velocity)
+    return MODELS[given[0]](getattr(config, given[0]))

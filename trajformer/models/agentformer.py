@@ -21,6 +21,7 @@ from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, Gaussian, coverage
+from trajformer.geometry import distances
 from trajformer.models.agentformer_parts import (
     Context,
     ContextEncoder,
@@ -28,6 +29,7 @@ from trajformer.models.agentformer_parts import (
     FutureEncoder,
     Observed,
     initialise,
+    used,
     velocity,
 )
 from trajformer.models.noise import named_noise
@@ -111,6 +113,10 @@ class AgentFormer(nn.Module):
         for name in ("samples", "latent", "scale_m", "num_history"):
             if getattr(config, name) <= 0:
                 raise TrajformerError(f"agentformer.{name}: {getattr(config, name)}, expected more than 0")
+        if min(config.layers[1:]) < 1:
+            raise TrajformerError(f"agentformer.layers: {config.layers}, future encoder and decoder have at least one each")
+        if config.reach_m < 0:
+            raise TrajformerError(f"agentformer.reach_m: {config.reach_m}, expected a distance, or 0 for no limit")
         self.config = config
         block, road = replace(config.block, own=True), config.road
         encoder, future, decoder = config.layers
@@ -139,8 +145,7 @@ class AgentFormer(nn.Module):
         heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
         near = None
         if self.config.reach_m:
-            gap = torch.cdist(start, start, compute_mode="donot_use_mm_for_euclid_dist")
-            near = gap <= self.config.reach_m / self.config.scale_m
+            near = distances(start, start) <= self.config.reach_m / self.config.scale_m
         lanes, lane_mask = self._lanes(batch, origin)
         seen = torch.cat([valid.transpose(1, 2).flatten(1), lane_mask], 1)
         observed = Observed(seen, valid[..., -1], start, heading, near, lanes.shape[1])
@@ -182,7 +187,7 @@ class AgentFormer(nn.Module):
         rolled = self.decoder.rollout(z, context, batch.num_future)
         error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(-1) * valid[:, None]
         best = error.sum(2).argmin(1)  # [B, S], of K
-        rows, place = _used(best, real, self.config.samples)
+        rows, place = used(best, real, self.config.samples)
         scene = torch.arange(len(valid), device=valid.device)[:, None]
         rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
         position = self._to_batch(batch, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
@@ -228,20 +233,3 @@ class AgentFormer(nn.Module):
             here = F.pad(seen[..., -1:], (seen.shape[-1] - 1, 0))
             seen = torch.where(here.any(-1).any(-1)[:, None, None], here, seen)
         return (batch.position * seen[..., None]).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1)[:, None]
-
-
-def _used(best: Tensor, real: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """The samples that are a target's best, and where among them that of each target is.
-
-    Args:
-        best: int64 [B, S], of K samples.
-        real: bool [B, S], which targets have a future.
-        samples: K.
-
-    Returns:
-        int64 [B, k], k being as many as any scene needs (others have some that nobody uses), and int64 [B, S] into it.
-    """
-    used = (F.one_hot(best, samples).bool() & real[..., None]).any(1)
-    count = max(int(used.sum(1).max()), 1)
-    rows = used.int().argsort(dim=1, descending=True, stable=True)[:, :count]
-    return rows, (rows[:, None] == best[..., None]).int().argmax(-1)

@@ -65,8 +65,26 @@ class Context(Observed):
 
 
 def unless_all(mask: Tensor) -> Tensor | None:
-    """A mask that hides something."""
-    return None if bool(mask.all()) else mask
+    """A mask that hides something; in a compiled graph, which must not depend on it, any."""
+    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+
+
+def used(best: Tensor, real: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """The samples that are a target's best, and where among them that of each target is.
+
+    Args:
+        best: int64 [B, S], of K samples.
+        real: bool [B, S], which targets have a future.
+        samples: K.
+
+    Returns:
+        int64 [B, k], k being as many as any scene needs (others have some that nobody uses; in a compiled graph as many as any
+        scene could need), and int64 [B, S] into it.
+    """
+    taken = (F.one_hot(best, samples).bool() & real[..., None]).any(1)
+    count = min(samples, best.shape[1]) if torch.compiler.is_compiling() else int(taken.sum(1).max())
+    rows = taken.int().argsort(dim=1, descending=True, stable=True)[:, : max(count, 1)]
+    return rows, (rows[:, None] == best[..., None]).int().argmax(-1)
 
 
 def initialise(module: nn.Module) -> nn.Module:

@@ -6,7 +6,7 @@ the same for all agents and modes of a scene. The CVAE stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -58,12 +58,13 @@ class AgentFormerSampler(nn.Module):
         return self
 
     def adopt(self, cvae: nn.Module) -> None:
-        """Take the weights of a trained first stage.
+        """Take the weights of a trained first stage; it may have been trained with another number of samples.
 
         Raises:
             TrajformerError: it is another model, or one of other sizes.
         """
-        if not isinstance(cvae, AgentFormer) or cvae.config != self.config.cvae:
+        wanted = self.config.cvae
+        if not isinstance(cvae, AgentFormer) or replace(cvae.config, samples=wanted.samples) != wanted:
             raise TrajformerError("is no AgentFormer as model.agentformer_sampler.cvae describes it")
         self.cvae.load_state_dict(cvae.state_dict())
 

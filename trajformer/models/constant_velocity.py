@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trajformer.batch import SceneBatch
 from trajformer.forecast import Forecast
 from trajformer.geometry import rotate
+from trajformer.models.horizon import at_least_one
 from trajformer.models.noise import named_noise
 from trajformer.sample import Frame
 
@@ -35,28 +36,33 @@ class ConstantVelocityConfig:
 
 
 class ConstantVelocity(nn.Module):
-    """SceneBatch -> Forecast in the batch frame. It has no parameters."""
+    """SceneBatch -> Forecast in the batch frame. It has no parameters; `noise` [2, K] varies speed and direction.
+
+    Raises:
+        TrajformerError: there is no mode.
+    """
+
+    noise: Tensor
 
     def __init__(self, config: ConstantVelocityConfig = ConstantVelocityConfig()) -> None:
         super().__init__()
+        at_least_one("constant_velocity", config, "modes")
         self.config = config
+        generator = torch.Generator().manual_seed(config.seed)
+        noise = torch.randn(2, config.modes, generator=generator)
+        noise[:, 0] = 0.0
+        self.register_buffer("noise", noise, persistent=False)
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of every target."""
         start, velocity = _mean_velocity(batch, self.config.window_s)
-        factor, turn = self._variants(velocity)
+        # Changes of speed and direction [K]; the first is none.
+        factor = (1.0 + self.config.speed_spread * self.noise[0].to(velocity)).clamp(min=0.0)
+        turn = self.config.turn_spread * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
         position = _straight_on(batch, start, velocity)
         logit = -0.5 * ((factor - 1.0) / self.config.speed_spread) ** 2 - 0.5 * (turn / self.config.turn_spread) ** 2
         return Forecast(position, logit.expand(position.shape[:3]), Frame(batch.frame))
-
-    def _variants(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors on the speed and changes of direction [K]; the first is (1, 0)."""
-        generator = torch.Generator().manual_seed(self.config.seed)
-        noise = torch.randn(2, self.config.modes, generator=generator)
-        noise[:, 0] = 0.0
-        factor = (1.0 + self.config.speed_spread * noise[0]).clamp(min=0.0)
-        return factor.to(like), (self.config.turn_spread * noise[1]).to(like)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class SceneEncoder(nn.Module):
         sizes: T and S of the largest grid of each modality; those without time (T = 1) come last.
 
     Raises:
-        TrajformerError: latents are counted for another kind of attention, or an encoder is too shallow for it.
+        TrajformerError: latents are counted for another kind of attention or are none, or an encoder is too shallow for it.
     """
 
     def __init__(self, config: SceneEncoderConfig, sizes: list[tuple[int, int]]) -> None:
@@ -146,6 +146,8 @@ class SceneEncoder(nn.Module):
         counts = config.latents.counts if config.latents else ()
         if counts and len(counts) != 1 + factorised:
             raise TrajformerError(f"encoder.latents.counts: {len(counts)} numbers, {config.attention} has {1 + factorised}")
+        if any(count < 1 for count in counts):
+            raise TrajformerError(f"encoder.latents.counts: {counts}, expected at least 1 each")
         own = [AxisEncoder(config, before, self._size([size])) for size in sizes]
         self.own = nn.ModuleList(own)
         self.joint = AxisEncoder(config, behind, self._size([one.size for one in own])) if behind else None

@@ -6,10 +6,10 @@ agent has gathered at its steps is then a sequence of its own: a transformer rea
 
 Readings taken. Spatial features are those of displacement vectors and of polylines, each in its own frame, where the paper has
 a CNN on pictures. The position encoder is learned in time (steps count back from the last one, added to the nodes) and an
-embedding of relative pose and velocity in space: it belongs to an edge and is added to h_j of
-alpha_ij = softmax LeakyReLU(a^T [W h_i || W h_j]), so h_j is node j as agent i sees it and nothing depends on the world's frame.
-Edges are those of our choice, nearest first up to a number; an agent has one to itself. Lanes do not change, and in the last
-layer targets alone receive. Steps are summed up and added to the place where the target would be at constant velocity.
+embedding of relative pose and velocity in space: it belongs to an edge and is added to h_j of alpha_ij = softmax LeakyReLU(a^T
+[W h_i || W h_j]), so h_j is node j as agent i sees it and nothing depends on the world's frame. Edges are those of our choice,
+nearest first up to a number; an agent that is still there has one to itself. Lanes do not change, and in the last layer
+targets alone receive. Steps are summed up and added to the place where the target would be at constant velocity.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, R
 from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
 from trajformer.forecast import Forecast
-from trajformer.geometry import relative_pose, rotate, to_frame
-from trajformer.models.horizon import check_lengths, coast
+from trajformer.geometry import distances, relative_pose, rotate, to_frame
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import (
     LENGTH_SCALE_M,
     MotionTokenizer,
@@ -37,7 +37,6 @@ from trajformer.models.tokens import (
     place_features,
     take,
 )
-from trajformer.sample import Frame
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ def _around(
     eye: Tensor, looks: Tensor, pose: Tensor, exists: Tensor, radius_m: float, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of poses [N, S, 3] the nearest that each [N, R, 3] sees: indices and bool [N, R, n], and relative poses [N, R, n, 3]."""
-    distance = torch.cdist(eye[..., :2], pose[..., :2], compute_mode="donot_use_mm_for_euclid_dist")
-    index, real = nearest(distance, exists[:, None], radius_m, count)
+    index, real = nearest(distances(eye[..., :2], pose[..., :2]), exists[:, None], radius_m, count)
     return index, real & looks[..., None], relative_pose(take(pose, index), eye[:, :, None])
 
 
@@ -155,10 +153,15 @@ class GraphBlock(nn.Module):
 
 
 class Gatformer(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame."""
+    """SceneBatch -> Forecast in each target's own frame.
+
+    Raises:
+        TrajformerError: a size that must be at least 1 is not.
+    """
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
+        at_least_one("gatformer", config, "modes", "steps_per_token", "graph_layers", "decoder_layers", "max_neighbours")
         self.config, width = config, config.block.width
         self.motion, self.lanes = MotionTokenizer(width, config.steps_per_token), Lanes(width, config.map_width)
         self.time = LearnedPosition((-(-(config.max_history - 1) // config.steps_per_token),), width)
@@ -181,19 +184,19 @@ class Gatformer(nn.Module):
         queries = self.queries.expand(len(memory), -1, -1)
         mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
         mode = mode.unflatten(0, (batch.num_scenes, batch.num_targets))
-        step = self.trajectory(mode).unflatten(-1, (self.config.num_future, 2)).float()
-        logit = self.score(mode).squeeze(-1).float()
-        return Forecast(coast(batch) + step.cumsum(-2), logit, Frame.AGENT, batch.pose[:, : batch.num_targets])
+        return from_offsets(batch, self.trajectory(mode), self.score(mode))
 
     def _gathered(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
         """What targets know at each step after the graph [B, S, T, D], and bool [B, S, T], at which steps."""
         token, real = self.motion(batch)
         x = (token + self.time(token.shape[2]).flip(0)).transpose(1, 2)  # positions count back from the last observed step
         lane, pose = self.lanes(batch)
-        agents, targets = x.shape[2], batch.num_targets
-        everybody = [self.graph(batch, pose, agents)] * (len(self.layers) - 1) if len(self.layers) > 1 else []
-        for layer, graph in zip(self.layers, [*everybody, self.graph(batch, pose, targets)], strict=True):
-            x = layer(x, lane, graph)
+        *earlier, last = self.layers
+        if earlier:
+            everybody = self.graph(batch, pose, x.shape[2])
+            for layer in earlier:
+                x = layer(x, lane, everybody)
+        x = last(x, lane, self.graph(batch, pose, batch.num_targets))
         # Who was seen at the last step alone has no displacement, but a place in the graph.
         known = torch.cat([real[..., :-1], real[..., -1:] | batch.valid[..., -1:]], -1)
-        return x.transpose(1, 2), known[:, :targets]
+        return x.transpose(1, 2), known[:, : batch.num_targets]

@@ -1,4 +1,4 @@
-"""What models of a fixed horizon share: the lengths they were built for, and where targets would be at constant velocity."""
+"""What models of a fixed horizon share: sizes and lengths that they are built for, and offsets from constant velocity."""
 
 from __future__ import annotations
 
@@ -7,8 +7,26 @@ from torch import Tensor
 
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
+from trajformer.forecast import Forecast
 from trajformer.geometry import rotate
 from trajformer.models.tokens import last_velocity
+from trajformer.sample import Frame
+
+
+def at_least_one(kind: str, config: object, *names: str) -> None:
+    """Refuse sizes with which a model could be built, but not used.
+
+    Args:
+        kind: the model's field of `ModelConfig`.
+        config: its config.
+        names: fields of it that are whole numbers.
+
+    Raises:
+        TrajformerError: one of them is below 1.
+    """
+    for name in names:
+        if getattr(config, name) < 1:
+            raise TrajformerError(f"{kind}.{name}: {getattr(config, name)}, expected at least 1")
 
 
 def check_lengths(batch: SceneBatch, num_future: int, max_history: int | None = None) -> None:
@@ -29,3 +47,15 @@ def coast(batch: SceneBatch) -> Tensor:
     velocity = rotate(last_velocity(batch)[:, targets], -batch.pose[:, targets, 2])
     time = torch.arange(1, batch.num_future + 1, device=velocity.device) * batch.period_s
     return velocity[:, :, None, None] * time[:, None]
+
+
+def from_offsets(batch: SceneBatch, offset: Tensor, score: Tensor) -> Forecast:
+    """A forecast in each target's own frame: offsets are summed up and added to where it would be at constant velocity.
+
+    Args:
+        offset: [B, S, K, F * 2], from step to step, metres.
+        score: [B, S, K, 1] of modes, or [B, K, 1] of worlds.
+    """
+    offset = offset.unflatten(-1, (batch.num_future, 2)).float()
+    pose = batch.pose[:, : batch.num_targets]
+    return Forecast(coast(batch) + offset.cumsum(-2), score.squeeze(-1).float(), Frame.AGENT, pose)

@@ -23,7 +23,7 @@ from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.separate import SeparateAttention
 from trajformer.forecast import Forecast
-from trajformer.models.horizon import check_lengths, coast
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import (
     NUM_ATTRIBUTES,
     NeighbourTokenizer,
@@ -33,7 +33,6 @@ from trajformer.models.tokens import (
     polylines_around,
     take,
 )
-from trajformer.sample import Frame
 from trajformer.scene import AgentKind
 
 
@@ -132,10 +131,15 @@ class LaneSet(nn.Module):
 
 
 class LaneSetTransformer(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame."""
+    """SceneBatch -> Forecast in each target's own frame.
+
+    Raises:
+        TrajformerError: a size that must be at least 1 is not.
+    """
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
+        at_least_one("lane_set", config, "modes", "steps_per_token", "lstm_layers", "max_neighbours")
         self.config, width = config, config.block.width
         self.agents, self.lanes = AgentGraph(config), LaneSet(config)
         self.trajectory = mlp(2 * width, width, config.num_future * 2)
@@ -151,6 +155,4 @@ class LaneSetTransformer(nn.Module):
         agent = self.agents(batch)
         mode = self.lanes(batch, agent)
         x = torch.cat([mode, agent[:, :, None].expand_as(mode)], -1)
-        step = self.trajectory(x).unflatten(-1, (self.config.num_future, 2)).float()
-        logit = self.score(x.detach()).squeeze(-1).float()
-        return Forecast(coast(batch) + step.cumsum(-2), logit, Frame.AGENT, batch.pose[:, : batch.num_targets])
+        return from_offsets(batch, self.trajectory(x), self.score(x.detach()))

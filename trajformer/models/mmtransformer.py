@@ -14,17 +14,18 @@ k-th proposals only, and a world's score is that of its targets' mean feature.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, consensus, endpoint_nms
-from trajformer.models.horizon import check_lengths, coast
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.mmtransformer_parts import MapAggregator, MMTransformerConfig, MotionExtractor, SocialConstructor
 from trajformer.models.regions import first_regions
 from trajformer.models.tokens import mlp
-from trajformer.sample import Frame
 
 __all__ = ["MMTransformer", "MMTransformerConfig"]
 
@@ -64,7 +65,7 @@ class MMTransformer(nn.Module):
         """
         check_lengths(batch, self.config.num_future, self.config.max_history)
         *earlier, last = [self._decode(batch, layer) for layer in self._layers(batch)]
-        forecast = Forecast(*last, auxiliary=tuple(Forecast(*layer) for layer in earlier))
+        forecast = replace(last, auxiliary=tuple(earlier))
         if self.training or self.config.joint:
             return forecast
         if self.config.modes < self.config.proposals:
@@ -87,23 +88,29 @@ class MMTransformer(nn.Module):
             everyone = torch.cat([first, everyone[:, batch.num_targets :]], 1)
         return self.social(batch, everyone, targets, self.position)
 
-    def _decode(self, batch: SceneBatch, x: Tensor) -> tuple[Tensor, Tensor, Frame, Tensor]:
-        """Cumulated offsets (as in the paper) from where the agent would be if it kept its velocity."""
-        offset = self.trajectory(x).unflatten(-1, (self.config.num_future, 2)).float()
-        position = coast(batch) + offset.cumsum(-2)
+    def _decode(self, batch: SceneBatch, x: Tensor) -> Forecast:
+        """Features [B, S, K, ...] to a forecast, whose scores are of worlds [B, K] with `joint`."""
+        offset = self.trajectory(x)
         if self.config.joint:
             real = batch.target_mask[..., None, None]
-            x = (x * real).sum(1) / real.sum(1).clamp(min=1)  # [B, K, D]
-        return position, self.score(x).squeeze(-1).float(), Frame.AGENT, batch.pose[:, : batch.num_targets]
+            x = (x * real).sum(1) / real.sum(1).clamp(min=1)  # [B, K, ...]
+        return from_offsets(batch, offset, self.score(x))
 
 
 def _check(config: MMTransformerConfig) -> None:
-    proposals, regions = config.proposals, config.regions
+    at_least_one("mmtransformer", config, "proposals", "modes", "steps_per_token", "max_neighbours")
+    if config.regions is not None:
+        at_least_one("mmtransformer.regions", config.regions, "count")
+    proposals, regions, decoded = config.proposals, config.regions, config.social_output == "decoded"
+    stacks = {"motion_layers": config.motion_layers, "map_layers": config.map_layers}
+    for name, layers in (stacks | {"social_layers": config.social_layers if decoded else None}).items():
+        if layers and layers[1] < 1:
+            raise TrajformerError(f"mmtransformer.{name}: {layers}, its decoder has at least one layer")
     if config.modes > proposals:
         raise TrajformerError(f"mmtransformer.modes: {config.modes} of only {proposals} proposals")
     if regions is not None and proposals % regions.count:
         raise TrajformerError(f"mmtransformer.proposals: {proposals}, no multiple of {regions.count} regions")
-    if config.social_output == "appended" and not config.social_layers:
+    if not decoded and not config.social_layers:
         raise TrajformerError("mmtransformer.social_output: there is no social memory to append without social_layers")
     if config.joint and (config.modes < proposals or regions is not None or not config.social_layers):
         raise TrajformerError("mmtransformer.joint: wants social_layers, as many modes as proposals and no regions")

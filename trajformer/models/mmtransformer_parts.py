@@ -124,8 +124,8 @@ class SocialConstructor(nn.Module):
 
         Without a decoder it is one layer [B, S, K, 2 D]: a target's social memory, then its proposals.
         """
-        worlds = everyone.transpose(1, 2) if self.joint else everyone.flatten(-2)[:, None]  # [B, W, A, ...]
-        tokens, mask = self.tokens(batch, self.vehicle(worlds.transpose(1, 2)))  # [B, S, n, W, D], [B, S, n]
+        worlds = everyone if self.joint else everyone.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
+        tokens, mask = self.tokens(batch, self.vehicle(worlds))  # [B, S, n, W, D], [B, S, n]
         keys = mask[:, :, None].expand(-1, -1, tokens.shape[3], -1)  # [B, S, W, n]
         memory = self.encoder(tokens.transpose(2, 3).flatten(0, 2), keys.flatten(0, 2)[:, None]).unflatten(0, keys.shape[:3])
         if self.decoder is None:

@@ -1,4 +1,7 @@
-"""Chance in evaluation that neither order nor batch mates change."""
+"""Chance in evaluation that neither order nor batch mates change.
+
+It is a function of names, which no graph can hold: a compiled model that evaluates with it has a graph before and one after.
+"""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ def equal_regions(points: np.ndarray, count: int, seed: int) -> Tensor:
     size = min(len(points), _MOST) // count
     points = points[rng.permutation(len(points))[: size * count]].astype(np.float64)
     found = [_cluster(points, points[rng.choice(len(points), count, replace=False)]) for _ in range(_STARTS)]
-    owner = min(found, key=lambda one: one[0])[1]
-    centre = np.stack([points[owner == number].mean(0) for number in range(count)])
+    _, centre, owner = min(found, key=lambda one: one[0])
     regions = np.concatenate([centre, _weights(_squared(points, centre), owner)[:, None]], 1)
     return torch.from_numpy(regions[regions[:, 0].argsort(kind="stable")]).float()
 
@@ -98,16 +97,20 @@ def _squared(points: np.ndarray, centre: np.ndarray) -> np.ndarray:
     return np.square(points[:, None] - centre).sum(-1)
 
 
-def _cluster(points: np.ndarray, centre: np.ndarray) -> tuple[float, np.ndarray]:
-    """The least sum of squared distances found from these centres, and the owner of each point."""
+def _cluster(points: np.ndarray, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The least sum of squared distances found from these centres [M, 2], the centres there, and the owner of each point.
+
+    Owners are the best ones for these centres, also where the rounds end before centres are the means of their points: or
+    there would be no weights for them.
+    """
     size, owner = len(points) // len(centre), np.full(len(points), -1)
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         before, cost = owner, _squared(points, centre)
         owner = linear_sum_assignment(cost.repeat(size, axis=1))[1] // size
-        if (owner == before).all():
+        if (owner == before).all() or number + 1 == _ROUNDS:
             break
-        centre = np.stack([points[owner == number].mean(0) for number in range(len(centre))])
-    return float(_squared(points, centre)[np.arange(len(points)), owner].sum()), owner
+        centre = np.stack([points[owner == region].mean(0) for region in range(len(centre))])
+    return float(cost[np.arange(len(points)), owner].sum()), centre, owner
 
 
 def _weights(cost: np.ndarray, owner: np.ndarray) -> np.ndarray:

@@ -25,8 +25,8 @@ from trajformer.core.axes import along
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.forecast import Forecast
-from trajformer.geometry import from_frame, relative_pose, rotate
-from trajformer.models.horizon import check_lengths
+from trajformer.geometry import distances, from_frame, relative_pose, rotate
+from trajformer.models.horizon import at_least_one, check_lengths
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, place_features
 from trajformer.scene import AgentRole
 
@@ -76,10 +76,15 @@ class SceneTrajectories:
 
 
 class SceneSet(nn.Module):
-    """SceneBatch -> Forecast in the batch frame with one mode; `trajectories` is the set itself."""
+    """SceneBatch -> Forecast in the batch frame with one mode; `trajectories` is the set itself.
+
+    Raises:
+        TrajformerError: a size that must be at least 1 is not.
+    """
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
+        at_least_one("scene_set", config, "queries", "steps_per_token", "decoder_layers")
         self.config, width = config, config.block.width
         self.motion = MotionTokenizer(width, config.steps_per_token)
         self.time = LearnedPosition((config.max_history,), width)
@@ -101,7 +106,7 @@ class SceneSet(nn.Module):
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
         found, place = self.trajectories(batch), batch.pose[:, : batch.num_targets, :2]
-        gap = torch.cdist(place, found.position[:, :, 0], compute_mode="donot_use_mm_for_euclid_dist")
+        gap = distances(place, found.position[:, :, 0])
         doubt = _DOUBT_M * (1.0 - found.logit.sigmoid())
         nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
         chosen = found.position[torch.arange(len(nearest), device=nearest.device)[:, None], nearest]  # [B, S, 1 + F, 2]

@@ -25,9 +25,8 @@ from trajformer.core.groups import Groups
 from trajformer.core.positions import LearnedPosition
 from trajformer.core.squeeze import SqueezeConfig
 from trajformer.forecast import Forecast
-from trajformer.models.horizon import check_lengths, coast
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbours, state_width
-from trajformer.sample import Frame
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,15 @@ class SpatialChannelConfig:
 
 
 class SpatialChannel(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame, with those of earlier decoder layers as auxiliary ones."""
+    """SceneBatch -> Forecast in each target's own frame, with those of earlier decoder layers as auxiliary ones.
+
+    Raises:
+        TrajformerError: a size that must be at least 1 is not.
+    """
 
     def __init__(self, config: SpatialChannelConfig) -> None:
         super().__init__()
+        at_least_one("spatial_channel", config, "modes", "reduction", "steps_per_token", "decoder_layers", "max_neighbours")
         self.config, width = config, config.block.width
         self.state = mlp(state_width(config.steps_per_token), width, width)
         self.time = LearnedPosition((-(-config.max_history // config.steps_per_token),), width)
@@ -114,6 +118,4 @@ class SpatialChannel(nn.Module):
 
     def _decode(self, batch: SceneBatch, x: Tensor) -> Forecast:
         """Features [B, S, K, D] to a forecast."""
-        step = self.trajectory(x).unflatten(-1, (self.config.num_future, 2)).float()
-        pose, logit = batch.pose[:, : batch.num_targets], self.score(x).squeeze(-1).float()
-        return Forecast(coast(batch) + step.cumsum(-2), logit, Frame.AGENT, pose)
+        return from_offsets(batch, self.trajectory(x), self.score(x))

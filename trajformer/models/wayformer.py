@@ -25,7 +25,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.models.fusion import Grid, SceneEncoder, SceneEncoderConfig
-from trajformer.models.horizon import check_lengths
+from trajformer.models.horizon import at_least_one, check_lengths
 from trajformer.models.mixture import MixtureHead
 from trajformer.models.tokens import MapTokenizer, agent_states, neighbours, state_width
 
@@ -96,11 +96,13 @@ class Wayformer(nn.Module):
     """SceneBatch -> Forecast in each target's own frame, `scale` is sigma; K = `proposals` in training, `modes` in evaluation.
 
     Raises:
-        TrajformerError: more modes are wanted than there are components, or latents do not go with the attention.
+        TrajformerError: a size that must be at least 1 is not, more modes are wanted than there are components, or latents do
+            not go with the attention.
     """
 
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
+        at_least_one("wayformer", config, "modes", "steps_per_token", "decoder_layers", "max_neighbours")
         if config.modes > config.proposals:
             raise TrajformerError(f"wayformer.modes: {config.modes} of only {config.proposals} proposals")
         self.config = config

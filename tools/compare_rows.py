@@ -1,0 +1,181 @@
+"""Rows of a comparison (`compare_models.py`): which model each is and how long it is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from trajformer.cli.models import UNTRAINED, task_in, train_parser
+from trajformer.errors import TrajformerError
+from trajformer.loading import BranchDataset, SceneDataset
+from trajformer.manifest import write_atomically
+from trajformer.models import ConstantVelocityConfig, ModelConfig
+from trajformer.sample import BatchConfig
+from trajformer.store import SceneStore
+from trajformer.training.config import DataConfig, TrainConfig, to_plain
+
+VALIDATIONS = 8  # of a training, about
+Targets = Literal["scored", "focal", "all"]
+_TABLE = "expected a list of rows {name, config, arguments} or {name, model}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model to compare: a recipe with further options of `trajformer train`, or a model that needs no training."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    model: str = ""
+
+    @property
+    def folder(self) -> str:
+        """What its results are stored under."""
+        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+
+
+def rows_of_configs(paths: list[Path]) -> list[Row]:
+    """A row for each recipe of a forecaster."""
+    words = [("--config", str(path)) for path in paths]
+    return _distinct([Row(Path(w[1]).stem.removesuffix("_argoverse1"), w) for w in words if task_in(w) in ("", TrainConfig.task)])
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a YAML file: a list of {name, config, arguments} and {name, model}.
+
+    `config` is relative to the file, `arguments` maps fields of the recipe to values, `model` is one that needs no training.
+
+    Raises:
+        TrajformerError: the file cannot be read, or a row is none; names the row.
+    """
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise TrajformerError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(entries, list) or not entries:
+        raise TrajformerError(f"{path}: {_TABLE}")
+    return _distinct([_row(path, number, entry) for number, entry in enumerate(entries, 1)])
+
+
+def _row(path: Path, number: int, entry: Any) -> Row:
+    where = f"{path}: row {number}"
+    if not isinstance(entry, dict) or not str(entry.get("name") or ""):
+        raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
+    name, arguments = str(entry["name"]), entry.get("arguments") or {}
+    if set(entry) == {"name", "model"}:
+        if entry["model"] not in UNTRAINED:
+            raise TrajformerError(f"{where}: model: {entry['model']!r}, known without training: {', '.join(UNTRAINED)}")
+        return Row(name, model=entry["model"])
+    if (
+        not isinstance(entry.get("config"), str)
+        or set(entry) - {"name", "config", "arguments"}
+        or not isinstance(arguments, dict)
+    ):
+        raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+    return Row(name, ("--config", str(path.parent / entry["config"]), *(f"--{key}={value}" for key, value in values.items())))
+
+
+def _distinct(rows: list[Row]) -> list[Row]:
+    for row in rows:
+        same = [other.name for other in rows if other.folder == row.folder]
+        if len(same) > 1 or not row.folder:
+            raise TrajformerError(f"rows {same}: their results would be in one folder, '{row.folder}'; give them other names")
+    return rows
+
+
+def recipe_of(row: Row, *further: str) -> TrainConfig:
+    """The recipe that `trajformer train` makes of a row's words and further ones.
+
+    Raises:
+        TrajformerError: it is refused.
+    """
+    if row.model:
+        return TrainConfig(ModelConfig(constant_velocity=ConstantVelocityConfig(modes=6)))
+    parser, said = train_parser(), io.StringIO()
+    parser.prog = "recipe"
+    try:
+        with contextlib.redirect_stderr(said):
+            values = parser.instantiate(parser.parse_words([*row.words, *further, "--out=unused"]))
+    except SystemExit as stop:
+        raise TrajformerError(said.getvalue().strip() or "the recipe is refused") from stop
+    return TrainConfig(**{item.name: values[item.name] for item in fields(TrainConfig)})
+
+
+def futures_in_epoch(data: DataConfig) -> int:
+    """Targets with a known future, all that an epoch learns from; which agents are targets hangs on `batch.targets` alone."""
+    return _count((data.train, data.train_split), data.limit_train, data.branches, data.batch.targets)
+
+
+@functools.cache
+def _count(split: tuple[str, str], limit: int | None, branches: bool, targets: Targets) -> int:
+    kind = BranchDataset if branches else SceneDataset
+    scenes = kind(SceneStore(*split), BatchConfig(targets=targets), limit)
+    return sum(int(scenes.sample(index).padded["target_valid"].any(-1).sum()) for index in range(len(scenes)))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One training: of a row with a seed, so long that it learns from a wanted number of futures."""
+
+    row: Row
+    seed: int
+    folder: Path
+    words: tuple[str, ...]
+    recipe: TrainConfig
+    futures: int
+
+    @property
+    def digest(self) -> str:
+        """Of the recipe, wherever its stores lie."""
+        plain = to_plain(replace(self.recipe, data=replace(self.recipe.data, train="", val="")))
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+    def record(self) -> dict[str, Any]:
+        """What is known of the run: minutes so far, epochs, futures, whether it is done.
+
+        Raises:
+            TrajformerError: the folder holds a run of another recipe, length or store.
+        """
+        begun = {
+            "minutes": 0.0,
+            "epochs": self.recipe.trainer.epochs,
+            "futures": self.futures,
+            "done": False,
+            "recipe": self.digest,
+        }
+        path = self.folder / "run.json"
+        found = json.loads(path.read_text()) if path.exists() else begun
+        if (found["recipe"], found["futures"]) != (begun["recipe"], begun["futures"]):
+            raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or give another --out")
+        return found
+
+    def note(self, minutes: float, done: bool = False) -> None:
+        """Add to the record."""
+        record = self.record()
+        record |= {"minutes": record["minutes"] + minutes, "done": done}
+        write_atomically(self.folder / "run.json", json.dumps(record, indent=1) + "\n")
+
+
+def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Plan:
+    """The training of a row that learns from about so many futures, in whole epochs.
+
+    Raises:
+        TrajformerError: its recipe or the store cannot be used.
+    """
+    words = (f"--data.train={store}", f"--data.val={store}", "--trainer.threads=1", f"--seed={seed}")
+    once = futures_in_epoch(recipe_of(row, *words).data)
+    if not once:
+        raise TrajformerError(f"{store}: no agent has a known future to learn from")
+    epochs = max(round(futures / once), 1)
+    words += (f"--trainer.epochs={epochs}", f"--trainer.validate_every={max(round(epochs / VALIDATIONS), 1)}")
+    folder = out / row.folder / f"seed{seed}"
+    return Plan(row, seed, folder, (*row.words, *words), recipe_of(row, *words), epochs * once)

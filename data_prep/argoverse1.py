@@ -18,7 +18,7 @@ from data_prep.argoverse1_map import load_map, map_file
 from data_prep.columns import groups, numbers, values_at
 from data_prep.kinematics import estimate_motion
 from data_prep.raw_file import read_file, told
-from data_prep.reader import Input
+from data_prep.reader import Input, Stages, finish
 from data_prep.vector_map import VectorMap, distance_to_segments
 from trajformer.errors import SceneError
 from trajformer.scene import MAX_ORIGIN_M, AgentKind, AgentRole, Scene
@@ -75,13 +75,19 @@ class Argoverse1:
         Raises:
             SceneError: names the file and the column, or the map file, that cannot be used.
         """
+        return finish(self.stages(item, split, raw))
+
+    def stages(self, item: Input, split: str, raw: Path) -> Stages:
+        """The same in stages (`StagedReader`)."""
         path = item.path
         table = _read_csv(path)
+        yield
         tracks = _Tracks.of(table, path)
         city = _city(table, path)
         focal = tracks.focal(path)
         seen = tracks.position[focal, :NUM_HISTORY][tracks.valid[focal, :NUM_HISTORY]]
         lanes = load_map(map_file(raw, city, path)).near(seen, self.map_radius_m)
+        yield
         velocity, heading, length = estimate_motion(tracks.position, tracks.valid, NUM_HISTORY, PERIOD_S)
         heading = _face_along_lanes(heading, length, tracks, lanes)
         origin = seen[-1].copy()

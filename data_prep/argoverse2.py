@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from data_prep.argoverse2_map import read_map
 from data_prep.columns import groups, numbers, values_at
 from data_prep.raw_file import read_file, told
-from data_prep.reader import Input
+from data_prep.reader import Input, Stages, finish
 from trajformer.errors import SceneError
 from trajformer.geometry import wrap
 from trajformer.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
@@ -67,9 +67,14 @@ class Argoverse2:
         Raises:
             SceneError: names the file and the column, or the map file and its entry, that cannot be used.
         """
+        return finish(self.stages(item, split, raw))
+
+    def stages(self, item: Input, split: str, raw: Path) -> Stages:
+        """The same in stages (`StagedReader`)."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
         table = _read_parquet(path)
+        yield
         number = _numbers(table, path)
         step = _steps(number["timestep"], path)
         agent_id, first, agent = groups(table["track_id"])
@@ -87,11 +92,20 @@ class Argoverse2:
         last, x, y = _origin_cell(ego, role, valid[:, :NUM_HISTORY], path), number["position_x"], number["position_y"]
         here = (cell == last[0] * num_steps + last[1]).argmax()
         origin = np.array([x[here], y[here]])
+        tracks = {
+            "position": _fill(shape, cell, x - origin[0], y - origin[1]),
+            "heading": _fill(shape, cell, _headings(number["heading"])),
+            "velocity": _fill(shape, cell, number["velocity_x"], number["velocity_y"]),
+        }
+        city = _city(table, path)
+        del table, number
+        yield
+        lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
         return Scene(
             scene_id=scene_id,
             source=self.name,
             split=split,
-            city=_city(table, path),
+            city=city,
             period_s=PERIOD_S,
             num_history=NUM_HISTORY,
             num_future=NUM_FUTURE,
@@ -99,11 +113,9 @@ class Argoverse2:
             agent_id=tuple(agent_id),
             agent_kind=kind,
             agent_role=role,
-            position=_fill(shape, cell, x - origin[0], y - origin[1]),
-            heading=_fill(shape, cell, _headings(number["heading"])),
-            velocity=_fill(shape, cell, number["velocity_x"], number["velocity_y"]),
             valid=valid,
-            **read_map(path.with_name(f"log_map_archive_{scene_id}.json")).scene_fields(origin),
+            **tracks,
+            **lanes.scene_fields(origin),
         )
 
 
@@ -168,12 +180,12 @@ def _check_columns(metadata: pq.FileMetaData, path: Path) -> None:
 
 def _numbers(table: dict[str, pa.Array], path: Path) -> dict[str, np.ndarray]:
     """The columns of numbers as float64 [n], finite and of a sensible size."""
-    matrix = np.empty((len(_LARGEST), len(table["timestep"])))
-    for row, name in zip(matrix, _LARGEST, strict=True):
-        row[:] = numbers(table[name])
-    for largest, (name, limit) in zip(np.abs(matrix).max(1).tolist(), _LARGEST.items(), strict=True):
-        if not largest <= limit:
-            problem = f"{largest:g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
+    matrix = np.array([numbers(table[name]) for name in _LARGEST], np.float64)
+    extremes = zip(_LARGEST.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
+    for (name, limit), least, most in extremes:
+        if not (least >= -limit and most <= limit):  # NaN, too
+            worst = most if most >= -least else least
+            problem = f"{abs(worst):g}, expected at most {limit:g} either way" if np.isfinite(worst) else "NaN or infinity"
             raise SceneError(f"{path}: {name}: {problem}")
     return dict(zip(_LARGEST, matrix, strict=True))
 

@@ -39,10 +39,16 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     """
     chunk = _codes(column)
     names, codes = chunk.dictionary.to_pylist(), np.from_dlpack(chunk.indices)
+    if not len(codes):
+        return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # rows of one value mostly follow each other: what is said of such a run is said of all its rows
+    bound = np.concatenate([[0], (codes[1:] != codes[:-1]).nonzero()[0] + 1, [len(codes)]])
+    start, code = bound[:-1], codes[bound[:-1]]
     first = np.full(len(names), len(codes))
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last one written stays
-    used = [code for code in range(len(names)) if first[code] < len(codes)]
+    first[code[::-1]] = start[::-1]  # the last one written stays
+    used = [index for index, row in enumerate(first.tolist()) if row < len(codes)]
     used.sort(key=names.__getitem__)
+    place = np.array(used)
     rank = np.empty(len(names), np.int64)
-    rank[used] = np.arange(len(used))
-    return [names[code] for code in used], first[used], rank[codes]
+    rank[place] = np.arange(len(used))
+    return [names[index] for index in used], first[place], rank[code].repeat(bound[1:] - start)

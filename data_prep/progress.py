@@ -29,7 +29,7 @@ class Progress:
         self._bytes = sum(task.path.stat().st_size for task in kept)
         self._lines = shown and not sys.stderr.isatty()
         self.checksums: dict[Path, str] = {}  # of the shards made
-        self._first, self._began = self._finished, time.monotonic()
+        self._first, self._shown, self._began = self._finished, self._finished, time.monotonic()
         self._next_line = self._began + LINE_S
         bar = shown and not self._lines
         self._bar = tqdm(
@@ -38,8 +38,9 @@ class Progress:
         self._say(self._finished)
 
     def reading(self, inputs: int) -> None:
-        """So many inputs of unfinished shards have been read: show it."""
-        self._say(self._finished + inputs)
+        """About so many inputs of unfinished shards have been read: show it, never less than before."""
+        self._shown = max(self._shown, self._finished + inputs)
+        self._say(self._shown)
 
     def finished(self, task: ShardTask, result: ShardResult) -> None:
         """A shard has been written."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from trajformer.scene import Scene
+
+Stages: TypeAlias = Generator[None, None, Scene]
 
 
 class Input(NamedTuple):
@@ -47,3 +50,20 @@ class Reader(Protocol):
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene; raises SceneError, naming file and field, when it cannot be used."""
+
+
+@runtime_checkable
+class StagedReader(Protocol):
+    """A reader that can pause on its way to a scene, so that many go through the same stage in turn (`reading`)."""
+
+    def stages(self, item: Input, split: str, raw: Path) -> Stages:
+        """As `Reader.read`, which is `finish` of this, with a pause after each stage."""
+
+
+def finish(stages: Stages) -> Scene:
+    """The scene at the end of all stages."""
+    try:
+        while True:
+            next(stages)
+    except StopIteration as end:
+        return end.value

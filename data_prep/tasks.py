@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep.overtime import Overtime, time_bound
-from data_prep.reader import Input, Reader
+from data_prep.reader import Input, Reader, StagedReader
+from data_prep.reading import SIDE_BY_SIDE, Reading, named, overtime, read_side_by_side
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.manifest import checksum
 from trajformer.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
@@ -64,7 +63,7 @@ class ShardTask:
 
     def overtime(self) -> str:
         """What is said of an input that took too long."""
-        return f"took longer than {self.timeout_s:g} s"
+        return overtime(self.timeout_s)
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
 
     Args:
         task: what to make.
-        note: told the number of the input that is read next, at last their count.
+        note: told the number of the input whose turn it is, at last their count.
 
     Raises:
         SceneError: an input cannot be used and the task is strict.
@@ -97,14 +96,17 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
     scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}
     seconds = []
-    for number in range(len(task.inputs)):
-        note(number)
-        began = time.perf_counter()
-        try:
-            scenes[number] = _read(task, number)
-        except SceneError as error:
-            _skip(task, number, error, skipped)
-        seconds.append(time.perf_counter() - began)
+    count, together = len(task.inputs), 1 if task.strict else SIDE_BY_SIDE
+    for first in range(0, count, together):
+        numbers = range(first, min(first + together, count))
+        readings = [Reading(n, str(task.inputs[n]), _stages(task, n), task.timeout_s) for n in numbers]
+        read_side_by_side(readings, note)
+        for reading in readings:
+            seconds.append(reading.seconds)
+            if reading.error:
+                _skip(task, reading.number, reading.error, skipped)
+            elif reading.scene:
+                scenes[reading.number] = reading.scene
     note(len(task.inputs))
     try:
         _write(task, scenes, skipped)
@@ -115,24 +117,17 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
         raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
 
 
-def _read(task: ShardTask, number: int) -> PackedScene:
-    item = task.inputs[number]
-    try:
-        if number in dict(task.fatal):
-            raise SceneError(f"{item}: {dict(task.fatal)[number]}")
-        with time_bound(task.timeout_s):
-            return pack(task.reader.read(item, task.split, task.raw).validate())
-    except SceneError:
-        raise
-    except Overtime as error:
-        raise SceneError(f"{item}: {task.overtime()}") from error
-    except Exception as error:
-        raise SceneError(f"{item}: {_named(error)}") from error
-
-
-def _named(error: Exception) -> str:
-    """A failure with its type, as its message alone may say little or nothing."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
+    """The way of one input to a scene that can be written, in stages."""
+    item, reader = task.inputs[number], task.reader
+    if number in dict(task.fatal):
+        raise SceneError(f"{item}: {dict(task.fatal)[number]}")
+    if isinstance(reader, StagedReader):
+        scene = yield from reader.stages(item, task.split, task.raw)
+    else:
+        scene = reader.read(item, task.split, task.raw)
+    yield
+    return pack(scene.validate())
 
 
 def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, str]) -> None:
@@ -163,9 +158,9 @@ def _write(task: ShardTask, scenes: Mapping[int, PackedScene], skipped: dict[int
                 write(trial, [scene], "")
                 kept.append(scene)
             except Exception as error:
-                problem = f"{task.inputs[number]}: cannot be stored: {_named(error)}"
+                problem = f"{task.inputs[number]}: cannot be stored: {named(error)}"
                 _skip(task, number, SceneError(problem), skipped)
         trial.unlink(missing_ok=True)
         if len(kept) == len(scenes):
-            raise TrajformerError(f"{task.path}: cannot be written: {_named(failure)}") from failure
+            raise TrajformerError(f"{task.path}: cannot be written: {named(failure)}") from failure
         write(task.path, kept, task.digest())

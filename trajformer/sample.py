@@ -64,8 +64,10 @@ def _nearest(point: np.ndarray, around: np.ndarray) -> np.ndarray:
     return squared.min(1) if len(around) > 1 else squared[:, 0]
 
 
-def _choose_agents(scene: Scene, seen: np.ndarray, pose: np.ndarray, config: BatchConfig) -> tuple[np.ndarray, int]:
-    """Indices of the agents kept, targets first, and how many of them are targets."""
+def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
+    """Indices of the agents kept, targets first; how many of them are targets; and the pose of each."""
+    seen = scene.valid[:, : scene.num_history]
+    pose = _reference_pose(scene, seen)
     present, role = seen.any(1), scene.agent_role
     wanted = {"scored": role >= _SCORED, "focal": role == _FOCAL, "all": seen[:, -1]}[config.targets]
     wanted = wanted & present
@@ -73,11 +75,12 @@ def _choose_agents(scene: Scene, seen: np.ndarray, pose: np.ndarray, config: Bat
     targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
     others = (present & ~wanted).nonzero()[0]
     if len(others) and len(targets):
-        distance = _nearest(pose[others, :2], pose[targets, :2])
+        distance = _nearest(pose.take(others, 0)[:, :2], pose.take(targets, 0)[:, :2])
         near = (distance <= config.agent_radius_m**2).nonzero()[0]
         others = others[near[distance[near].argsort(kind="stable")]]
     others = others[: max(config.max_agents - len(targets), 0)]
-    return np.concatenate([targets, others]), len(targets)
+    rows = np.concatenate([targets, others])
+    return rows, len(targets), pose.take(rows, 0)
 
 
 def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
@@ -86,13 +89,14 @@ def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> 
     kind = scene.polyline_kind[owner]
     keep = kind != _DRIVABLE_AREA
     if len(around) and len(piece):
-        some = piece[:, ::3].swapaxes(0, 1)  # every third point
-        distance = _nearest(some.reshape(-1, 2), around).reshape(some.shape[:2]).min(0)
-        keep &= distance <= config.map_radius_m**2
+        some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
+        apart = some[:, None] - around.T[..., None, None]
+        apart *= apart
+        keep &= (apart[0] + apart[1]).reshape(-1, len(piece)).min(0) <= config.map_radius_m**2
     kept = keep.nonzero()[0]
     flags = scene.polyline_flags[owner[kept]]
     mask = np.ones(len(kept), np.bool_)
-    return {"polyline": piece[kept], "polyline_kind": kind[kept], "polyline_flags": flags, "polyline_mask": mask}
+    return {"polyline": piece.take(kept, 0), "polyline_kind": kind[kept], "polyline_flags": flags, "polyline_mask": mask}
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,24 +149,39 @@ def sample(scene: Scene, config: BatchConfig) -> Sample:
     Raises:
         SceneError: a focal frame is wanted and no focal agent was seen.
     """
-    steps, seen = scene.num_history, scene.valid[:, : scene.num_history]
-    pose = _reference_pose(scene, seen)
-    rows, num_targets = _choose_agents(scene, seen, pose, config)
-    targets, pose = rows[:num_targets], pose[rows]
-    future, known = (num_targets, scene.num_future), scene.num_steps > steps
+    return samples([scene], config)[0]
+
+
+def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
+    """The sample of every scene. All go through one stage before the next: a processor's caches hold the code of a stage.
+
+    Raises:
+        SceneError: as `sample`.
+    """
+    agents = [_choose_agents(scene, config) for scene in scenes]
+    lines = [_choose_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]
+    return [_put_together(*each, config) for each in zip(scenes, agents, lines, strict=True)]
+
+
+def _put_together(
+    scene: Scene, agents: tuple[np.ndarray, int, np.ndarray], lines: dict[str, np.ndarray], config: BatchConfig
+) -> Sample:
+    rows, num_targets, pose = agents
+    steps, targets, future = scene.num_history, rows[:num_targets], (num_targets, scene.num_future)
+    known = scene.num_steps > steps
     padded = {
         "agent_kind": scene.agent_kind[rows],
         "agent_role": scene.agent_role[rows],
         "agent_mask": np.ones(len(rows), np.bool_),
         "target_mask": np.ones(num_targets, np.bool_),
-        "position": scene.position[rows, :steps],
-        "heading": scene.heading[rows, :steps],
-        "velocity": scene.velocity[rows, :steps],
-        "valid": seen[rows],
+        "position": scene.position[:, :steps].take(rows, 0),
+        "heading": scene.heading[:, :steps].take(rows, 0),
+        "velocity": scene.velocity[:, :steps].take(rows, 0),
+        "valid": scene.valid[:, :steps].take(rows, 0),
         "pose": pose,
         "target": scene.position[targets, steps:] if known else np.zeros((*future, 2), np.float32),
         "target_valid": scene.valid[targets, steps:] if known else np.zeros(future, np.bool_),
-    } | _choose_polylines(scene, pose[:num_targets, :2], config)
+    } | lines
     home = np.zeros(3, np.float32)
     if config.frame is Frame.FOCAL:
         focal = np.flatnonzero(padded["agent_role"] == _FOCAL)

@@ -275,7 +275,7 @@ def bench_epoch(root: Path, label: str, recipe: Path) -> list[Row]:
     words = ["--config", str(recipe), "--out", "unused", "--data.train", str(root), "--data.val", str(root)]
     parser = train_parser()
     values = parser.instantiate(parser.parse_args(words))
-    config = TrainConfig(**{name: values[name] for name in TrainConfig.__dataclass_fields__})
+    config = TrainConfig(**{item.name: values[item.name] for item in fields(TrainConfig)})
     data = SceneData(config.data)
     rows, count = [], len(data.train)
     for name in ("first epoch (from the store)", "later epochs (samples kept)"):

@@ -138,10 +138,9 @@ def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() ->
 
 
 def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
-    for name in ("mmtransformer-motion", "crowd"):
-        model, batch = shallow(name, block=replace(BLOCK, dropout=0.3)), scenes(12)
-        run = torch.compile(model.train(), backend="eager", fullgraph=True)
-        assert not torch.equal(run(batch).position, run(batch).position)
+    model, batch = shallow("crowd", block=replace(BLOCK, dropout=0.3)), scenes(12)
+    run = torch.compile(model.train(), backend="eager", fullgraph=True)
+    assert not torch.equal(run(batch).position, run(batch).position)
     x = torch.ones(100, 100)
     out = torch.compile(Dropout(0.3), backend="eager", fullgraph=True)(x)
     assert 0.27 < (out == 0).float().mean() < 0.33 and out.unique().tolist() == pytest.approx([0.0, 1 / 0.7])

@@ -97,9 +97,10 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
     skipped: dict[int, str] = {}
     seconds = []
     count, together = len(task.inputs), 1 if task.strict else SIDE_BY_SIDE
+    staged = task.reader if isinstance(task.reader, StagedReader) else None  # a protocol takes its time to look
     for first in range(0, count, together):
         numbers = range(first, min(first + together, count))
-        readings = [Reading(n, str(task.inputs[n]), _stages(task, n), task.timeout_s) for n in numbers]
+        readings = [Reading(n, str(task.inputs[n]), _stages(task, n, staged), task.timeout_s) for n in numbers]
         read_side_by_side(readings, note)
         for reading in readings:
             seconds.append(reading.seconds)
@@ -117,15 +118,15 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
         raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
 
 
-def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
+def _stages(task: ShardTask, number: int, staged: StagedReader | None) -> Generator[None, None, PackedScene]:
     """The way of one input to a scene that can be written, in stages."""
-    item, reader = task.inputs[number], task.reader
+    item = task.inputs[number]
     if number in dict(task.fatal):
         raise SceneError(f"{item}: {dict(task.fatal)[number]}")
-    if isinstance(reader, StagedReader):
-        scene = yield from reader.stages(item, task.split, task.raw)
+    if staged:
+        scene = yield from staged.stages(item, task.split, task.raw)
     else:
-        scene = reader.read(item, task.split, task.raw)
+        scene = task.reader.read(item, task.split, task.raw)
     yield
     return pack(scene.validate())
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trajformer.core.attention import MultiHeadAttention, recorded_weights
+from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import Cache, DecoderCache
 from trajformer.core.dropout import Dropout
+from trajformer.core.record import recorded_weights
 from trajformer.training.config import OptimConfig
 from trajformer.training.optim import build_optimizer, factor
 

@@ -62,7 +62,25 @@ def masks(queries: int, keys: int, groups: Groups) -> dict[str, Tensor | None]:
     mixed[2, 0, 0] = ~same[0]
     padding = torch.rand(3, 1, 1, keys, generator=generator) > 0.3
     padding[1] = False
-    return {"none": None, "mixed": mixed, "padding": padding, "for all alike": mixed[0, 0], "own alone": same, "others": ~same}
+    causal = torch.arange(queries)[:, None] * keys // queries >= torch.arange(keys)
+    made = {"none": None, "mixed": mixed, "padding": padding, "for all alike": mixed[0, 0], "own alone": same, "others": ~same}
+    return made | {"causal": causal, "causal and mixed": mixed & causal}
+
+
+@pytest.mark.parametrize("groups", [None, Groups(4, 4)])
+def test_keys_after_all_that_a_span_of_queries_may_attend_to_are_left_out(groups: Groups | None) -> None:
+    causal = torch.ones(6, 6, dtype=torch.bool).tril().repeat_interleave(40, 0).repeat_interleave(40, 1)
+    hidden = torch.stack([~causal, torch.ones_like(causal)])  # who sees nothing needs no keys
+    spans = recompute_file._spans(hidden, 240, 240, groups)
+    assert [(part.start, part.stop, end) for part, end in spans] == [
+        (0, 60, 80),
+        (60, 120, 120),
+        (120, 180, 200),
+        (180, 240, 240),
+    ]
+    assert recompute_file._spans(hidden[:, :, :200], 240, 200, Groups(4, 4, (0, 4))) == ((slice(0, 240), 200),)
+    assert recompute_file._spans(hidden[:, 100:101], 240, 240, groups) == ((slice(0, 240), 120),)
+    assert recompute_file._spans(hidden[1:], 240, 240, groups)[0] == (slice(0, 60), 4 if groups else 1)
 
 
 def inputs(case: str) -> list[Tensor]:
@@ -73,11 +91,12 @@ def inputs(case: str) -> list[Tensor]:
     return [torch.randn(3, HEADS, *shape, generator=generator, requires_grad=True) for shape in shapes]
 
 
-@pytest.fixture(params=[1, 10**9], ids=["head by head", "all at once"])
+@pytest.fixture(params=[(1, 32), (10**9, 32), (10**9, 1)], ids=["head by head", "all at once", "in spans of queries"])
 def entries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many weights are made at a time, at least those of one head."""
-    monkeypatch.setitem(recompute_file._ENTRIES, "cpu", request.param)
-    return int(request.param)
+    """How many weights are made at a time, at least those of one head, and of how many queries at least."""
+    monkeypatch.setitem(recompute_file._ENTRIES, "cpu", request.param[0])
+    monkeypatch.setattr(recompute_file, "_ROWS", request.param[1])
+    return int(request.param[0])
 
 
 @pytest.mark.parametrize("case", CASES)

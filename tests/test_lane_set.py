@@ -10,8 +10,9 @@ from scenes import make_scene
 from torch import Tensor, nn
 
 from trajformer.batch import SceneBatch, collate
-from trajformer.core.attention import MultiHeadAttention, recorded_weights
+from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.blocks import BlockConfig
+from trajformer.core.record import recorded_weights
 from trajformer.core.separate import SeparateAttention
 from trajformer.errors import TrajformerError
 from trajformer.models import LaneSetConfig, LaneSetTransformer

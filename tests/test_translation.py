@@ -12,9 +12,9 @@ import torch
 from test_cli import run
 from torch import Tensor, nn
 
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
+from trajformer.core.record import recorded_weights
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation import Transformer, TransformerConfig
 from trajformer.heads.translator import SearchConfig, Translator, pad_tokens

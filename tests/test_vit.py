@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
+from trajformer.core.record import recorded_weights
 from trajformer.heads.vit import (
     ViT,
     ViTConfig,

@@ -162,15 +162,16 @@ def processor_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def prepared(reader: Reader, raw: Path, workers: int, limit: int | None = None, repeats: int = 5) -> tuple[float, float]:
-    """Median seconds, and seconds of processors, of preparing a raw folder from nothing."""
-    times, processor = [], []
+def prepared(reader: Reader, raw: Path, hows: Sequence[tuple[int, int | None]], repeats: int = 5) -> list[tuple[float, float]]:
+    """Median seconds, and seconds of processors, of preparing a raw folder from nothing, for each (workers, limit) in turns."""
+    times: list[list[tuple[float, float]]] = [[] for _ in hows]
     for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as store:
-            options, before = PrepareOptions(workers=workers, limit=limit, progress=False), processor_s()
-            times.append(timed(lambda: prepare(reader, raw, Path(store) / "store", options)))  # noqa: B023
-            processor.append(processor_s() - before)
-    return statistics.median(times), statistics.median(processor)
+        for (workers, limit), measured in zip(hows, times, strict=True):
+            with tempfile.TemporaryDirectory() as store:
+                options, before = PrepareOptions(workers=workers, limit=limit, progress=False), processor_s()
+                seconds = timed(lambda: prepare(reader, raw, Path(store) / "store", options))  # noqa: B023
+                measured.append((seconds, processor_s() - before))
+    return [tuple(map(statistics.median, zip(*measured, strict=True))) for measured in times]  # type: ignore[misc]
 
 
 def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
@@ -180,7 +181,7 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
         folder, reader = Path(name) / "set", Argoverse2()
         for kind, few in make_set(Path(name), real, count).items():
             rows += _bench_parts(kind, few, folder, repeats)
-        (alone, used), (both, _), (start, _) = (prepared(reader, folder, *how) for how in ((1,), (2,), (1, 1)))
+        (alone, used), (both, _), (start, _) = prepared(reader, folder, [(1, None), (2, None), (1, 1)])
     parts = {
         "raw to shard, 1 process": alone,
         "of these, start and end of the run": start,

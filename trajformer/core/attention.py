@@ -5,10 +5,6 @@ Masks are boolean, True = may attend. A query with nothing to attend gives exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -42,8 +38,9 @@ def attend(
     Returns:
         [..., L, d_v]; zeros for a query whose mask row is all False.
     """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
     if own is not None or (dropout and query.device.type == "cpu"):
-        return recomputed(_weigh, *_scaled(query, key, scale, own), value, mask, dropout)
+        return recomputed(_weigh, query, key, own, value, mask, dropout, scale)
     if query.ndim > 4:
         lead = query.shape[1:-2]
         mask = None if mask is None else _four_axes(mask, lead)
@@ -52,30 +49,31 @@ def attend(
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
     alive = mask.any(-1, keepdim=True)
-    # An empty row attends to everything and is then cut away: no backend ever sees a softmax over nothing.
+    # An empty row attends to everything and is then cut away: no backend sees a softmax over nothing.
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout, scale=scale)
     return out.masked_fill(~alive, 0.0)
 
 
-def _scaled(query: Tensor, key: Tensor, scale: float | None, own: Own | None) -> tuple[Tensor, Tensor, Own | None]:
-    """Queries of all terms times the factor on their scores."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return query * scale, key, None if own is None else own._replace(query=own.query * scale)
-
-
-def _weigh(query: Tensor, key: Tensor, own: Own | None, hidden: Tensor | None) -> Tensor:
-    """Softmax over the scores of scaled queries, in single precision at least; a row that is all hidden is uniform."""
-    score = query @ key.mT
+def _weigh(query: Tensor, key: Tensor, own: Own | None, hidden: Tensor | None, scale: float) -> Tensor:
+    """Softmax over scores, in single precision at least; a row that is all hidden is uniform."""
+    score = _scores(query, key, scale)
     if own is not None:
-        groups = own.groups
+        asks, gives, groups = own
         if query.shape[-2] == groups.queries:  # many products of one row are slower than a large one
-            inside = groups.pairs(own.query @ own.key.mT)
+            inside = groups.pairs(_scores(asks, gives, scale))
         else:
-            inside = groups.split(own.query, keys=False) @ groups.split(own.key, keys=True).mT
+            inside = _scores(groups.split(asks, keys=False), groups.split(gives, keys=True), scale)
         groups.pairs(score).copy_(inside)
     if hidden is not None:
         score = score.masked_fill_(hidden, torch.finfo(score.dtype).min)
     return score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32))
+
+
+def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scaled products [..., L, S] of queries [..., L, d] and keys [..., S, d]."""
+    left, right = (x.reshape(-1, *x.shape[-2:]) for x in (query, key))
+    unread = query.new_empty(1, 1, 1)
+    return torch.baddbmm(unread, left, right.mT, beta=0.0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
 
 
 def _four_axes(x: Tensor, lead: torch.Size) -> Tensor:
@@ -92,7 +90,8 @@ def attention_weights(
 
     Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
     """
-    weights = _weigh(*_scaled(query, key, scale, own), None if mask is None else ~mask).to(query.dtype)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    weights = _weigh(query, key, own, None if mask is None else ~mask, scale).to(query.dtype)
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
@@ -222,29 +221,3 @@ def _fold(query: Tensor, mask: Tensor | None, sets: bool) -> tuple[Tensor, Tenso
     if sets and mask is not None and mask.shape[-2] > 1:
         mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], query.shape[-3], *mask.shape[-2:]).flatten(-3, -2)
     return query.flatten(-3, -2) if sets else query, None if mask is None else mask.unsqueeze(-3)
-
-
-@contextmanager
-def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """For pictures: while open, every attention inside `model` notes its weights, beside its output and without changing it.
-
-    Yields:
-        By name of the `MultiHeadAttention` in `model`, the weights [..., heads, L, S] of each call, detached.
-    """
-    record: dict[str, list[Tensor]] = {}
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            assert isinstance(module, MultiHeadAttention)
-            with torch.no_grad():
-                record.setdefault(name, []).append(module.weights(*args, **kwargs))
-
-        return hook
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
-    handles = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in layers]
-    try:
-        yield record
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -58,7 +58,7 @@ class FeedForward(nn.Sequential):
     """Linear, activation, dropout, linear: [..., D] -> [..., D]."""
 
     def __init__(self, config: BlockConfig) -> None:
-        activation = nn.ReLU() if config.activation == "relu" else nn.GELU()
+        activation = nn.ReLU(inplace=True) if config.activation == "relu" else nn.GELU()
         inner, outer = nn.Linear(config.width, config.feedforward), nn.Linear(config.feedforward, config.width)
         super().__init__(inner, activation, Dropout(config.dropout), outer)
 

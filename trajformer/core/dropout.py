@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -44,3 +46,16 @@ class Dropout(nn.Dropout):
         if x.device.type != "cpu" or share == 0.0 or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
         return torch.where(dropped(x.shape, self.p, x.device), 0.0, x).mul_(1.0 / share)
+
+
+@contextmanager
+def undropped(module: nn.Module) -> Iterator[None]:
+    """While open, `module` drops nothing, as in evaluation."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        for part in training:
+            part.training = False
+        yield
+    finally:
+        for part in training:
+            part.training = True

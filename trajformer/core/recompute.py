@@ -19,22 +19,32 @@ from trajformer.core.dropout import dropped, kept_share
 from trajformer.core.groups import Groups, Own
 
 _ENTRIES = {"cpu": 2**18, "cuda": 2**26}  # weights at a time: what fits the cache of a core, what keeps a GPU busy
-Weigh = Callable[[Tensor, Tensor, Own | None, Tensor | None], Tensor]
+_ROWS, _SPANS = 32, 4  # queries of a span at least, spans at most
+Weigh = Callable[[Tensor, Tensor, Own | None, Tensor | None, float], Tensor]
+_Place = tuple[slice, slice]
 
 
 def recomputed(
-    weigh: Weigh, query: Tensor, key: Tensor, own: Own | None, value: Tensor, mask: Tensor | None, dropout: float
+    weigh: Weigh,
+    query: Tensor,
+    key: Tensor,
+    own: Own | None,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scale: float,
 ) -> Tensor:
     """Sums of values, weighted by `weigh`, with their gradient.
 
     Args:
-        weigh: makes weights [n, L, S] of queries, keys, the second term and bool [n, L or 1, S], which pairs are hidden.
-        query: [..., L, d_k], scaled; those of `own`, too.
+        weigh: makes weights [n, L, S] of queries, keys, second term, bool [n, L or 1, S], which pairs are hidden, and scale.
+        query: [..., L, d_k].
         key: [..., S, d_k].
         own: a second term of the scores.
         value: [..., S, d_v].
         mask: bool, broadcastable to [..., L, S]; True = may attend.
         dropout: probability of dropping a weight.
+        scale: factor on all products of queries and keys.
 
     Returns:
         [..., L, d_v]; zeros for a query whose mask row is all False.
@@ -49,7 +59,9 @@ def recomputed(
         if len(hidden) > 1:
             row = torch.arange(len(hidden), device=mask.device).view(mask.shape[:-2]).expand(lead).flatten()
     seed = int(torch.randint(2**62, ())) if dropout and not torch.compiler.is_compiling() else 0
-    plan = _Plan(weigh, own.groups if own else None, hidden, row, dropout, seed)
+    groups = own.groups if own else None
+    factor, spans = 1.0 / (kept_share(dropout, query.device) or 1.0), _spans(hidden, query.shape[-2], key.shape[-2], groups)
+    plan = _Plan(weigh, groups, hidden, row, dropout, seed, scale, factor, spans)
     parts = [query, key, value, *((own.query, own.key) if own else ())]
     flat = [x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts]
     found = _plain(plan, *flat) if torch.compiler.is_compiling() else _Recomputed.apply(plan, *flat)
@@ -61,7 +73,23 @@ def _plain(plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor)
     """What `_Recomputed` gives, with all weights at once."""
     hidden = plan.hidden if plan.hidden is None or plan.row is None else plan.hidden[plan.row]
     term = None if plan.groups is None else Own(own[0], own[1], plan.groups)
-    return F.dropout(plan.weigh(query, key, term, hidden), plan.dropout).to(value.dtype) @ value
+    return F.dropout(plan.weigh(query, key, term, hidden, plan.scale), plan.dropout).to(value.dtype) @ value
+
+
+def _spans(hidden: Tensor | None, queries: int, keys: int, groups: Groups | None) -> tuple[tuple[slice, int], ...]:
+    """Parts of the queries, each with the number of keys beyond which it may attend to none: half of a causal mask is nothing.
+
+    On a GPU, where looking would keep it waiting, and in a compiled graph all queries and all keys.
+    """
+    whole = ((slice(0, queries), keys),)
+    if hidden is None or hidden.device.type != "cpu" or torch.compiler.is_compiling() or (groups and any(groups.apart)):
+        return whole
+    row, column = (groups.queries, groups.keys) if groups else (1, 1)
+    size = queries if hidden.shape[-2] == 1 else -(-max(queries // _SPANS, _ROWS) // row) * row
+    last = torch.where(hidden.all(0), 0, torch.arange(1, keys + 1)).amax(-1).tolist()
+    parts = [slice(first, min(first + size, queries)) for first in range(0, queries, size)]
+    ends = [max(last if len(last) == 1 else last[part]) for part in parts]
+    return tuple((part, max(-(-end // column), 1) * column) for part, end in zip(parts, ends, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +97,13 @@ class _Plan:
     """What is done beside the products; N is batch and heads together.
 
     Attributes:
-        weigh, dropout: as above.
+        weigh, dropout, scale: as above.
+        factor: makes up for dropped weights.
         groups: of the second term, None without it.
         hidden: bool [M, L or 1, S], None where nothing is.
         row: int64 [N] into `hidden`, None where M is 1.
         seed: of what is dropped.
+        spans: parts of the queries and how many keys concern each.
     """
 
     weigh: Weigh
@@ -82,18 +112,28 @@ class _Plan:
     row: Tensor | None
     dropout: float
     seed: int
+    scale: float
+    factor: float
+    spans: tuple[tuple[slice, int], ...]
 
-    def pieces(self, query: Tensor, key: Tensor, *own: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Part of the N, its weights, and which of these are dropped."""
-        size = max(1, _ENTRIES.get(query.device.type, 2**22) // (query.shape[1] * key.shape[1]))
+    def pieces(self, query: Tensor, key: Tensor, *own: Tensor) -> Iterator[tuple[_Place, _Place, Tensor, Tensor | None]]:
+        """Places of some queries and of their keys, the weights, and which of these are dropped."""
         generator = torch.Generator(query.device).manual_seed(self.seed) if self.dropout else None
-        for first in range(0, len(query), size):
-            part = slice(first, first + size)
-            hidden = self.hidden if self.hidden is None or self.row is None else self.hidden[self.row[part]]
-            term = None if self.groups is None else Own(own[0][part], own[1][part], self.groups)
-            weight = self.weigh(query[part], key[part], term, hidden)
-            gone = dropped(tuple(weight.shape), self.dropout, weight.device, generator) if self.dropout else None
-            yield part, weight, gone
+        for rows, end in self.spans:
+            size = max(1, _ENTRIES.get(query.device.type, 2**22) // ((rows.stop - rows.start) * end))
+            for first in range(0, len(query), size):
+                part = slice(first, first + size)
+                asks, gives = (part, rows), (part, slice(0, end))
+                term = None if self.groups is None else Own(own[0][asks], own[1][gives], self.groups)
+                weight = self.weigh(query[asks], key[gives], term, self._hidden(part, rows, end), self.scale)
+                gone = dropped(tuple(weight.shape), self.dropout, weight.device, generator) if self.dropout else None
+                yield asks, gives, weight, gone
+
+    def _hidden(self, part: slice, rows: slice, end: int) -> Tensor | None:
+        if self.hidden is None:
+            return None
+        chosen = self.hidden[:, :, :end] if self.hidden.shape[1] == 1 else self.hidden[:, rows, :end]
+        return chosen if self.row is None else chosen[self.row[part]]
 
 
 class _Recomputed(torch.autograd.Function):
@@ -103,10 +143,9 @@ class _Recomputed(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
         """Weighted sums of the values."""
         out = value.new_empty(*query.shape[:2], value.shape[-1])
-        for part, weight, gone in plan.pieces(query, key, *own):
+        for asks, gives, weight, gone in plan.pieces(query, key, *own):
             weight = weight if gone is None else weight.masked_fill_(gone, 0.0)
-            torch.bmm(weight.to(value.dtype), value[part], out=out[part])
-        out /= kept_share(plan.dropout, out.device) or 1.0
+            _product(out[asks], weight.to(value.dtype), value[gives], plan.factor)
         ctx.plan = plan
         ctx.save_for_backward(query, key, value, out, *own)
         return out
@@ -117,26 +156,34 @@ class _Recomputed(torch.autograd.Function):
         """Gradients of all tensors."""
         plan: _Plan = ctx.plan
         query, key, value, out, *own = ctx.saved_tensors
-        d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         d_own = [x.new_zeros(x.shape) for x in own]
         mean = (gradient * out).sum(-1, keepdim=True)  # of the weights' gradients, over what a query attends to
-        gradient = gradient / (kept_share(plan.dropout, out.device) or 1.0)
-        for part, weight, gone in plan.pieces(query, key, *own):
+        for asks, gives, weight, gone in plan.pieces(query, key, *own):
             kept = weight if gone is None else weight.masked_fill(gone, 0.0)
-            torch.bmm(kept.to(value.dtype).mT, gradient[part], out=d_value[part])
-            score = torch.bmm(gradient[part], value[part].mT).to(weight.dtype).mul_(kept)
-            score = score.addcmul_(weight, mean[part].to(weight.dtype), value=-1.0).to(value.dtype)
+            d_value[gives].baddbmm_(kept.to(value.dtype).mT, gradient[asks], alpha=plan.factor)
+            score = _product(None, gradient[asks], value[gives].mT, plan.factor).to(weight.dtype).mul_(kept)
+            score = score.addcmul_(weight, mean[asks].to(weight.dtype), value=-1.0).to(value.dtype)
             if plan.groups is not None:
-                _own_gradients(plan.groups, score, [x[part] for x in own], [x[part] for x in d_own])
-            torch.bmm(score, key[part], out=d_query[part])
-            torch.bmm(score.mT, query[part], out=d_key[part])
+                term = [own[0][asks], own[1][gives]], [d_own[0][asks], d_own[1][gives]]
+                _own_gradients(plan, score, *term)
+            _product(d_query[asks], score, key[gives], plan.scale)
+            d_key[gives].baddbmm_(score.mT, query[asks], alpha=plan.scale)
         return None, d_query, d_key, d_value, *d_own
 
 
-def _own_gradients(groups: Groups, score: Tensor, own: list[Tensor], into: list[Tensor]) -> None:
-    """Take the gradients of pairs of one group out of those of all scores [n, L, S], and write what follows from them."""
+def _product(out: Tensor | None, left: Tensor, right: Tensor, factor: float) -> Tensor:
+    """Products of matrices times a factor, written to `out`."""
+    unread = left.new_empty(1, 1, 1) if out is None else out
+    return torch.baddbmm(unread, left, right, beta=0.0, alpha=factor, out=out)
+
+
+def _own_gradients(plan: _Plan, score: Tensor, own: list[Tensor], into: list[Tensor]) -> None:
+    """Take the gradients of pairs of one group out of those of all scores [n, L, S], and add what follows from them."""
+    groups = plan.groups
+    assert groups is not None
     pairs = groups.pairs(score)
-    inside = pairs.clone(memory_format=torch.contiguous_format)
+    inside = pairs * plan.scale
     pairs.zero_()
     groups.split(into[0], keys=False).copy_(inside @ groups.split(own[1], keys=True))
-    groups.split(into[1], keys=True).copy_(inside.mT @ groups.split(own[0], keys=False))
+    groups.split(into[1], keys=True).add_(inside.mT @ groups.split(own[0], keys=False))

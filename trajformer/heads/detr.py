@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.boxes import suppress, to_corners
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
+from trajformer.core.record import recorded_weights
 from trajformer.heads.backbone import BackboneConfig, build_backbone
 
 LEARNED = 50  # rows and columns of the learned position encoding

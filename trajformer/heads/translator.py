@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.attention import recorded_weights
+from trajformer.core.record import recorded_weights
 from trajformer.errors import TrajformerError
 from trajformer.heads.decoding import beam_search, greedy
 from trajformer.heads.translation import Hypotheses, Transformer

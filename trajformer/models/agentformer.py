@@ -4,8 +4,8 @@ Read as the released code has it, with these choices of ours. Scenes are batched
 was there at the last observed step is decoded along with the targets, so that a forecast does not depend on who turns out to
 have a future. Unseen steps are masked tokens. A fed-back position has no gradient, and neither have samples that are nobody's
 best one: so samples are rolled out with cached keys and values, and only the best ones pass the decoder again, all steps at
-once, to be learned from. With dropout that second pass draws anew; without it loss and gradient are those of the plain
-formulation. On roads, lanes are further context tokens in place of a picture of the map.
+once, to be learned from. Only that pass has dropout, which the plain formulation has in the samples, too; without it loss and
+gradient are the same. On roads, lanes are further context tokens in place of a picture of the map.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache, Reserved
-from trajformer.core.dropout import Dropout
+from trajformer.core.dropout import Dropout, undropped
 from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
 from trajformer.forecast import Gaussian
@@ -126,7 +126,17 @@ class StepTokens(nn.Module):
 
     def forward(self, x: Tensor, when: Tensor) -> Tensor:
         """[..., T, A, C] at times that `when` was made for to [..., T, A, D]."""
-        return self.dropout(F.linear(self.input(x), self.mix.weight[:, : self.width]) + when)
+        return self.dropout(self._mixed(self.input(x)) + when)
+
+    def part(self, x: Tensor, first: int = 0) -> Tensor:
+        """What inputs [..., C'] from the `first` on contribute: both layers are linear, so parts can be added up."""
+        weight = self.input.weight[:, first : first + x.shape[-1]]
+        if first:
+            return self._mixed(F.linear(x, weight, self.input.bias))
+        return F.linear(x, self._mixed(weight.T).T)  # few inputs, many steps
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.mix.weight[:, : self.width])
 
 
 class ContextEncoder(nn.Module):
@@ -180,7 +190,8 @@ class FutureDecoder(nn.Module):
     """Latents to futures, step by step; a step attends to all agents' steps up to it and to the context.
 
     Futures are offsets from where an agent was last seen. What is fed back carries no gradient, so a rollout with cached
-    keys and values that nobody differentiates is followed, in training, by one pass over all steps at once.
+    keys and values that nobody differentiates is followed, in training, by one pass over all steps at once. The rollout drops
+    nothing, as in evaluation: what is fed back, and which sample is the best, is what it will be there.
     """
 
     def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...]) -> None:
@@ -192,14 +203,14 @@ class FutureDecoder(nn.Module):
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each step from the one before; without a gradient."""
         pairs, memory_mask = self._pairs(context), context.mask(z.shape[2], 1)
-        with torch.no_grad():
-            cache, when = DecoderCache(len(self.decoder.layers)), self._when(steps, z)
+        with torch.no_grad(), undropped(self):
+            cache, given = DecoderCache(len(self.decoder.layers)), self._given(z, context, steps)
             cache.layers = [(Reserved(steps * z.shape[2]), memory) for _, memory in cache.layers]
             out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
             for step in range(steps):
                 mask = None if pairs is None else pairs.repeat(1, 1, step + 1)[:, None]
                 masks = {"mask": mask, "memory_mask": memory_mask}
-                out.append(self._step(self._tokens(out[-1], z, context, when[step : step + 1]), context, cache=cache, **masks))
+                out.append(self._step(self._tokens(out[-1], given[:, :, step : step + 1]), context, cache=cache, **masks))
         torch.clear_autocast_cache()  # else weights that were cast without a gradient would be used with one
         return torch.cat(out[1:], 2)
 
@@ -211,13 +222,17 @@ class FutureDecoder(nn.Module):
         pairs = self._pairs(context)
         wide = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device) if pairs is None else pairs
         mask = (past[:, None, :, None] & wide[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
-        tokens = self._tokens(torch.cat([start, rolled[:, :, :-1]], 2), z, context, self._when(steps, z))
+        tokens = self._tokens(torch.cat([start, rolled[:, :, :-1]], 2), self._given(z, context, steps))
         return self._step(tokens, context, mask=mask, memory_mask=context.mask(agents, steps))
 
-    def _tokens(self, x: Tensor, z: Tensor, context: Context, when: Tensor) -> Tensor:
-        """Fed positions [B, K, T, A, 2] and latents to tokens [B, K, T, A, D]."""
-        given = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
-        return self.tokens(torch.cat([x, given[:, :, None].expand(-1, -1, x.shape[2], -1, -1)], -1), when)
+    def _given(self, z: Tensor, context: Context, steps: int) -> Tensor:
+        """What is known of tokens before any position: latents [B, K, A, Z], heading and time make [B, K, steps, A, D]."""
+        inputs = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
+        return self.tokens.part(inputs, 2)[:, :, None] + self.tokens.when(torch.arange(steps, device=z.device))
+
+    def _tokens(self, x: Tensor, given: Tensor) -> Tensor:
+        """Fed positions [B, K, T, A, 2] and what is given to tokens [B, K, T, A, D]."""
+        return self.tokens.dropout(self.tokens.part(x) + given)
 
     def _step(self, tokens: Tensor, context: Context, **arguments: Any) -> Tensor:
         """Tokens [B, K, T, A, D] to the positions [B, K, T, A, 2] one step later."""
@@ -227,9 +242,6 @@ class FutureDecoder(nn.Module):
         with torch.autocast(inner.device.type, enabled=False):  # centimetres need more than half precision
             offset = self.out[-1](inner.float())
         return offset.unflatten(2, tokens.shape[2:4]) + context.start[:, None, None]
-
-    def _when(self, steps: int, like: Tensor) -> Tensor:
-        return self.tokens.when(torch.arange(steps, device=like.device))
 
     def _pairs(self, context: Context) -> Tensor | None:
         """Bool [B, A, A], or None for all: agents attend to those nearby who are still there, and to themselves."""

@@ -577,6 +577,22 @@ def test_the_share_of_a_sample_is_what_it_covers() -> None:
     torch.testing.assert_close(still, torch.full((1, 1, 4), 0.25))
 
 
+def test_worlds_are_scored_by_all_targets_together() -> None:
+    """As if the targets of a scene were one with the mean of their distances; who is padding does not count."""
+    position = torch.randn(2, 3, 8, 5, 2, generator=torch.Generator().manual_seed(3)) * 4
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    worlds = coverage(Forecast(position, torch.zeros(2, 3, 8), Frame.SCENE), real)
+    assert worlds.is_joint and worlds.logit.shape == (2, 8)
+    single = coverage(Forecast(position[1:, :1], torch.zeros(1, 1, 8), Frame.SCENE))
+    torch.testing.assert_close(worlds.logit[1], single.logit[0, 0])
+    same = coverage(Forecast(position[:1, :1].expand(-1, 3, -1, -1, -1), torch.zeros(1, 3, 8), Frame.SCENE), real[:1])
+    torch.testing.assert_close(same.logit[0], coverage(Forecast(position[:1, :1], torch.zeros(1, 1, 8), Frame.SCENE)).logit[0, 0])
+    assert not torch.allclose(worlds.logit[0], coverage(Forecast(position[:1], torch.zeros(1, 3, 8), Frame.SCENE)).logit[0, 0])
+    changed = position.clone()
+    changed[0, 2] += 100.0
+    torch.testing.assert_close(coverage(Forecast(changed, torch.zeros(2, 3, 8), Frame.SCENE), real).logit, worlds.logit)
+
+
 def test_rounding_does_not_decide_which_samples_are_probable() -> None:
     """Two samples that stand for each other shorten the distance alike: without a rule for ties half of these would change."""
     position = torch.randn(60, 5, 8, 3, 2, generator=torch.Generator().manual_seed(0)) * 3

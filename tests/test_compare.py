@@ -194,6 +194,10 @@ def test_every_model_learns_from_as_many_futures(folder: Path) -> None:
         assert 6 <= made.recipe.trainer.epochs / every <= 10
         assert (made.recipe.trainer.threads, made.recipe.seed, made.recipe.data.train) == (1, 0, str(folder / "store"))
     assert plan(folder, "short", futures=1).recipe.trainer.epochs == 1
+    (folder / "own.yaml").write_text("- {name: own, config: all.yaml, epochs: 7}")
+    [row] = compare_rows.read_table(folder / "own.yaml")
+    own = compare_rows.plan(row, 0, folder / "store", folder / "plans", 1)
+    assert own.recipe.trainer.epochs == 7 and own.futures == 7 * each["all"]
     assert plan(folder, "a").digest == plan(folder, "a").digest != plan(folder, "a", seed=1).digest
 
 
@@ -266,6 +270,7 @@ def test_recipes_of_other_tasks_are_left_out() -> None:
         ("- {name: a, model: nothing}", "row 1: model: 'nothing', known without training: constant_velocity"),
         ("- {name: a, config: a.yaml, arguments: [1]}", "row 1"),
         ("- {name: a, config: a.yaml, argument: {}}", "row 1"),
+        ("- {name: a, config: a.yaml, epochs: many}", "row 1"),
         ("- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}", r"\['a b', 'A-b'\]: .* one folder, 'a_b'"),
     ],
 )

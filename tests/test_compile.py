@@ -137,6 +137,20 @@ def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() ->
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "method"), [("agentformer", "reconstruct"), ("scene-set", "trajectories")])
+def test_what_training_calls_beside_forward_is_compiled_too(name: str, method: str) -> None:
+    """Their losses need more than a forecast."""
+    model, batch, graphs = shallow(name).train(), scenes(2 if name in LOOKS else 12), list[Any]()
+    names = [*model.state_dict()]
+    torch.manual_seed(0)
+    plain = getattr(model, method)(batch)
+    model.compile(backend=lambda graph, inputs: (graphs.append(graph), graph)[1])
+    torch.manual_seed(0)
+    for ours, expected in zip(tensors(getattr(model, method)(batch)), tensors(plain), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    assert len(graphs) == 1 and [*model.state_dict()] == names
+
+
 def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
     model, batch = shallow("crowd", block=replace(BLOCK, dropout=0.3)), scenes(12)
     run = torch.compile(model.train(), backend="eager", fullgraph=True)

@@ -156,6 +156,7 @@ def test_consensus_prefers_the_mode_nearest_to_all_others() -> None:
     end = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.5, 0.0]])
     position = end[None, None, :, None].expand(1, 1, 3, 4, 2).clone()
     forecast = Forecast(position, torch.tensor([[[0.4, 0.35, 0.25]]]).log(), Frame.SCENE)
+    assert consensus(forecast, 0.0) is forecast
     out = consensus(forecast, 2.0)
     expected = torch.tensor([0.35 * 10 + 0.25 * 10.5, 0.4 * 10 + 0.25 * 0.5, 0.4 * 10.5 + 0.35 * 0.5])
     torch.testing.assert_close(out.probability()[0, 0], (-expected / 2.0).softmax(-1))

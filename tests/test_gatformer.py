@@ -162,9 +162,3 @@ def test_no_value_is_read_on_the_way() -> None:
     model, batch = build().to("meta"), scenes()
     forecast = model(batch.to("meta"))
     assert forecast.position.device.type == "meta" and forecast.position.shape == (2, batch.num_targets, 4, 12, 2)
-
-
-def test_compiled_it_is_one_graph() -> None:
-    model, batch = build(), scenes()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(batch).position, model(batch).position)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast
+from trajformer.forecast import Forecast, consensus
 from trajformer.geometry import distances, rotate
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.losses.set_loss import SetLossConfig, set_loss
@@ -94,6 +94,7 @@ SAMPLED = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, own=True), (1
 LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
     "agentformer": ModelConfig(agentformer=SAMPLED),
     "agentformer-road": ModelConfig(agentformer=replace(SAMPLED, reach_m=30.0, road=RoadConfig(100.0, 120, 16))),
+    "agentformer-joint": ModelConfig(agentformer=replace(SAMPLED, joint=True)),
     "agentformer-sampler": ModelConfig(agentformer_sampler=AgentFormerSamplerConfig(SAMPLED, hidden=(16, 16))),
 }
 CONFIGS |= LATENT
@@ -456,3 +457,17 @@ def test_constant_velocity_goes_straight_on_and_stands_after_one_step(valid: lis
     np.testing.assert_allclose(forecast.position[0, 0, 0], expected, atol=1e-5)
     assert forecast.logit[0, 0].argmax() == 0
     assert len(valid) == 1 or (forecast.position[0, 0, 1:, -1] - forecast.position[0, 0, 0, -1]).norm(dim=-1).min() > 0.01
+
+
+@pytest.mark.parametrize("name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer"])
+def test_modes_are_scored_by_consensus_in_evaluation_alone(name: str) -> None:
+    [(kind, config)] = [(kind, value) for kind, value in vars(CONFIGS[name]).items() if value is not None]
+    batch, scored = collate(varied()), []
+    for temperature in (1.0, 0.0):
+        model = build(ModelConfig(**{kind: replace(config, consensus_m=temperature)}))
+        scored.append((model.eval()(batch), model.train()(batch)))
+    (after, trained), (own, same) = scored
+    real = batch.target_mask
+    torch.testing.assert_close(after.logit[real], consensus(own, 1.0).logit[real])
+    assert not torch.allclose(after.logit[real], own.logit[real])
+    torch.testing.assert_close(trained.logit[real], same.logit[real])

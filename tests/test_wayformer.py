@@ -13,7 +13,7 @@ from scenes import make_scene
 from torch import Tensor, nn
 
 from trajformer.aggregation import aggregate
-from trajformer.batch import SceneBatch, collate
+from trajformer.batch import collate
 from trajformer.core.axes import along
 from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
 from trajformer.errors import TrajformerError
@@ -257,15 +257,6 @@ def test_the_papers_recipes_have_the_papers_sizes(name: str, size: tuple[int, in
     assert widths == tuple(n for part in feedforward for n in (part.sublayer[0].in_features, part.sublayer[0].out_features))
     assert len(model.encoder.joint.blocks) == 4 and len(model.decoder.layers) == 6 and len(model.queries) == 6
     assert plain["optim"]["learning_rate"] == 2e-4 and plain["optim"]["schedule"] == "linear"
-
-
-def test_compiled_it_is_one_graph() -> None:
-    latents = replace(PLAIN, fusion="hierarchical", attention="interleaved", latents=LatentConfig(), layers=4)
-    torch.manual_seed(0)
-    model = Wayformer(WayformerConfig(12, 8, encoder=latents, decoder_layers=1, max_neighbours=4, max_polylines=6)).eval()
-    batch: SceneBatch = collate([make_scene(6)])
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(batch).position, model(batch).position)
 
 
 def test_mistakes_are_named() -> None:

@@ -3,10 +3,11 @@
     python tools/compare_models.py --store stores/av1 --out runs/compare --table configs/compare/models.yaml \
         [--futures 300000] [--seeds 0 1] [--jobs 2] [--json FILE] [--markdown docs/results.md] [--plot FILE]
 
-Rows are recipes (--configs, by default all for Argoverse 1) or those of a table (a YAML list of {name, config, arguments} and
-{name, model}). Each is trained for the epochs that come nearest to the wanted number of futures (agents with a known future that
-are learned from), its schedule reaching its end with them, on one thread; its best checkpoint is scored as `trajformer evaluate`
-does. When all trainings are done, cost is measured: forecasts of recorded scenes on one thread, beside nothing else of ours.
+Rows are recipes (--configs, by default all for Argoverse 1) or those of a table (a YAML list of {name, config, arguments, epochs}
+and {name, model}). Each is trained for its epochs or for those that come nearest to the wanted number of futures (agents with a
+known future that are learned from), its schedule reaching its end with them, on one thread; its best checkpoint is scored as
+`trajformer evaluate` does. When all trainings are done, cost is measured: forecasts of recorded scenes on one thread, beside
+nothing else of ours.
 
 What is finished is not done again, what was stopped (Ctrl-C) goes on, what failed is tried again. A run is a folder
 OUT/<row>/seed<N> with run.json (minutes, epochs, futures), log.txt, scores.json and agents.csv; cost is in OUT/<row>/cost.json,

@@ -25,16 +25,20 @@ from trajformer.training.config import DataConfig, TrainConfig, to_plain
 
 VALIDATIONS = 8  # of a training, about
 Targets = Literal["scored", "focal", "all"]
-_TABLE = "expected a list of rows {name, config, arguments} or {name, model}"
+_TABLE = "expected a list of rows {name, config, arguments, epochs} or {name, model}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model to compare: a recipe with further options of `trajformer train`, or a model that needs no training."""
+    """A model to compare: a recipe with further options of `trajformer train`, or a model that needs no training.
+
+    `epochs` above 0 are its own, whatever number of futures is wanted.
+    """
 
     name: str
     words: tuple[str, ...] = ()
     model: str = ""
+    epochs: int = 0
 
     @property
     def folder(self) -> str:
@@ -49,9 +53,10 @@ def rows_of_configs(paths: list[Path]) -> list[Row]:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a YAML file: a list of {name, config, arguments} and {name, model}.
+    """The rows of a YAML file: a list of {name, config, arguments, epochs} and {name, model}.
 
-    `config` is relative to the file, `arguments` maps fields of the recipe to values, `model` is one that needs no training.
+    `config` is relative to the file, `arguments` maps fields of the recipe to values, `epochs` stand in place of the wanted
+    number of futures, `model` is one that needs no training.
 
     Raises:
         TrajformerError: the file cannot be read, or a row is none; names the row.
@@ -69,19 +74,21 @@ def _row(path: Path, number: int, entry: Any) -> Row:
     where = f"{path}: row {number}"
     if not isinstance(entry, dict) or not str(entry.get("name") or ""):
         raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
-    name, arguments = str(entry["name"]), entry.get("arguments") or {}
+    name, arguments, epochs = str(entry["name"]), entry.get("arguments") or {}, entry.get("epochs", 0)
     if set(entry) == {"name", "model"}:
         if entry["model"] not in UNTRAINED:
             raise TrajformerError(f"{where}: model: {entry['model']!r}, known without training: {', '.join(UNTRAINED)}")
         return Row(name, model=entry["model"])
     if (
         not isinstance(entry.get("config"), str)
-        or set(entry) - {"name", "config", "arguments"}
+        or set(entry) - {"name", "config", "arguments", "epochs"}
         or not isinstance(arguments, dict)
+        or not isinstance(epochs, int)
     ):
         raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
     values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
-    return Row(name, ("--config", str(path.parent / entry["config"]), *(f"--{key}={value}" for key, value in values.items())))
+    words = ("--config", str(path.parent / entry["config"]), *(f"--{key}={value}" for key, value in values.items()))
+    return Row(name, words, epochs=epochs)
 
 
 def _distinct(rows: list[Row]) -> list[Row]:
@@ -166,7 +173,7 @@ class Plan:
 
 
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Plan:
-    """The training of a row that learns from about so many futures, in whole epochs.
+    """The training of a row that learns from about so many futures, in whole epochs, or for the row's own epochs.
 
     Raises:
         TrajformerError: its recipe or the store cannot be used.
@@ -175,7 +182,7 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Plan:
     once = futures_in_epoch(recipe_of(row, *words).data)
     if not once:
         raise TrajformerError(f"{store}: no agent has a known future to learn from")
-    epochs = max(round(futures / once), 1)
+    epochs = row.epochs or max(round(futures / once), 1)
     words += (f"--trainer.epochs={epochs}", f"--trainer.validate_every={max(round(epochs / VALIDATIONS), 1)}")
     folder = out / row.folder / f"seed{seed}"
     return Plan(row, seed, folder, (*row.words, *words), recipe_of(row, *words), epochs * once)

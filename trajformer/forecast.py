@@ -117,15 +117,17 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 
     Args:
         forecast: marginal, [B, S, K, F, 2].
-        temperature_m: metres, that of the confidence loss.
+        temperature_m: metres, that of the confidence loss; 0 leaves the scores as they are.
     """
+    if not temperature_m:
+        return forecast
     end = forecast.position[..., -1, :].float()
     distance = distances(end, end)  # [B, S, K, K]
     expected = (distance * forecast.probability()[:, :, None]).sum(-1)
     return replace(forecast, logit=-expected / temperature_m)
 
 
-def coverage(forecast: Forecast) -> Forecast:
+def coverage(forecast: Forecast, together: Tensor | None = None) -> Forecast:
     """Score equally likely samples so that, for any k, the k most probable ones stand for all.
 
     The first is that with the smallest mean end-point distance to all others; each further one shortens the mean distance of
@@ -134,9 +136,13 @@ def coverage(forecast: Forecast) -> Forecast:
 
     Args:
         forecast: marginal, [B, S, K, F, 2].
+        together: bool [B, S], agents whose k-th samples are one world: worlds are scored, by means over these agents.
     """
     end = forecast.position[..., -1, :].float()
     distance = distances(end, end)  # [B, S, K, K]
+    if together is not None:
+        counted = together[..., None, None].float()
+        distance = (distance * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1.0)
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for _ in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
@@ -144,4 +150,5 @@ def coverage(forecast: Forecast) -> Forecast:
         share = share.scatter(2, chosen, torch.maximum(gain, share).gather(2, chosen))
         row = chosen[..., None].expand(*chosen.shape, forecast.num_modes)
         nearest = torch.minimum(nearest, distance.gather(2, row).squeeze(2))
-    return replace(forecast, logit=(share + _SPREAD_M).log())
+    logit = (share + _SPREAD_M).log()
+    return replace(forecast, logit=logit if together is None else logit.squeeze(1))

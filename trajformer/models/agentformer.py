@@ -11,7 +11,7 @@ gradient are the same. On roads, lanes are further context tokens in place of a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,7 @@ class AgentFormerConfig:
         reach_m: agents farther apart than this at the last observed step do not attend to each other; 0 for no limit.
         num_history: usual number of observed steps: the last one has time num_history - 1, whatever a scene has.
         road: inputs for traffic, none by default.
+        joint: a mode has one probability for all targets together; samples are drawn together in any case.
         seed: of the noise in evaluation, where an agent's samples depend on its and its scene's name alone.
     """
 
@@ -79,6 +80,7 @@ class AgentFormerConfig:
     reach_m: float = 0.0
     num_history: int = 8
     road: RoadConfig | None = None
+    joint: bool = False
     seed: int = 0
 
 
@@ -132,7 +134,16 @@ class AgentFormer(nn.Module):
         context = self.encode(batch)
         prior = self.prior_of(context)
         forecast = self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
-        return forecast if self.training else coverage(forecast)
+        return self.scored(forecast, batch)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what is called in forecasting and in training."""
+        super().compile(*args, **kwargs)
+        self.__dict__["reconstruct"] = torch.compile(self.reconstruct, *args, **kwargs)
+
+    def scored(self, forecast: Forecast, batch: SceneBatch) -> Forecast:
+        """With the logits of evaluation; in training it stays as it is."""
+        return forecast if self.training else coverage(forecast, batch.target_mask if self.config.joint else None)
 
     def encode(self, batch: SceneBatch) -> Context:
         """What has been observed, encoded."""

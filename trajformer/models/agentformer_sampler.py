@@ -14,7 +14,7 @@ from torch import nn
 
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast, Gaussian, coverage
+from trajformer.forecast import Forecast, Gaussian
 from trajformer.models.agentformer import AgentFormer, AgentFormerConfig
 
 
@@ -83,4 +83,4 @@ class AgentFormerSampler(nn.Module):
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
         forecast = self.cvae.forecast(batch, self.cvae.decode(context, z, batch.num_future), latent, prior)
-        return forecast if self.training else coverage(forecast)
+        return forecast if self.training else self.cvae.scored(forecast, batch)

@@ -24,7 +24,7 @@ from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, Residual
 from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
-from trajformer.forecast import Forecast
+from trajformer.forecast import Forecast, consensus
 from trajformer.geometry import distances, relative_pose, rotate, to_frame
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import (
@@ -46,6 +46,8 @@ class GatformerConfig:
     Attributes:
         num_future: F, steps to predict.
         modes: K.
+        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
+            loss; 0 keeps the scores of the network.
         max_history: longest history that has learned positions.
         steps_per_token: displacement vectors in a node of an agent.
         block: shape of graph and transformer blocks.
@@ -58,6 +60,7 @@ class GatformerConfig:
 
     num_future: int
     modes: int = 6
+    consensus_m: float = 1.0
     max_history: int = 50
     steps_per_token: int = 1
     block: BlockConfig = field(default_factory=BlockConfig)
@@ -184,7 +187,8 @@ class Gatformer(nn.Module):
         queries = self.queries.expand(len(memory), -1, -1)
         mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
         mode = mode.unflatten(0, (batch.num_scenes, batch.num_targets))
-        return from_offsets(batch, self.trajectory(mode), self.score(mode))
+        forecast = from_offsets(batch, self.trajectory(mode), self.score(mode))
+        return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
     def _gathered(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
         """What targets know at each step after the graph [B, S, T, D], and bool [B, S, T], at which steps."""

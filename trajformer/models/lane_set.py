@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.separate import SeparateAttention
-from trajformer.forecast import Forecast
+from trajformer.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import (
     NUM_ATTRIBUTES,
@@ -43,6 +43,8 @@ class LaneSetConfig:
     Attributes:
         num_future: F, steps to predict.
         modes: K.
+        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
+            loss; 0 keeps the scores of the network.
         steps_per_token: displacement vectors that the LSTM reads at once; the paper has 1.
         lstm_layers: its depth.
         block: shape of all attention and feed-forward layers.
@@ -53,6 +55,7 @@ class LaneSetConfig:
 
     num_future: int
     modes: int = 6
+    consensus_m: float = 1.0
     steps_per_token: int = 1
     lstm_layers: int = 2
     block: BlockConfig = field(default_factory=lambda: BlockConfig(width=256, heads=8, feedforward=1024))
@@ -155,4 +158,5 @@ class LaneSetTransformer(nn.Module):
         agent = self.agents(batch)
         mode = self.lanes(batch, agent)
         x = torch.cat([mode, agent[:, :, None].expand_as(mode)], -1)
-        return from_offsets(batch, self.trajectory(x), self.score(x.detach()))
+        forecast = from_offsets(batch, self.trajectory(x), self.score(x.detach()))
+        return forecast if self.training else consensus(forecast, self.config.consensus_m)

@@ -70,7 +70,7 @@ class MMTransformer(nn.Module):
             return forecast
         if self.config.modes < self.config.proposals:
             forecast = endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
-        return consensus(forecast, self.config.consensus_m) if self.config.consensus_m else forecast
+        return consensus(forecast, self.config.consensus_m)
 
     def _layers(self, batch: SceneBatch) -> list[Tensor]:
         """Features [B, S, K, ...] of the targets' proposals after each social decoder layer, or after the part before."""

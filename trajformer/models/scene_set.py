@@ -15,6 +15,7 @@ away, moved to where the target is. Its future is not asked: nobody knows it whe
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +113,11 @@ class SceneSet(nn.Module):
         chosen = found.position[torch.arange(len(nearest), device=nearest.device)[:, None], nearest]  # [B, S, 1 + F, 2]
         future = chosen[:, :, 1:] - chosen[:, :, :1] + place[:, :, None]
         return Forecast(future[:, :, None], torch.zeros_like(future[:, :, :1, 0]), batch.frame)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what is called in forecasting and in training."""
+        super().compile(*args, **kwargs)
+        self.__dict__["trajectories"] = torch.compile(self.trajectories, *args, **kwargs)
 
     def trajectories(self, batch: SceneBatch) -> SceneTrajectories:
         """The set of each scene; raises what a forecast raises."""

@@ -24,7 +24,7 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.groups import Groups
 from trajformer.core.positions import LearnedPosition
 from trajformer.core.squeeze import SqueezeConfig
-from trajformer.forecast import Forecast
+from trajformer.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbours, state_width
 
@@ -36,6 +36,8 @@ class SpatialChannelConfig:
     Attributes:
         num_future: F, steps to predict.
         modes: K queries of the decoder.
+        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
+            loss; 0 keeps the scores of the network.
         channel_axis: what squeeze-and-excite weighs: features, the same for all agents, or agents, whatever their features.
         reduction: channels to one of its hidden units.
         max_history: longest history that has learned positions.
@@ -50,6 +52,7 @@ class SpatialChannelConfig:
 
     num_future: int
     modes: int = 6
+    consensus_m: float = 1.0
     channel_axis: Literal["feature", "agent"] = "feature"
     reduction: int = 4
     max_history: int = 50
@@ -99,7 +102,8 @@ class SpatialChannel(nn.Module):
         queries = self.queries.expand(len(memory), -1, -1)
         layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
         *earlier, last = [self._decode(batch, x.unflatten(0, (batch.num_scenes, batch.num_targets))) for x in layers]
-        return replace(last, auxiliary=tuple(earlier))
+        forecast = replace(last, auxiliary=tuple(earlier))
+        return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
     def _memory(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
         """Tokens [B * S, L, D] around every target and bool [B * S, 1, L]: agents, step after step, then lanes."""

@@ -25,6 +25,7 @@ from trajformer.errors import TrajformerError
 POLL_S = 0.2
 END_S = 5.0  # for a killed process to end; one that waits for a dead file server does not
 READY = "ready"
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # numpy reads it when it is imported
 CHANCES = 2  # an input that kills its process so often is skipped
 _CONTEXT = multiprocessing.get_context("spawn")  # forking a process that has threads (pyarrow, torch) may hang
 
@@ -59,7 +60,7 @@ class _Worker:
         self.seen, self._since = -1, time.monotonic()
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(theirs, self._under_way), daemon=True)
-        with _deaf_to_ctrl_c():
+        with _deaf_to_ctrl_c(), _one_thread():
             self.process.start()
         theirs.close()  # so that the pipe ends when the process does
 
@@ -201,6 +202,19 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes started here have no threads for matrix products: nobody asks for any, and they are a tenth of the start."""
+    before = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BLAS_THREADS]
+        if before is not None:
+            os.environ[_BLAS_THREADS] = before
 
 
 def _serve(pipe: Connection, under_way: Any) -> None:

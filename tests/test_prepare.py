@@ -11,6 +11,7 @@ import fixtures
 import pytest
 from odd_readers import Odd, odd_folder
 
+from data_prep import runners
 from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
 from data_prep.prepare import PrepareOptions, PrepareSummary, prepare
@@ -228,3 +229,19 @@ def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(TrajformerError, match=r"raw: split 'test_obs' cannot be listed: PermissionError: .*denied"):
         prepare(Argoverse1(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("before", [None, "3"])
+def test_reading_processes_start_without_threads_for_matrix_products(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "OPENBLAS_NUM_THREADS"
+    if before is None:
+        monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv(name, before)
+    worker = runners._Worker()
+    try:
+        assert worker.answer() == runners.READY
+        environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
+        assert f"{name}=1".encode() in environment and os.environ.get(name) == before
+    finally:
+        worker.end()

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a test process a core: more threads than that wait for each other many times over
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
 
 

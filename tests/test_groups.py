@@ -191,15 +191,19 @@ def test_dropout_drops_weights_and_leaves_empty_rows_alone(case: str) -> None:
     parts, mask = inputs(case), masks(queries, keys, groups)["mixed"]
     value = torch.eye(keys).expand(3, HEADS, keys, keys).clone().requires_grad_()  # what comes out are the weights
     exact = attend(parts[0], parts[1], value, mask, own=Own(*parts[3:], groups)).detach()
-    draws = [attend(parts[0], parts[1], value, mask, dropout=0.25, own=Own(*parts[3:], groups)) for _ in range(400)]
-    kept = torch.stack([draw.detach() for draw in draws])
+
+    def draw() -> Tensor:
+        return attend(parts[0], parts[1], value, mask, dropout=0.25, own=Own(*parts[3:], groups))
+
+    with torch.no_grad():
+        kept = torch.stack([draw() for _ in range(400)])
     seen = exact > 0
     assert mask is not None and torch.equal(seen, mask.expand(exact.shape))
     assert ((kept == 0) | torch.isclose(kept, exact / 0.75, rtol=1e-4)).all()
     torch.testing.assert_close((kept[:, seen] > 0).float().mean(), torch.tensor(0.75), atol=0.005, rtol=0)
     torch.testing.assert_close(kept.mean(0), exact, atol=0.12, rtol=0)
     assert not kept[:, :, :, 0][:, 0].any()  # an empty row
-    draws[0].square().sum().backward()
+    draw().square().sum().backward()
     for part in (*parts[:2], value, *parts[3:]):
         assert part.grad is not None and part.grad.isfinite().all() and part.grad.any()
 

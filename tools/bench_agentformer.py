@@ -6,7 +6,8 @@ Scenes of training are invented walkers, all of them with 8 observed and 12 futu
 --data the samples are of the test frames of eth, decoding the pedestrians that the published code decodes (those with a
 future) and, as a forecast must, everybody who is there; without it of invented frames. Medians after a warm-up, of wall time and
 of CPU time, which tells more on a busy machine. PUBLISHED are figures of the released code, wall time, two free cores, another
-run; it takes one scene a step. Memory is what a process of its own needs at its peak beyond what it had with model and scene.
+run; it takes one scene a step. Memory is what a process of its own needs at its peak beyond what it holds after a step with two
+pedestrians.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_model import environment
+from peak_memory import forget_peak, peak_mb
 
 from trajformer.batch import SceneBatch, collate
 from trajformer.losses.cvae import CVAELossConfig, cvae_loss
@@ -39,6 +41,7 @@ from trajformer.sample import BatchConfig
 from trajformer.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory
 
+CPU = torch.device("cpu")
 SCENES = {1: 32, 4: 16, 9: 8, 32: 2}  # agents: scenes a step
 PUBLISHED_TRAINING_S = {1: 0.18, 4: 0.55, 9: 1.5, 32: 7.6}  # 32 agents: 7.6 to 16
 PUBLISHED_SAMPLING_S = 0.101
@@ -85,13 +88,13 @@ def autocast(precision: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
 
-def stepper(batch: SceneBatch, config: AgentFormerConfig, precision: str = "fp32") -> Callable[[], None]:
+def stepper(config: AgentFormerConfig, precision: str = "fp32") -> Callable[[SceneBatch], None]:
     """A step of the first stage: loss, gradient, AdamW."""
     torch.manual_seed(0)
     model = AgentFormer(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
 
-    def step() -> None:
+    def step(batch: SceneBatch) -> None:
         optimizer.zero_grad()
         with autocast(precision):
             output = model.reconstruct(batch)
@@ -117,7 +120,7 @@ def sampler(precision: str = "fp32") -> Callable[[SceneBatch], None]:
 def training(agents: int, config: AgentFormerConfig, precision: str, repeats: int) -> dict[str, Any]:
     """Seconds a scene."""
     batch = collate([walkers(agents, seed) for seed in range(SCENES[agents])])
-    wall, cpu = (value / batch.num_scenes for value in medians(stepper(batch, config, precision), repeats))
+    wall, cpu = (value / batch.num_scenes for value in medians(partial(stepper(config, precision), batch), repeats))
     published = PUBLISHED_TRAINING_S[agents]
     row = {"agents": agents, "scenes": batch.num_scenes, "attention_dropout": config.block.attention_dropout}
     return row | {"precision": precision, "wall_s": wall, "cpu_s": cpu, "published_s": published, "times": published / wall}
@@ -137,10 +140,11 @@ def peak(only: str) -> None:
     batch, futures = collate([walkers(int(agents), 0)]), [20 * int(agents)]
     replay = FutureDecoder.replay
     FutureDecoder.replay = lambda self, z, *rest: (futures.append(z.shape[1] * z.shape[2]), replay(self, z, *rest))[1]  # type: ignore
-    run = sampler() if what == "sampling" else stepper(batch, DROPOUT if what == "training" else ETH)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run(batch) if what == "sampling" else run()  # type: ignore[call-arg]
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3, futures[-1])
+    run = sampler() if what == "sampling" else stepper(DROPOUT if what == "training" else ETH)
+    run(collate([walkers(2, 0)]))  # what the first step alone needs: code, the optimiser's moments
+    before = forget_peak(CPU)
+    run(batch)
+    print(peak_mb(CPU) - before, futures[-1])
 
 
 def frames(data: Path | None) -> list[Scene]:

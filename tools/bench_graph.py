@@ -27,6 +27,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_model import environment, median_ms
+from peak_memory import peak_mb
 
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.graph import Edges, GraphAttention
@@ -81,14 +82,6 @@ def step_of(way: str, agents: int, device: torch.device) -> tuple[Callable[[], T
         return out
 
     return step, place
-
-
-def peak_mb(device: torch.device) -> float:
-    """The most that the process or the GPU's allocator has held."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e6
-    status = Path("/proc/self/status").read_text()  # resource.getrusage has the peak of the parent process in it
-    return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
 def child(args: argparse.Namespace) -> None:

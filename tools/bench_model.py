@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,10 @@ from typing import Any
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from peak_memory import peak_mb
 
 from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
@@ -101,11 +104,7 @@ def measure(model: nn.Module, one: SceneBatch, many: SceneBatch, repeats: int) -
 
         step = median_ms(train_step, max(repeats // 4, 3), device)
         row |= {"train_step_ms": step, "train_scenes_per_s": many.num_scenes / step * 1e3}
-    if device.type == "cuda":
-        row["peak_memory_mb"] = torch.cuda.max_memory_allocated() / 1e6
-    else:
-        row["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return row
+    return row | {"peak_memory_mb": peak_mb(device)}
 
 
 def child(args: argparse.Namespace) -> None:

@@ -23,8 +23,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_graph import peak_mb
 from bench_model import median_ms
+from peak_memory import peak_mb
 
 from trajformer.augment import augment
 from trajformer.batch import SceneBatch, collate

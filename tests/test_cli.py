@@ -215,8 +215,15 @@ def test_help_mentions_and_explains_every_option(command: str, capsys: pytest.Ca
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (run("--help"), run("--version"), run(), run("fly")) == (0, 0, 2, 2)
     text = capsys.readouterr()
-    assert all(f"\n  {name} " in text.out for name in cli.commands())
+    assert all(f"\n  {name} " in text.out for name in cli.commands()) and cli.SUMMARIES.keys() == cli.commands().keys()
     assert text.err.startswith("trajformer: no command 'fly'")
+
+
+def test_the_overview_waits_for_no_parser() -> None:
+    code = (
+        "import sys; from trajformer import cli; cli.main(['--help']); sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_the_program_itself(tmp_path: Path) -> None:

@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from trajformer.parsing import Parser
 
 
+SUMMARIES = {  # beside the table of commands: building all parsers takes seconds, which `trajformer --help` should not
+    "synthesize": "simulate traffic, written in the official Argoverse 2 raw layout",
+    "preprocess": "prepare a raw data set: one compact store, resumable",
+    "store": "look at a store, check it, merge several, or take a scene out",
+    "train": "train a recipe of configs/",
+    "evaluate": "score a model on a store, or print the table of ETH/UCY",
+    "predict": "forecast a split and write the columns of the Argoverse 2 challenge",
+    "plot": "draw scenes: map, histories, what happened, and the predicted modes",
+    "demo": "the whole line on simulated scenes in a few minutes",
+    "classify": "name what pictures show, or score a classifier",
+    "detect": "find objects in pictures, or score a detector",
+    "translate": "translate a text file, one sentence a line",
+    "weights": "convert published weights, or a checkpoint of a run",
+}
+
+
 def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]]:
     """The options of every command and what it runs; imported here, as each process that a command starts imports this file."""
     from trajformer.cli import data, heads, models
@@ -41,8 +57,7 @@ def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], N
 
 def _overview() -> str:
     lines = ["usage: trajformer COMMAND ...", "", "Multi-agent trajectory prediction on one shared attention core.", ""]
-    for name, (parser, _) in commands().items():
-        lines.append(f"  {name:<12}{(parser().description or '').split('. ')[0].rstrip('.')}")
+    lines += [f"  {name:<12}{summary}" for name, summary in SUMMARIES.items()]
     return "\n".join([*lines, "", "`trajformer COMMAND --help` tells more."])
 
 

@@ -22,7 +22,7 @@ class PrepareOptions:
     splits: tuple[str, ...] = ()
     workers: int = 1  # processes; with a `ray_address` the cluster decides
     limit: int | None = None
-    shard_size: int = 500
+    shard_size: int = 250  # a shard is packed, written and checked while it lies in a cache of tens of megabytes
     strict: bool = False  # the first unusable input is an error instead of an entry in the list of skipped ones
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
     retry_skipped: bool = False  # shards that skipped an input are made again

@@ -26,26 +26,25 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.argoverse1 import Argoverse1
 from data_prep.argoverse2 import Argoverse2
-from data_prep.prepare import PrepareOptions, prepare
 from data_prep.reader import Input, Reader
 from trajformer.scene import Scene
-from trajformer.store import SceneStore
+
+if TYPE_CHECKING:
+    from trajformer.store import SceneStore
 
 PEER_QCNET_MS, PEER_READ_US = 32.0, 900.0  # QCNet's process() and its pickles, published cost on such a machine
 COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
 COLUMNS += ["velocity_x", "velocity_y"]
-BATCH = 32  # torch is imported where it is needed: worker processes import this file, too
+BATCH = 32  # the rest is imported where it is needed: as with `trajformer preprocess`, reading processes import this file, too
 Row = dict[str, Any]
 
 
@@ -69,6 +68,8 @@ def rounds(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, flo
 
 def environment() -> dict[str, Any]:
     """What the figures depend on."""
+    from importlib.metadata import version
+
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     allocator = {n: os.environ[n] for n in os.environ if n.startswith(("MALLOC_", "ARROW_", "LD_PRELOAD", "OMP_"))}
@@ -164,6 +165,8 @@ def processor_s() -> float:
 
 def prepared(reader: Reader, raw: Path, hows: Sequence[tuple[int, int | None]], repeats: int = 5) -> list[tuple[float, float]]:
     """Median seconds, and seconds of processors, of preparing a raw folder from nothing, for each (workers, limit) in turns."""
+    from data_prep.prepare import PrepareOptions, prepare
+
     times: list[list[tuple[float, float]]] = [[] for _ in hows]
     for _ in range(repeats):
         for (workers, limit), measured in zip(hows, times, strict=True):
@@ -307,6 +310,10 @@ def _train_step(module: Any, batch: Any) -> None:
 
 def bench_stores(args: argparse.Namespace) -> list[Row]:
     """Prepare the stores once, then read from them."""
+    from data_prep.argoverse1 import Argoverse1
+    from data_prep.prepare import PrepareOptions, prepare
+    from trajformer.store import SceneStore
+
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         if args.argoverse2:

@@ -55,7 +55,7 @@ def preprocess_parser(source: str = "") -> Parser:
     parser.add_argument("--split", nargs="+", default=[], help="only these splits (default: all found)")
     parser.add_argument("--workers", type=PositiveInt, default=WORKERS, help="processes (a cluster uses all its CPUs)")
     parser.add_argument("--limit", type=PositiveInt, help="only the first so many scenes of each split")
-    parser.add_argument("--shard-size", type=PositiveInt, default=500, help="scenes a file")
+    parser.add_argument("--shard-size", type=PositiveInt, default=250, help="scenes a file")
     parser.add_argument("--strict", action="store_true", help="stop at the first scene that cannot be used")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="seconds after which a scene is given up and skipped")
     parser.add_argument("--retry-skipped", action="store_true", help="make finished shards with skipped scenes again")

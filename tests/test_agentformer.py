@@ -708,7 +708,7 @@ def test_walkers_are_learned_by_heart() -> None:
     scenes = [crowd(rng.normal(0, 2, (3, 1, 2)) + (np.arange(20)[:, None] - 7) * rng.normal(0, 0.4, (3, 1, 2))) for _ in range(2)]
     model, batch = AgentFormer(replace(TINY, layers=(1, 1, 1), scale_m=2.0)), collate(scenes)
     optimizer, first = torch.optim.AdamW(model.parameters(), 5e-3), None
-    for _ in range(110):
+    for _ in range(130):
         optimizer.zero_grad()
         out = model.train().reconstruct(batch)
         terms = cvae_loss(out, batch.target, batch.target_valid, 2.0, CVAELossConfig())

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trajformer.core.cache import Cache
 from trajformer.core.groups import Groups, Own
-from trajformer.core.recompute import recomputed
+from trajformer.core.recompute import recomputed, shift_of
 
 
 def attend(
@@ -54,8 +54,8 @@ def attend(
     return out.masked_fill(~alive, 0.0)
 
 
-def _weigh(query: Tensor, key: Tensor, own: Own | None, hidden: Tensor | None, scale: float) -> Tensor:
-    """Softmax over scores, in single precision at least; a row that is all hidden is uniform."""
+def _weigh(query: Tensor, key: Tensor, own: Own | None, shift: Tensor | None, scale: float) -> Tensor:
+    """Softmax over scores and what is added to them; PyTorch computes it in single precision at least."""
     score = _scores(query, key, scale)
     if own is not None:
         asks, gives, groups = own
@@ -64,9 +64,7 @@ def _weigh(query: Tensor, key: Tensor, own: Own | None, hidden: Tensor | None, s
         else:
             inside = _scores(groups.split(asks, keys=False), groups.split(gives, keys=True), scale)
         groups.pairs(score).copy_(inside)
-    if hidden is not None:
-        score = score.masked_fill_(hidden, torch.finfo(score.dtype).min)
-    return score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32))
+    return (score if shift is None else score.add_(shift)).softmax(-1)
 
 
 def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -91,7 +89,7 @@ def attention_weights(
     Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    weights = _weigh(query, key, own, None if mask is None else ~mask, scale).to(query.dtype)
+    weights = _weigh(query, key, own, None if mask is None else shift_of(~mask, query.dtype), scale)
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from trajformer.core.dropout import dropped, kept_share
+from trajformer.core.dropout import kept, kept_share
 from trajformer.core.groups import Groups, Own
 
 _ENTRIES = {"cpu": 2**18, "cuda": 2**26}  # weights at a time: what fits the cache of a core, what keeps a GPU busy
@@ -37,7 +37,7 @@ def recomputed(
     """Sums of values, weighted by `weigh`, with their gradient.
 
     Args:
-        weigh: makes weights [n, L, S] of queries, keys, second term, bool [n, L or 1, S], which pairs are hidden, and scale.
+        weigh: makes weights [n, L, S] of queries, keys, second term, what is added to scores [n, L or 1, S], and scale.
         query: [..., L, d_k].
         key: [..., S, d_k].
         own: a second term of the scores.
@@ -71,9 +71,15 @@ def recomputed(
 
 def _plain(plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
     """What `_Recomputed` gives, with all weights at once."""
-    hidden = plan.hidden if plan.hidden is None or plan.row is None else plan.hidden[plan.row]
+    shift = plan.shift(slice(0, query.shape[-2]), key.shape[-2], query.dtype)
+    shift = shift if shift is None or plan.row is None else shift[plan.row]
     term = None if plan.groups is None else Own(own[0], own[1], plan.groups)
-    return F.dropout(plan.weigh(query, key, term, hidden, plan.scale), plan.dropout).to(value.dtype) @ value
+    return F.dropout(plan.weigh(query, key, term, shift, plan.scale), plan.dropout).to(value.dtype) @ value
+
+
+def shift_of(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What to add to scores so that hidden pairs (bool) have no weight, and a row of them equal ones; quicker than filling."""
+    return hidden.view(torch.int8).to(dtype).mul_(torch.finfo(dtype).min / 2)
 
 
 def _spans(hidden: Tensor | None, queries: int, keys: int, groups: Groups | None) -> tuple[tuple[slice, int], ...]:
@@ -117,23 +123,25 @@ class _Plan:
     spans: tuple[tuple[slice, int], ...]
 
     def pieces(self, query: Tensor, key: Tensor, *own: Tensor) -> Iterator[tuple[_Place, _Place, Tensor, Tensor | None]]:
-        """Places of some queries and of their keys, the weights, and which of these are dropped."""
+        """Places of some queries and of their keys, the weights, and what these are multiplied by where some are dropped."""
         generator = torch.Generator(query.device).manual_seed(self.seed) if self.dropout else None
         for rows, end in self.spans:
             size = max(1, _ENTRIES.get(query.device.type, 2**22) // ((rows.stop - rows.start) * end))
+            shift = self.shift(rows, end, query.dtype)
             for first in range(0, len(query), size):
                 part = slice(first, first + size)
                 asks, gives = (part, rows), (part, slice(0, end))
                 term = None if self.groups is None else Own(own[0][asks], own[1][gives], self.groups)
-                weight = self.weigh(query[asks], key[gives], term, self._hidden(part, rows, end), self.scale)
-                gone = dropped(tuple(weight.shape), self.dropout, weight.device, generator) if self.dropout else None
-                yield asks, gives, weight, gone
+                its = shift if shift is None or self.row is None else shift[self.row[part]]
+                weight = self.weigh(query[asks], key[gives], term, its, self.scale)
+                drop = self.dropout, weight.device, weight.dtype, generator
+                yield asks, gives, weight, kept(tuple(weight.shape), *drop) if self.dropout else None
 
-    def _hidden(self, part: slice, rows: slice, end: int) -> Tensor | None:
+    def shift(self, rows: slice, end: int, dtype: torch.dtype) -> Tensor | None:
+        """What hides pairs of these queries and the first `end` keys."""
         if self.hidden is None:
             return None
-        chosen = self.hidden[:, :, :end] if self.hidden.shape[1] == 1 else self.hidden[:, rows, :end]
-        return chosen if self.row is None else chosen[self.row[part]]
+        return shift_of(self.hidden[:, :, :end] if self.hidden.shape[1] == 1 else self.hidden[:, rows, :end], dtype)
 
 
 class _Recomputed(torch.autograd.Function):
@@ -143,8 +151,8 @@ class _Recomputed(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
         """Weighted sums of the values."""
         out = value.new_empty(*query.shape[:2], value.shape[-1])
-        for asks, gives, weight, gone in plan.pieces(query, key, *own):
-            weight = weight if gone is None else weight.masked_fill_(gone, 0.0)
+        for asks, gives, weight, keep in plan.pieces(query, key, *own):
+            weight = weight if keep is None else weight.mul_(keep)
             _product(out[asks], weight.to(value.dtype), value[gives], plan.factor)
         ctx.plan = plan
         ctx.save_for_backward(query, key, value, out, *own)
@@ -159,11 +167,12 @@ class _Recomputed(torch.autograd.Function):
         d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         d_own = [x.new_zeros(x.shape) for x in own]
         mean = (gradient * out).sum(-1, keepdim=True)  # of the weights' gradients, over what a query attends to
-        for asks, gives, weight, gone in plan.pieces(query, key, *own):
-            kept = weight if gone is None else weight.masked_fill(gone, 0.0)
-            d_value[gives].baddbmm_(kept.to(value.dtype).mT, gradient[asks], alpha=plan.factor)
-            score = _product(None, gradient[asks], value[gives].mT, plan.factor).to(weight.dtype).mul_(kept)
-            score = score.addcmul_(weight, mean[asks].to(weight.dtype), value=-1.0).to(value.dtype)
+        for asks, gives, weight, keep in plan.pieces(query, key, *own):
+            left = weight if keep is None else weight * keep
+            d_value[gives].baddbmm_(left.to(value.dtype).mT, gradient[asks], alpha=plan.factor)
+            score = _product(None, gradient[asks], value[gives].mT, plan.factor).to(weight.dtype)
+            score = score if keep is None else score.mul_(keep)
+            score = score.sub_(mean[asks]).mul_(weight).to(query.dtype)  # less the mean first: in half precision, too, exact
             if plan.groups is not None:
                 term = [own[0][asks], own[1][gives]], [d_own[0][asks], d_own[1][gives]]
                 _own_gradients(plan, score, *term)

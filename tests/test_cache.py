@@ -76,7 +76,7 @@ def test_hooks_are_gone_after_an_error() -> None:
     assert not any(module._forward_hooks for module in encoder.modules())
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.75])
+@pytest.mark.parametrize("p", [1 / 256, 0.1, 0.3, 0.75, 254 / 256])
 @pytest.mark.parametrize("shape", [(1000, 257), (3,), (0, 4)])
 def test_dropout_drops_the_share_it_should_and_keeps_the_mean(p: float, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -86,7 +86,7 @@ def test_dropout_drops_the_share_it_should_and_keeps_the_mean(p: float, shape: t
     if x.numel() > 1000:
         dropped = round(p * 256) / 256
         assert (out == 0).float().mean().item() == pytest.approx(dropped, abs=4e-3)
-        assert out.mean().item() == pytest.approx(1, abs=1e-2) and len(out.detach().unique()) == 2
+        assert out.mean().item() == pytest.approx(1, abs=1e-2 if p < 0.9 else 1e-1) and len(out.detach().unique()) == 2
         neighbours = ((out[:, 1:] == 0) & (out[:, :-1] == 0)).float().mean().item()
         assert neighbours == pytest.approx(dropped**2, abs=5e-3), "bytes of one draw must be independent"
     out.sum().backward()

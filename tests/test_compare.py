@@ -246,7 +246,7 @@ def test_a_process_that_does_not_stop_is_killed(folder: Path, monkeypatch: pytes
     assert training.process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("name", ["models", "ablations", "wayformer", "wayformer_six"])
+@pytest.mark.parametrize("name", ["models", "ablations", "wayformer", "wayformer_six", "long"])
 def test_the_tables_that_come_along_build(name: str) -> None:
     rows = compare_rows.read_table(ROOT / "configs" / "compare" / f"{name}.yaml")
     recipes = [compare_rows.recipe_of(row) for row in rows]

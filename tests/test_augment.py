@@ -19,7 +19,7 @@ from trajformer.sample import Frame
 from trajformer.scene import LaneFlag
 
 EVERYTHING = AugmentConfig(
-    flip=0.5, rotate=math.pi, noise_m=0.1, crop=9, agent_dropout=0.4, history_mask=0.5, history_mask_steps=6
+    flip=0.5, rotate=math.pi, noise_m=0.1, crop=9, agent_dropout=0.4, shift=0.5, history_mask=0.5, history_mask_steps=6
 )
 NOTHING = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from trajformer.batch import SceneBatch, transform
 from trajformer.geometry import wrap
-from trajformer.scene import LaneFlag
+from trajformer.sample import Frame
+from trajformer.scene import AgentRole, LaneFlag
 
 _AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity", "valid", "pose")
 
@@ -33,6 +34,9 @@ class AugmentConfig:
         crop: of larger crowds only so many agents are kept, those nearest to one of the targets, whom chance names: what attends
             over all agents and steps costs the square of them. 0 keeps everybody.
         agent_dropout: probability of hiding each agent that is not a target.
+        shift: probability of seeing a scene some steps earlier, if all its targets are there then: what they did last is what is
+            to be predicted first. So recordings have further pasts and futures, histories shorter by as much.
+        shift_steps: at most so many steps earlier.
         history_mask: probability of hiding the beginning of an agent's history.
         history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
     """
@@ -44,6 +48,8 @@ class AugmentConfig:
     noise_m: float = 0.0
     crop: int = 0
     agent_dropout: float = 0.1
+    shift: float = 0.0
+    shift_steps: int = 10
     history_mask: float = 0.2
     history_mask_steps: int = 10
 
@@ -134,6 +140,47 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     return replace(batch, agent_id=names, num_targets=first.shape[1], **kept, **truth)
 
 
+def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+    """See scenes 1 to `steps` steps earlier; agents who had not appeared by then are gone."""
+    device, history, targets = batch.position.device, batch.num_history, batch.num_targets
+    count = (_uniform((batch.num_scenes,), generator, device) * min(steps, history - 2)).long() + 1
+    chosen = _uniform((batch.num_scenes,), generator, device) < probability
+    now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
+    there = batch.valid[:, :targets].gather(2, now).squeeze(2) | ~batch.target_mask
+    count = torch.where(chosen & there.all(1), count, 0)[:, None]
+    past = torch.arange(history, device=device) - count  # [B, H], the step that each is now
+    valid = _at(batch.valid, past.clamp(min=0)) & (past >= 0)[:, None]
+    seen = batch.agent_mask & (valid.any(-1) | (count == 0))
+    position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (batch.position, batch.heading, batch.velocity))
+    last = torch.where(valid, torch.arange(history, device=device), 0).amax(-1)[..., None]
+    place = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
+    pose = torch.where(count[..., None] > 0, torch.cat([place, heading.gather(2, last)], -1), batch.pose)
+    ahead = history + torch.arange(batch.num_future, device=device) - count  # [B, F], of all steps
+    target, target_valid = (
+        _moved(observed[:, :targets], known, ahead)
+        for observed, known in ((batch.position, batch.target), (batch.valid, batch.target_valid))
+    )
+    earlier = replace(batch, position=position, heading=heading, velocity=velocity, pose=pose)
+    earlier = replace(_hide(earlier, valid & seen[..., None], seen), target=target, target_valid=target_valid)
+    if batch.frame is not Frame.FOCAL:
+        return earlier
+    focal = (batch.agent_role == int(AgentRole.FOCAL)).int().argmax(1)
+    home = pose[torch.arange(batch.num_scenes, device=device), focal]
+    return transform(earlier, torch.where(count > 0, home, 0.0))
+
+
+def _moved(observed: Tensor, known: Tensor, step: Tensor) -> Tensor:
+    """Of observed values [B, S, H, ...] and known ones [B, S, F, ...] or [B, S, G, F, ...] after them those at steps [B, F]."""
+    sets = known if known.ndim == observed.ndim + 1 else known[:, :, None]
+    before = observed[:, :, None].expand(*sets.shape[:3], *observed.shape[2:])
+    return _at(torch.cat([before, sets], 3).flatten(1, 2), step).reshape(known.shape)
+
+
+def _at(value: Tensor, step: Tensor) -> Tensor:
+    """Of values [B, N, T, ...] those at steps [B, n], as [B, N, n, ...]."""
+    return value.transpose(1, 2)[torch.arange(len(value), device=value.device)[:, None], step].transpose(1, 2)
+
+
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide context agents as if they had not been seen; targets stay."""
     kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
@@ -171,6 +218,8 @@ def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator
     """Apply every augmentation that the config asks for."""
     if config.crop:
         batch = crop(batch, generator, config.crop)
+    if config.shift:
+        batch = shift(batch, generator, config.shift, config.shift_steps)
     if config.flip:
         batch = flip(batch, generator, config.flip)
     if config.rotate:

@@ -125,7 +125,7 @@ def _read_parquet(path: Path) -> dict[str, pa.Array]:
         data = pa.BufferReader(read_file(path, MAX_FILE))
         with pq.ParquetFile(data, pre_buffer=False, read_dictionary=_TEXT) as file:
             _check_size(file.metadata, path)
-            _check_columns(file.metadata, path)
+            _check_columns(file.schema_arrow, file.metadata, path)
             table = file.read(_COLUMNS, use_threads=False)
         for name in _TEXT:  # numbers cannot be wrong in themselves
             table.column(name).validate(full=True)
@@ -135,8 +135,7 @@ def _read_parquet(path: Path) -> dict[str, pa.Array]:
         raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
     [batch] = table.combine_chunks().to_batches()
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name in _COLUMNS:
-        column = columns[name]
+    for name, column in columns.items():
         kind = column.type
         if not (_is_number(kind) if name in _LARGEST else _is_text(kind)):
             raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LARGEST else 'text'}")
@@ -165,18 +164,19 @@ def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
         raise SceneError(f"{path}: track_id: {rows} rows, {size} bytes unpacked, far too much for one scenario")
 
 
-def _check_columns(metadata: pq.FileMetaData, path: Path) -> None:
+def _check_columns(schema: pa.Schema, metadata: pq.FileMetaData, path: Path) -> None:
     """Every column is there once, has one value a row (a list may unpack to any size) and is packed as published."""
-    schema, parts = metadata.schema, [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    names = [schema.column(index).path for index in range(len(schema))]
-    nested = {name.split(".")[0] for name in names if "." in name}
+    names, kinds = schema.names, schema.types  # not `metadata.schema`, whose memory only a search for cycles frees
+    nested = {name for name, kind in zip(names, kinds, strict=True) if pa.types.is_nested(kind)}
     for name in _COLUMNS:
-        if names.count(name) != 1 and name not in nested:
-            raise SceneError(f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}")
-        if name in nested or schema.column(index := names.index(name)).max_repetition_level:
+        if name in nested:
             raise SceneError(f"{path}: {name}: not one value a row")
-        if unknown := [codec for codec in (part.column(index).compression for part in parts) if codec not in _CODECS]:
-            raise SceneError(f"{path}: {name}: packed with {unknown[0]}, expected {' or '.join(_CODECS)}")
+        if names.count(name) != 1:
+            raise SceneError(f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}")
+    for part in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(part.column, range(part.num_columns)):
+            if column.compression not in _CODECS and (name := column.path_in_schema) in _COLUMNS:
+                raise SceneError(f"{path}: {name}: packed with {column.compression}, expected {' or '.join(_CODECS)}")
 
 
 def _numbers(table: dict[str, pa.Array], path: Path) -> dict[str, np.ndarray]:

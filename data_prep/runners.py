@@ -235,6 +235,7 @@ def _serve(pipe: Connection, under_way: Any) -> None:
         except Exception as error:  # no such reader here
             task = TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}")
         pipe.send(_attempt(task, note) if isinstance(task, ShardTask) else task)
+        gc.collect()  # a library's cycles may hold much more memory than objects
 
 
 def _end_with_parent() -> None:

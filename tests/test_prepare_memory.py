@@ -33,7 +33,9 @@ class Endless(Odd):
         return [Input(raw / split / "all.txt", f"{number:06d}") for number in range(self.scenes)]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """A scene of 50 agents."""
+        """A scene of 50 agents, and what only a search for cycles frees."""
+        cycle: list[object] = [bytes(range(256)) * 120]
+        cycle.append(cycle)
         if int(item.part) in (EARLY, LATE - 1):
             with (raw.parent / "memory").open("a") as file:
                 file.write(f"{resident_mb()}\n")

@@ -22,7 +22,7 @@ def kept(
 
     PyTorch draws a number of its serial generator for every entry, which takes longer than the matrix product before it;
     eight bytes of a draw decide on eight entries. What is to be dropped is multiplied by the result: choosing by a random
-    bool takes ten times as long, for a processor cannot guess it.
+    bool takes eight times as long, for a processor cannot guess it.
 
     Args:
         dtype: int8 is the quickest and smallest.

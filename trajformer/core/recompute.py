@@ -172,7 +172,7 @@ class _Recomputed(torch.autograd.Function):
             d_value[gives].baddbmm_(left.to(value.dtype).mT, gradient[asks], alpha=plan.factor)
             score = _product(None, gradient[asks], value[gives].mT, plan.factor).to(weight.dtype)
             score = score if keep is None else score.mul_(keep)
-            score = score.sub_(mean[asks]).mul_(weight).to(query.dtype)  # less the mean first: in half precision, too, exact
+            score = score.sub_(mean[asks]).mul_(weight).to(query.dtype)  # half precision rounds the difference alone
             if plan.groups is not None:
                 term = [own[0][asks], own[1][gives]], [d_own[0][asks], d_own[1][gives]]
                 _own_gradients(plan, score, *term)

@@ -21,7 +21,7 @@ from test_training import recipe
 
 from trajformer.manifest import write_manifest
 from trajformer.shard import ShardInfo, shard_path, write_shard
-from trajformer.training.config import to_plain
+from trajformer.training.plain import to_plain
 from trajformer.training.run import train
 
 Fails = Callable[..., str]

@@ -156,6 +156,20 @@ def test_all_targets_are_those_seen_last() -> None:
     assert numbers(batch)[0] == 0 and {1, 3} <= set(numbers(batch)[batch.num_targets :])
 
 
+def test_moving_targets_are_the_scored_and_whoever_goes_somewhere_and_is_always_seen() -> None:
+    scene = placed([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], num_scored=0)
+    way = np.linspace(0, 1, scene.num_steps - 10, dtype=np.float32)
+    for agent, metres in ((1, 5.1), (2, 4.9), (3, -8.0), (4, 30.0), (5, 30.0)):
+        scene.position[agent, 10:, 0] += metres * way
+    scene = edit(edit(scene, 4, slice(3, 4)), 5, slice(-1, None))  # unseen in the history, in the future
+    batch = collate([scene], replace(WIDE, targets="moving"))
+    assert numbers(batch)[0] == 0 and set(numbers(batch)[: batch.num_targets]) == {0, 1, 3}  # the focal one need not move
+    np.testing.assert_allclose(batch.target[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
+    assert batch.target_valid.all()
+    blind = replace(scene, **{n: getattr(scene, n)[:, :10] for n in ("position", "heading", "velocity", "valid")})
+    assert collate([blind.validate()], replace(WIDE, targets="moving")).num_targets == 1
+
+
 def test_focal_and_scene_frame_are_one_world() -> None:
     scenes = [transform_scene(make_scene(9, seed=n), 2.5 * n, (31.0, -8.0)) for n in range(3)]
     scene, focal = collate(scenes), collate(scenes, BatchConfig(frame=Frame.FOCAL))

@@ -24,7 +24,8 @@ from trajformer.evaluation import evaluate, load_predictor
 from trajformer.models import ModelConfig
 from trajformer.store import SceneStore
 from trajformer.training import forecasting as module_file
-from trajformer.training.config import TrainConfig, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import to_plain
 from trajformer.training.run import train
 
 ROOT = Path(__file__).parents[1]

@@ -185,6 +185,21 @@ def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> Non
         assert sorted(name for batch in ours for name in batch.scene_id) == SceneStore(store, "train").scene_ids()
 
 
+def test_others_teach_in_training_alone(store: Path) -> None:
+    taught, plain = SceneData(config(store, learn_from="moving")), SceneData(config(store))
+    for mine, theirs in zip(taught.val_dataloader(), plain.val_dataloader(), strict=True):
+        assert_same(mine, theirs)
+    targets = {}
+    for name, data in (("moving", taught), ("scored", plain)):
+        assert data.measured() is data.train  # its sizes are those of what is learned from
+        targets[name] = sum(int(batch.target_mask.sum()) for batch in data.train_dataloader())
+        targets[name, "sizes"] = int(data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum())
+    assert targets["moving"] == targets["moving", "sizes"] > targets["scored"] == targets["scored", "sizes"]
+    workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
+    assert workers.config.targets == "moving"  # type: ignore[attr-defined]
+    assert taught.state_dict()["batch"] != plain.state_dict()["batch"]
+
+
 def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
     batches = list(SceneData(config(store)).val_dataloader())
     assert [name for batch in batches for name in batch.scene_id] == SceneStore(store, "val").scene_ids()

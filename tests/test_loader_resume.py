@@ -21,7 +21,8 @@ from test_training import largest_difference, recipe, weights
 
 from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
-from trajformer.training.config import TrainConfig, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import to_plain
 from trajformer.training.resume import CheckpointFiles
 from trajformer.training.run import train
 

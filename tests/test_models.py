@@ -35,8 +35,9 @@ from trajformer.models.regions import FanConfig, RegionConfig
 from trajformer.models.tokens import nearest
 from trajformer.sample import BatchConfig, Frame
 from trajformer.scene import Scene
-from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.config import TrainConfig
 from trajformer.training.objective import Objective
+from trajformer.training.plain import from_plain, to_plain
 
 T = TypeVar("T")
 

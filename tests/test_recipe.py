@@ -16,7 +16,8 @@ from trajformer.errors import TrajformerError
 from trajformer.sample import BatchConfig, Frame
 from trajformer.training import run as run_file
 from trajformer.training.check import check_recipe
-from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import from_plain, to_plain
 from trajformer.training.run import train
 
 CONFIGS = sorted(p for p in (Path(__file__).parents[1] / "configs").rglob("*.yaml") if p.parent.name != "compare")  # tables

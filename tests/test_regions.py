@@ -33,7 +33,8 @@ from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
 from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import from_plain, to_plain
 from trajformer.training.regions import find_regions
 from trajformer.training.run import build_module, train
 

@@ -21,7 +21,7 @@ from trajformer.geometry import from_frame, rotate
 from trajformer.models import ModelConfig, Wayformer, WayformerConfig
 from trajformer.models.fusion import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
 from trajformer.models.tokens import agent_states, neighbours
-from trajformer.training.config import from_plain
+from trajformer.training.plain import from_plain
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SceneEncoderConfig(block=BLOCK)

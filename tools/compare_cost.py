@@ -31,10 +31,11 @@ from trajformer.batch import SceneBatch, collate
 from trajformer.errors import TrajformerError
 from trajformer.sample import BatchConfig
 from trajformer.store import SceneStore
-from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.config import TrainConfig
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.objective import Objective
 from trajformer.training.optim import build_optimizer, parameter_groups
+from trajformer.training.plain import from_plain, to_plain
 
 BATCH, MOST_BATCHES = 32, 4
 CPU = torch.device("cpu")
@@ -72,7 +73,7 @@ def step(recipe: TrainConfig, store: Path, split: str, repeats: int) -> dict[str
     if not any(True for _ in model.parameters()):
         return {}
     objective = Objective(recipe.objective())
-    turn = itertools.cycle(batches(store, split, recipe.data.batch, BATCH, MOST_BATCHES))
+    turn = itertools.cycle(batches(store, split, recipe.data.train_batch, BATCH, MOST_BATCHES))
     learned = [*model.parameters(), *objective.parameters()]
     groups = [*parameter_groups(model, recipe.optim.weight_decay), {"params": list(objective.parameters())}]
     optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, 1000)

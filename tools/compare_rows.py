@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -19,12 +19,12 @@ from trajformer.errors import TrajformerError
 from trajformer.loading import BranchDataset, SceneDataset
 from trajformer.manifest import write_atomically
 from trajformer.models import ConstantVelocityConfig, ModelConfig
-from trajformer.sample import BatchConfig
+from trajformer.sample import BatchConfig, Targets
 from trajformer.store import SceneStore
-from trajformer.training.config import DataConfig, TrainConfig, to_plain
+from trajformer.training.config import DataConfig, TrainConfig
+from trajformer.training.plain import to_plain
 
 VALIDATIONS = 8  # of a training, about
-Targets = Literal["scored", "focal", "all"]
 _TABLE = "expected a list of rows {name, config, arguments, epochs} or {name, model}"
 
 
@@ -118,8 +118,8 @@ def recipe_of(row: Row, *further: str) -> TrainConfig:
 
 
 def futures_in_epoch(data: DataConfig) -> int:
-    """Targets with a known future, all that an epoch learns from; which agents are targets hangs on `batch.targets` alone."""
-    return _count((data.train, data.train_split), data.limit_train, data.branches, data.batch.targets)
+    """Targets with a known future, all that an epoch learns from; of how scenes are cut only who is a target matters."""
+    return _count((data.train, data.train_split), data.limit_train, data.branches, data.train_batch.targets)
 
 
 @functools.cache

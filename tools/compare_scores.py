@@ -21,7 +21,8 @@ from trajformer.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models import ConstantVelocity
 from trajformer.sample import BatchConfig
 from trajformer.store import SceneStore
-from trajformer.training.config import TrainConfig, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import to_plain
 
 CPU = torch.device("cpu")
 
@@ -80,7 +81,7 @@ def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[s
     Raises:
         TrajformerError: it cannot be measured.
     """
-    plain = [to_plain(part) for part in (recipe.model, recipe.data.batch, recipe.objective())]
+    plain = [to_plain(part) for part in (recipe.model, recipe.data.train_batch, recipe.objective())]
     digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
     kept = folder / "cost.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}

@@ -14,7 +14,11 @@ from trajformer.polylines import resample
 from trajformer.scene import AgentRole, PolylineKind, Scene
 
 _SAME_M = 1.0  # futures of an agent that keep within this distance are one
+_MOVING_M = 5.0  # nearer to where it was last observed an agent that is no target has hardly moved
 _SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # 5x faster
+
+
+Targets = Literal["scored", "focal", "moving", "all"]
 
 
 class Frame(Enum):
@@ -30,7 +34,8 @@ class BatchConfig:
     """How scenes become tensors.
 
     Attributes:
-        targets: predict the `scored` agents (focal included), the `focal` one, or `all` seen at the last observed step.
+        targets: predict the `scored` agents (focal included), the `focal` one, or `all` seen at the last observed step; to learn
+            from, also `moving`: the scored ones and whoever is seen at every step, future included, and ends 5 m away or farther.
         frame: coordinates of the batch.
         max_agents: agents kept in a scene: all targets, then those nearest to a target up to this number.
         agent_radius_m: context agents farther than this from every target are dropped.
@@ -39,7 +44,7 @@ class BatchConfig:
         polyline_length_m: longer polylines are cut.
     """
 
-    targets: Literal["scored", "focal", "all"] = "scored"
+    targets: Targets = "scored"
     frame: Frame = Frame.SCENE
     max_agents: int = 96
     agent_radius_m: float = 80.0
@@ -64,13 +69,26 @@ def _nearest(point: np.ndarray, around: np.ndarray) -> np.ndarray:
     return squared.min(1) if len(around) > 1 else squared[:, 0]
 
 
+def _wanted(scene: Scene, targets: Targets) -> np.ndarray:
+    """Bool [A]: who is a target."""
+    now = scene.num_history - 1
+    if targets == "all":
+        return scene.valid[:, now]
+    if targets == "focal":
+        return scene.agent_role == _FOCAL
+    scored = scene.agent_role >= _SCORED
+    if targets == "scored":
+        return scored
+    way = scene.position[:, -1] - scene.position[:, now]
+    return scored | (scene.valid.all(1) & (np.hypot(way[:, 0], way[:, 1]) >= _MOVING_M))
+
+
 def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
     """Indices of the agents kept, targets first; how many of them are targets; and the pose of each."""
     seen = scene.valid[:, : scene.num_history]
     pose = _reference_pose(scene, seen)
     present, role = seen.any(1), scene.agent_role
-    wanted = {"scored": role >= _SCORED, "focal": role == _FOCAL, "all": seen[:, -1]}[config.targets]
-    wanted = wanted & present
+    wanted = _wanted(scene, config.targets) & present
     targets = wanted.nonzero()[0]
     targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
     others = (present & ~wanted).nonzero()[0]

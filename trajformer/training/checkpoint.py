@@ -18,7 +18,8 @@ from torch import Tensor, nn
 import trajformer
 from trajformer.atomic import atomically
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.training.config import TrainConfig, from_plain, to_plain
+from trajformer.training.config import TrainConfig
+from trajformer.training.plain import from_plain, to_plain
 
 R = TypeVar("R")
 CONFIG_KEY = "trajformer"

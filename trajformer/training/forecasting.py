@@ -16,9 +16,10 @@ from trajformer.order import padding
 from trajformer.store import SceneStore
 from trajformer.training.base import Items, TaskData, TaskModule
 from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import DataConfig, TrainConfig, to_plain
+from trajformer.training.config import DataConfig, TrainConfig
 from trajformer.training.objective import Objective
 from trajformer.training.optim import parameter_groups
+from trajformer.training.plain import to_plain
 from trajformer.training.regions import find_regions
 
 _ALL = 1_000_000  # modes: more than any model has
@@ -93,7 +94,7 @@ class SceneData(TaskData):
                 raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
         train, val = SceneStore(config.train, config.train_split), SceneStore(config.val, config.val_split)
         kind = BranchDataset if config.branches else SceneDataset
-        scenes = kind(train, config.batch, config.limit_train, cache=config.cache)
+        scenes = kind(train, config.train_batch, config.limit_train, cache=config.cache)
         super().__init__(scenes, SceneDataset(val, config.batch, cache=config.cache), config, seed)
         self.config = config
         for name, data in (("train", self.train), ("val", self.val)):
@@ -103,12 +104,12 @@ class SceneData(TaskData):
 
     def state_dict(self) -> dict[str, Any]:
         """As in `TaskData`; sizes of samples, and so the order, depend on how they are cut."""
-        return super().state_dict() | {"batch": to_plain(self.config.batch)}
+        return super().state_dict() | {"batch": to_plain(self.config.train_batch)}
 
     def measured(self) -> Items:
         """The process that hands out batches must know sizes; where workers read, it is not the one to keep samples."""
         again = type(self.train)
-        return again(self.train.store, self.config.batch, len(self.train)) if self.config.workers else self.train
+        return again(self.train.store, self.config.train_batch, len(self.train)) if self.config.workers else self.train
 
     def padding(self, epoch: int = 0) -> dict[str, float]:
         """Shares of padding in the training batches of a single process: of each axis, and of agents and polylines together.

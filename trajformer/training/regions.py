@@ -27,7 +27,7 @@ def find_regions(data: DataConfig, count: int, seed: int) -> Tensor:
     chosen = np.random.default_rng(seed).permutation(scenes)[:_SCENES]
     ends = [np.zeros((0, 2), np.float32)]
     for index in chosen.tolist():
-        padded = sample(store[index], data.batch).padded
+        padded = sample(store[index], data.train_batch).padded
         known = padded["target_valid"][:, -1]
         pose = padded["pose"][: len(known)]
         ends.append(to_frame(padded["target"][:, -1], pose)[known])

@@ -28,9 +28,9 @@ from trajformer.manifest import write_atomically
 from trajformer.training.base import Recipe, TaskData, TaskModule
 from trajformer.training.check import check_recipe
 from trajformer.training.checkpoint import check_resume
-from trajformer.training.config import to_plain
 from trajformer.training.logs import make_loggers
 from trajformer.training.memory import keep_freed_memory
+from trajformer.training.plain import to_plain
 from trajformer.training.resume import CheckpointFiles, KeepProgress
 from trajformer.training.tasks import TASKS, Task
 

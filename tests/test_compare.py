@@ -7,6 +7,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,9 @@ def test_every_model_learns_from_as_many_futures(folder: Path) -> None:
     [row] = compare_rows.read_table(folder / "own.yaml")
     own = compare_rows.plan(row, 0, folder / "store", folder / "plans", 1)
     assert own.recipe.trainer.epochs == 7 and own.futures == 7 * each["all"]
+    taught = compare_rows.recipe_of(compare_rows.Row("taught", ("--config", str(folder / "focal.yaml"), "--data.learn_from=all")))
+    data = replace(taught.data, train=str(folder / "store"))
+    assert (data.batch.targets, compare_rows.futures_in_epoch(data)) == ("focal", each["all"])
     assert plan(folder, "a").digest == plan(folder, "a").digest != plan(folder, "a", seed=1).digest
 
 

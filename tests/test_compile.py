@@ -44,6 +44,7 @@ GRAPHS = {
     "lane-set-3-steps": (False,),
     "gatformer": (True,),
     "gatformer-3-steps": (False,),
+    "gatformer-joint": (True,),
     "crowd": (True, False),
     "scene-set": (True, False),
     "agentformer": (True,),

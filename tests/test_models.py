@@ -91,6 +91,7 @@ CONFIGS["crowd"] = ModelConfig(crowd=CrowdConfig(FUTURE, 6, BLOCK, social_layers
 CONFIGS["lane-set"] = ModelConfig(lane_set=LANES)
 CONFIGS["lane-set-3-steps"] = ModelConfig(lane_set=replace(LANES, steps_per_token=3))
 CONFIGS["gatformer"] = ModelConfig(gatformer=GRAPH)
+CONFIGS["gatformer-joint"] = ModelConfig(gatformer=replace(GRAPH, joint=True))
 CONFIGS["gatformer-3-steps"] = ModelConfig(gatformer=replace(GRAPH, steps_per_token=3))
 SAMPLED = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, own=True), (1, 1, 1), (16,), num_history=10)
 LATENT = {  # what they learn from is not a forecast: see test_agentformer.py

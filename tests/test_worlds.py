@@ -1,4 +1,4 @@
-"""Joint worlds: their loss by hand, and mmTransformer's joint variant, in which proposal k of all agents is one world."""
+"""Joint worlds: their loss by hand, and what makes worlds of modes in mmTransformer and Gatformer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from scenes import make_scene
-from test_models import PLAIN, build, varied
+from test_models import CONFIGS, GRAPH, PLAIN, build, varied
 from test_training import recipe
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from trajformer.geometry import to_frame
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.losses.worlds import WorldLossConfig, world_loss
 from trajformer.metrics.joint import world_errors
-from trajformer.models import ModelConfig
+from trajformer.models import Gatformer, ModelConfig
 from trajformer.sample import Frame
 from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.store import SceneStore
@@ -163,6 +163,19 @@ def test_proposals_meet_those_of_their_own_world_alone() -> None:
     assert changed.tolist() == [False, False, True, False, False, False]
 
 
+def test_targets_of_a_graph_meet_in_their_own_world_alone() -> None:
+    model, batch = build(CONFIGS["gatformer-joint"]).eval(), collate(varied()[2:])
+    assert isinstance(model, Gatformer) and model.worlds is not None
+    mode = torch.randn(1, batch.num_targets, 6, GRAPH.block.width, generator=torch.Generator().manual_seed(0))
+    other = mode.clone()
+    other[:, 1:, 2] += torch.linspace(-1.0, 1.0, GRAPH.block.width)
+    before, after = (model.worlds(batch, features)[0, 0] for features in (mode, other))
+    assert ((before - after).abs().amax(-1) > 1e-5).tolist() == [False, False, True, False, False, False]
+    far = replace(batch, pose=batch.pose + torch.tensor([1e4, 0.0, 0.0]) * torch.arange(batch.agent_mask.shape[1])[:, None])
+    before, after = (model.worlds(far, features)[0, 0] for features in (mode, other))
+    assert torch.equal(before, after)  # out of reach they do not meet
+
+
 class Free(nn.Module):
     """Two modes of two agents, whatever the scene: at first mode 0 is a little ahead of mode 1 for both agents."""
 
@@ -200,13 +213,16 @@ def test_of_two_agents_one_goes_and_one_waits(joint: bool) -> None:
     assert error < 0.3 if joint else 5.0 < error < 7.0
 
 
-def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mmtransformer", "gatformer"])
+def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path, name: str) -> None:
     for split, seeds in (("train", range(4)), ("val", range(20, 22))):
         scenes = [make_scene(6, seed=seed) for seed in seeds]
         write_shard(shard_path(tmp_path / "store", split, 0), scenes, ShardInfo("synthetic", split))
     config = recipe(tmp_path / "store", trainer={"epochs": 1})
     assert config.model.mmtransformer is not None
-    config = replace(config, model=ModelConfig(mmtransformer=replace(config.model.mmtransformer, joint=True)), world_loss=CONFIG)
+    mine = ModelConfig(mmtransformer=replace(config.model.mmtransformer, joint=True))
+    model = mine if name == "mmtransformer" else ModelConfig(gatformer=replace(GRAPH, joint=True))
+    config = replace(config, model=model, world_loss=CONFIG)
     train(config, tmp_path / "run", progress=False)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
     result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False)

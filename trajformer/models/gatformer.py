@@ -10,6 +10,9 @@ embedding of relative pose and velocity in space: it belongs to an edge and is a
 [W h_i || W h_j]), so h_j is node j as agent i sees it and nothing depends on the world's frame. Edges are those of our choice,
 nearest first up to a number; an agent that is still there has one to itself. Lanes do not change, and in the last layer
 targets alone receive. Steps are summed up and added to the place where the target would be at constant velocity.
+
+With `joint` (ours, not the paper's) mode k of all targets is one world: a last layer of graph attention lets targets that are
+near each other meet in it, each mode those of its own world, whose score is that of their mean feature.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
 from trajformer.forecast import Forecast, consensus
 from trajformer.geometry import distances, relative_pose, rotate, to_frame
-from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets, of_worlds
 from trajformer.models.tokens import (
     LENGTH_SCALE_M,
     MotionTokenizer,
@@ -56,6 +59,7 @@ class GatformerConfig:
         social_radius_m, max_neighbours: agents that an agent has edges to, itself included.
         map_radius_m, max_polylines: lanes that it has edges to.
         map_width: width inside the polyline subgraph.
+        joint: mode k of all targets is one world, with one probability; recipes then train with `world_loss`.
     """
 
     num_future: int
@@ -72,6 +76,7 @@ class GatformerConfig:
     map_radius_m: float = 65.0
     max_polylines: int = 32
     map_width: int = 64
+    joint: bool = False
 
 
 class Graph(NamedTuple):
@@ -155,6 +160,29 @@ class GraphBlock(nn.Module):
         return self.feedforward(self.attention.close(own, found.view_as(own)))
 
 
+class Worlds(nn.Module):
+    """Targets meet in every world, along edges to those near them."""
+
+    def __init__(self, config: GatformerConfig) -> None:
+        super().__init__()
+        self.reach = (config.social_radius_m, config.max_neighbours)
+        self.place = nn.Sequential(nn.Linear(5, config.block.width), nn.ReLU())
+        self.block = GraphBlock(config.block)
+
+    def forward(self, batch: SceneBatch, mode: Tensor) -> Tensor:
+        """Modes [B, S, K, D] to the same shape."""
+        who = (batch.pose[:, : batch.num_targets], batch.target_mask)
+        index, real, place = _around(*who, *who, *self.reach)
+        x = mode.transpose(1, 2)  # worlds stand where steps do
+
+        def each(value: Tensor) -> Tensor:
+            return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
+
+        edges = Edges.of_lists(each(index).flatten(0, 1), each(real).flatten(0, 1), batch.num_targets)
+        graph = Graph(batch.num_targets, edges, each(self.place(place_features(place))).flatten(0, 3))
+        return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
+
+
 class Gatformer(nn.Module):
     """SceneBatch -> Forecast in each target's own frame.
 
@@ -172,6 +200,7 @@ class Gatformer(nn.Module):
         self.layers = nn.ModuleList(GraphBlock(config.block) for _ in range(config.graph_layers))
         self.encoder, self.decoder = Encoder(config.block, config.encoder_layers), Decoder(config.block, config.decoder_layers)
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.modes, width)))
+        self.worlds = Worlds(config) if config.joint else None
         self.trajectory = mlp(width, width, config.num_future * 2)
         self.score = mlp(width, width, 1)
 
@@ -187,6 +216,9 @@ class Gatformer(nn.Module):
         queries = self.queries.expand(len(memory), -1, -1)
         mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
         mode = mode.unflatten(0, (batch.num_scenes, batch.num_targets))
+        if self.worlds is not None:
+            mode = self.worlds(batch, mode)
+            return from_offsets(batch, self.trajectory(mode), self.score(of_worlds(batch, mode)))
         forecast = from_offsets(batch, self.trajectory(mode), self.score(mode))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 

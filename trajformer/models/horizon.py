@@ -41,6 +41,12 @@ def check_lengths(batch: SceneBatch, num_future: int, max_history: int | None = 
         raise TrajformerError(f"scenes have {batch.num_history} observed steps, the model max_history {max_history}")
 
 
+def of_worlds(batch: SceneBatch, x: Tensor) -> Tensor:
+    """Features [B, K, ...] of worlds: means of their targets' modes [B, S, K, ...]."""
+    real = batch.target_mask[..., None, None]
+    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+
+
 def coast(batch: SceneBatch) -> Tensor:
     """Positions [B, S, 1, F, 2] in each target's own frame, were it to keep its last velocity."""
     targets = slice(0, batch.num_targets)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from trajformer.batch import SceneBatch
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, consensus, endpoint_nms
-from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
+from trajformer.models.horizon import at_least_one, check_lengths, from_offsets, of_worlds
 from trajformer.models.mmtransformer_parts import MapAggregator, MMTransformerConfig, MotionExtractor, SocialConstructor
 from trajformer.models.regions import first_regions
 from trajformer.models.tokens import mlp
@@ -90,11 +90,8 @@ class MMTransformer(nn.Module):
 
     def _decode(self, batch: SceneBatch, x: Tensor) -> Forecast:
         """Features [B, S, K, ...] to a forecast, whose scores are of worlds [B, K] with `joint`."""
-        offset = self.trajectory(x)
-        if self.config.joint:
-            real = batch.target_mask[..., None, None]
-            x = (x * real).sum(1) / real.sum(1).clamp(min=1)  # [B, K, ...]
-        return from_offsets(batch, offset, self.score(x))
+        scored = of_worlds(batch, x) if self.config.joint else x
+        return from_offsets(batch, self.trajectory(x), self.score(scored))
 
 
 def _check(config: MMTransformerConfig) -> None:

@@ -43,7 +43,7 @@ def losses_of(model: ModelConfig) -> tuple[str, ...]:
     """Names of the fields of the losses that a model can be trained with, first the one that it is trained with by default."""
     if model.mmtransformer is not None and model.mmtransformer.regions is not None:
         return ("region_loss",)
-    if model.mmtransformer is not None and model.mmtransformer.joint:
+    if any(one is not None and one.joint for one in (model.mmtransformer, model.gatformer)):
         return ("world_loss",)
     if model.wayformer is not None:
         return ("loss", "mixture_loss")

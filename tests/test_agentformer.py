@@ -340,6 +340,19 @@ def test_samples_of_a_scene_are_joint() -> None:
     assert ((after - before)[0, 1].abs().amax((0, 2)) > 1e-6).all()
 
 
+def test_evaluation_can_draw_more_samples_than_training() -> None:
+    batch = collate([make_scene(5, 8, 6)])
+    few, many = made(TINY), made(replace(TINY, evaluation_samples=9))
+    assert many.train()(batch).num_modes == 4
+    same = made(replace(TINY, samples=9))(batch)
+    torch.testing.assert_close(many.eval()(batch).position, same.position)
+    assert few(batch).num_modes == 4 and same.num_modes == 9
+    torch.manual_seed(5)
+    ours = many.reconstruct(batch)
+    torch.manual_seed(5)
+    assert torch.equal(few.reconstruct(batch).best, ours.best)  # it learns the same
+
+
 def test_those_who_are_gone_are_not_felt_by_others() -> None:
     model, batch = made(TINY), collate(varied()[:1])
     context, z = context_of(model, batch)
@@ -722,7 +735,7 @@ def test_walkers_are_learned_by_heart() -> None:
 
 
 def test_sizes_that_cannot_be_are_named() -> None:
-    for name in ("samples", "latent", "scale_m", "num_history"):
+    for name in ("samples", "evaluation_samples", "latent", "scale_m", "num_history"):
         with pytest.raises(TrajformerError, match=f"agentformer.{name}: 0, expected more than 0"):
             AgentFormer(replace(TINY, **{name: 0}))
     for layers in ((1, 0, 1), (1, 1, 0)):

@@ -68,6 +68,7 @@ class AgentFormerConfig:
         road: inputs for traffic, none by default.
         joint: a mode has one probability for all targets together; samples are drawn together in any case.
         seed: of the noise in evaluation, where an agent's samples depend on its and its scene's name alone.
+        evaluation_samples: K in evaluation, where it is another: more of them cover more, and scores tell which stand for all.
     """
 
     samples: int = 20
@@ -82,6 +83,7 @@ class AgentFormerConfig:
     road: RoadConfig | None = None
     joint: bool = False
     seed: int = 0
+    evaluation_samples: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +114,8 @@ class AgentFormer(nn.Module):
 
     def __init__(self, config: AgentFormerConfig) -> None:
         super().__init__()
-        for name in ("samples", "latent", "scale_m", "num_history"):
-            if getattr(config, name) <= 0:
+        for name in ("samples", "evaluation_samples", "latent", "scale_m", "num_history"):
+            if getattr(config, name) is not None and getattr(config, name) <= 0:
                 raise TrajformerError(f"agentformer.{name}: {getattr(config, name)}, expected more than 0")
         if min(config.layers[1:]) < 1:
             raise TrajformerError(f"agentformer.layers: {config.layers}, future encoder and decoder have at least one each")
@@ -231,9 +233,10 @@ class AgentFormer(nn.Module):
 
     def _noise(self, batch: SceneBatch, like: Tensor) -> Tensor:
         """Standard normal [B, K, A, Z]; in evaluation an agent's is a function of seed, scene and its own name."""
-        shape = (len(like), self.config.samples, *like.shape[2:])
+        shape = [len(like), self.config.samples, *like.shape[2:]]
         if self.training:
             return torch.randn(shape, device=like.device)
+        shape[1] = self.config.evaluation_samples or shape[1]
         noise = named_noise(batch, shape[2], shape[1] * shape[3], self.config.seed)
         return noise.to(like.device).unflatten(-1, (shape[1], -1)).transpose(1, 2)
 

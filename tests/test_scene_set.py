@@ -158,6 +158,9 @@ def test_recall_and_precision_by_hand() -> None:
     for _ in range(2):
         metrics.update(found, target, valid)
     assert metrics.compute() == {"num_futures": 6, "num_claims": 8, "recall": pytest.approx(2 / 3), "precision": 0.5}
+    sure = SceneSetMetrics(0.8)  # the logits 2 and 3
+    sure.update(found, target, valid)
+    assert sure.compute() == {"num_futures": 3, "num_claims": 2, "recall": pytest.approx(2 / 3), "precision": 1.0}
     # Claims 0 and 1 are both near two agents, each of them must take one.
     target[0, 1, -1] = torch.tensor([1.5, 0.0])
     assert int(set_hits(found, target, valid)[0]) == 2

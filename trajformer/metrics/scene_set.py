@@ -38,18 +38,23 @@ def set_hits(
 
 
 class SceneSetMetrics(Metric):
-    """Recall and precision over all scenes seen: `compute()` gives {"num_futures", "num_claims", "recall", "precision"}."""
+    """Recall and precision over all scenes seen: `compute()` gives {"num_futures", "num_claims", "recall", "precision"}.
+
+    Args:
+        least: probability of a claim.
+    """
 
     full_state_update = False
     total: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, least: float = 0.5) -> None:
         super().__init__()
+        self.least = least
         self.add_state("total", torch.zeros(3, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, found: SceneTrajectories, target: Tensor, valid: Tensor) -> None:
         """Add a batch; arguments as for `set_hits`."""
-        self.total += torch.stack([count.sum() for count in set_hits(found, target, valid)])
+        self.total += torch.stack([count.sum() for count in set_hits(found, target, valid, least=self.least)])
 
     def compute(self) -> dict[str, float]:
         """Shares of all futures and of all claims; NaN where there were none."""

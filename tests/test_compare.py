@@ -164,6 +164,15 @@ def test_a_second_time_nothing_is_trained_scored_or_measured(
     assert "Motion alone" in (folder / "results.md").read_text()
 
 
+def test_finished_has_the_figures_of_what_is_trained_and_trains_nothing(
+    folder: Path, first: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_runs, "Training", lambda *_: pytest.fail("is trained"))
+    assert compare(folder, "--seeds", 3, 4, "--finished", f"--json={tmp_path / 'r.json'}") == 1
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [list(row["seeds"]) for row in rows] == [["3"], []] and rows[0] == first["rows"][0]
+
+
 def test_a_folder_of_another_length_is_not_taken_for_this_one(folder: Path, first: dict[str, Any], tmp_path: Path) -> None:
     assert compare(folder, "--futures=30", f"--json={tmp_path / 'r.json'}") == 1
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]

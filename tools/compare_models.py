@@ -11,7 +11,8 @@ nothing else of ours.
 
 What is finished is not done again, what was stopped (Ctrl-C) goes on, what failed is tried again. A run is a folder
 OUT/<row>/seed<N> with run.json (minutes, epochs, futures), log.txt, scores.json and agents.csv; cost is in OUT/<row>/cost.json,
-which is to be removed to measure it again (say, when the machine was busy: `load_before`). --untrained only measures cost.
+which is to be removed to measure it again (say, when the machine was busy: `load_before`). --untrained only measures cost,
+--finished trains nothing: rows have the figures of the seeds that are done.
 --markdown replaces what is between `<!-- table: NAME -->` and `<!-- end -->`, NAME being the table's file name without .yaml.
 """
 
@@ -60,6 +61,8 @@ class Comparison:
                 print(f"{row.name}: {done} of {len(own)} trainings are done", flush=True)
             except TrajformerError as error:
                 self.failed[row.name].append(str(error))
+        if self.args.finished:
+            return [one for one in plans if one.record()["done"]]
         failed = compare_runs.train_all([one for one in plans if not one.record()["done"]], self.args.jobs)
         for one, line in failed.items():
             self.failed[one.row.name].append(f"seed {one.seed}: {line}")
@@ -141,6 +144,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, a thread each")
     parser.add_argument("--untrained", action="store_true", help="measure cost alone")
+    parser.add_argument("--finished", action="store_true", help="train nothing: the figures of what is trained")
     parser.add_argument("--repeats", type=int, default=30, help="forecasts that latency is the median of")
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")

@@ -658,6 +658,7 @@ def test_a_second_stage_takes_the_first_ones_weights_and_no_others() -> None:
     sampler.adopt(first)
     assert all(torch.equal(value, sampler.cvae.state_dict()[name]) for name, value in first.state_dict().items())
     sampler.adopt(made(replace(TINY, samples=TINY.samples + 1)))  # how many were drawn is no part of the weights
+    sampler.adopt(made(replace(TINY, evaluation_samples=9)))
     for other in (made(replace(TINY, scale_m=1.0)), made(replace(TINY, hidden=(9,))), sampler):
         with pytest.raises(TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"):
             sampler.adopt(other)

@@ -233,10 +233,10 @@ class AgentFormer(nn.Module):
 
     def _noise(self, batch: SceneBatch, like: Tensor) -> Tensor:
         """Standard normal [B, K, A, Z]; in evaluation an agent's is a function of seed, scene and its own name."""
-        shape = [len(like), self.config.samples, *like.shape[2:]]
+        count = (None if self.training else self.config.evaluation_samples) or self.config.samples
+        shape = (len(like), count, *like.shape[2:])
         if self.training:
             return torch.randn(shape, device=like.device)
-        shape[1] = self.config.evaluation_samples or shape[1]
         noise = named_noise(batch, shape[2], shape[1] * shape[3], self.config.seed)
         return noise.to(like.device).unflatten(-1, (shape[1], -1)).transpose(1, 2)
 

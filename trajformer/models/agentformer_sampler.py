@@ -64,7 +64,10 @@ class AgentFormerSampler(nn.Module):
             TrajformerError: it is another model, or one of other sizes.
         """
         wanted = self.config.cvae
-        if not isinstance(cvae, AgentFormer) or replace(cvae.config, samples=wanted.samples, evaluation_samples=wanted.evaluation_samples) != wanted:
+        sizes = None
+        if isinstance(cvae, AgentFormer):
+            sizes = replace(cvae.config, samples=wanted.samples, evaluation_samples=wanted.evaluation_samples)
+        if sizes != wanted:
             raise TrajformerError("is no AgentFormer as model.agentformer_sampler.cvae describes it")
         self.cvae.load_state_dict(cvae.state_dict())
 

@@ -27,8 +27,9 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.forecast import Forecast, Gaussian, coverage
 from trajformer.losses.cvae import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
 from trajformer.models.agentformer import AgentFormer, AgentFormerConfig, RoadConfig
-from trajformer.models.agentformer_parts import Context
 from trajformer.models.agentformer_sampler import AgentFormerSampler, AgentFormerSamplerConfig
+from trajformer.models.agentformer_scene import Context, times, tokens_of
+from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.protocols.eth_ucy import observed
 from trajformer.sample import BatchConfig, Frame
 from trajformer.scene import Scene
@@ -46,6 +47,7 @@ KINDS = {
     "plain": TINY,
     "near": replace(TINY, reach_m=20.0),
     "road": replace(TINY, road=RoadConfig(60.0, 30, 8)),
+    "tokens of four steps": replace(TINY, reach_m=20.0, road=RoadConfig(60.0, 30, 8), steps_per_token=4, extrapolate=True),
     "near, road": replace(TINY, reach_m=20.0, road=RoadConfig(60.0, 30, 8), origin="last"),
 }
 
@@ -326,6 +328,53 @@ def test_no_step_feels_later_ones() -> None:
     changed[:, :, 2] += 3.0
     other = model.decoder.replay(z, context, changed)
     assert torch.equal(other[:, :, :3], plain[:, :, :3]) and (other[:, :, 3:] - plain[:, :, 3:]).abs().max() > 1e-3
+
+
+def test_a_token_holds_all_its_steps_and_which_of_them_are_real() -> None:
+    xy, moved = torch.randn(1, 2, 6, 2), torch.randn(1, 2, 6, 2)
+    valid = torch.ones(1, 2, 6, dtype=torch.bool)
+    valid[0, 1, :3] = False
+    heading = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    inputs, real = tokens_of(xy, moved, valid, heading, 4, past=True)  # steps -2 to 1, and 2 to 5
+    assert inputs.shape == (1, 2, 2, 22) and real.tolist() == [[[True, False], [True, True]]]
+    steps = inputs[..., :20].unflatten(-1, (4, 5))
+    assert not steps[0, 0, :, :2].any() and torch.equal(inputs[0, 1, 1, 20:], heading[0, 1])
+    assert torch.equal(steps[0, 1, 0], torch.cat([xy, moved, torch.ones(1, 2, 6, 1)], -1)[0, 0, 2:])
+    assert steps[0, 1, 1, :, 4].tolist() == [0.0, 1.0, 1.0, 1.0] and not steps[0, 1, 1, 0].any()
+    inputs, real = tokens_of(xy, moved, valid, heading[..., :0], 4, past=False)  # steps 0 to 3, and 4 to 7
+    assert inputs.shape == (1, 2, 2, 20) and real.all()
+    assert torch.equal(inputs[0, 1, 0, 5:7], xy[0, 0, 5]) and not inputs[0, 1, 0, 10:].any()
+    assert times(6, 4, xy.device).tolist() == [3, 7] and times(6, 1, xy.device).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_an_untrained_model_stands_or_goes_on_as_before(steps: int) -> None:
+    batch = collate(varied())
+    for extrapolate in (False, True):
+        model = AgentFormer(replace(TINY, steps_per_token=steps, extrapolate=extrapolate)).eval()
+        torch.nn.init.zeros_(model.decoder.out[-1].weight)
+        position = model(batch).position
+        if extrapolate:
+            plain = ConstantVelocity()(batch).position
+            here = batch.target_valid.any(-1) & batch.valid[:, : batch.num_targets, -1]
+            torch.testing.assert_close(position[here], plain.expand_as(position)[here], atol=1e-4, rtol=0)
+            assert here.sum() >= 5
+        else:
+            start = batch.pose[:, : batch.num_targets, None, None, :2].expand_as(position)
+            torch.testing.assert_close(position[batch.target_mask], start[batch.target_mask], atol=1e-4, rtol=0)
+
+
+def test_a_token_feeds_on_the_last_step_of_the_one_before() -> None:
+    model, batch = made(KINDS["tokens of four steps"]), collate(varied())
+    context, z = context_of(model, batch)
+    rolled = model.decoder.rollout(z, context, 6)
+    plain = model.decoder.replay(z, context, rolled)
+    for step, felt in ((2, False), (3, True), (5, False)):
+        changed = rolled.clone()
+        changed[:, :, step] += 3.0
+        other = model.decoder.replay(z, context, changed)
+        assert torch.equal(other[:, :, :4], plain[:, :, :4])
+        assert ((other[:, :, 4:] - plain[:, :, 4:]).abs().max() > 1e-3) == felt
 
 
 def test_samples_of_a_scene_are_joint() -> None:

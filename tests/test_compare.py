@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -49,6 +50,18 @@ TABLE = """
   config: focal.yaml
   arguments: {model.mmtransformer.map_layers: null, model.mmtransformer.social_layers: null}
 - {name: refused, config: focal.yaml, arguments: {model.mmtransformer.block.hats: 3}}
+"""
+CVAE = """
+samples: 3
+latent: 2
+block: {width: 8, heads: 2, feedforward: 8, dropout: 0.0, norm_first: false, own: true}
+layers: [1, 1, 1]
+hidden: [8]
+steps_per_token: 4
+"""
+STAGES = """
+- {name: Spread, config: second.yaml, after: Drawn}
+- {name: Drawn, config: first.yaml}
 """
 # A training of the name of its folder: `fails` says why, `waits` is there until it is told to stop.
 STUB = """
@@ -112,6 +125,35 @@ def test_a_row_is_trained_scored_and_measured_and_another_is_listed_as_failed(fo
     assert "old" not in text and "| Motion alone |" in text and "- refused: " in text
     assert f"{row['mean']['minFDE_6']:.3f}".removeprefix("0") in text
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_second_stage_is_trained_for_the_first_one_of_its_seed(folder: Path) -> None:
+    data = "data: {batch_size: 4, batch: {max_agents: 4, targets: focal}}\n"
+    first, second = "model:\n  agentformer:", "model:\n  agentformer_sampler:\n    hidden: [8, 8]\n    cvae:"
+    (folder / "first.yaml").write_text(first + indent(CVAE, "    ") + data)
+    (folder / "second.yaml").write_text(second + indent(CVAE, "      ") + data)
+    (folder / "stages.yaml").write_text(STAGES)
+    (folder / "stages.md").write_text("<!-- table: stages -->\n<!-- end -->\n")
+    words = (
+        f"--table={folder / 'stages.yaml'}",
+        f"--markdown={folder / 'stages.md'}",
+        f"--json={folder / 's.json'}",
+        "--seeds",
+        4,
+        5,
+    )
+    assert compare(folder, *words) == 0
+    spread, drawn = json.loads((folder / "s.json").read_text())["rows"]
+    assert set(spread["seeds"]) == set(drawn["seeds"]) == {"4", "5"} and not spread["failed"] and spread["cost"]["parameters"] > 0
+    for seed in (4, 5):
+        ours, first = (
+            torch.load(folder / "out" / name / f"seed{seed}" / "best.ckpt", weights_only=True) for name in ("spread", "drawn")
+        )
+        adopted = {key.removeprefix("model.cvae."): value for key, value in ours["state_dict"].items() if "cvae." in key}
+        assert adopted and all(torch.equal(value, first["state_dict"][f"model.{key}"]) for key, value in adopted.items())
+    assert (
+        compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0
+    )  # it is the same run from elsewhere
 
 
 def test_the_figures_are_those_of_evaluate(folder: Path, first: dict[str, Any]) -> None:
@@ -284,6 +326,9 @@ def test_recipes_of_other_tasks_are_left_out() -> None:
         ("- {name: a, config: a.yaml, arguments: [1]}", "row 1"),
         ("- {name: a, config: a.yaml, argument: {}}", "row 1"),
         ("- {name: a, config: a.yaml, epochs: many}", "row 1"),
+        ("- {name: a, config: a.yaml, after: [b]}", "row 1"),
+        ("- {name: a, config: a.yaml, after: b}", "row a: after: 'b' is no row that is trained by itself"),
+        ("- {name: a, config: a.yaml, after: b}\n- {name: b, config: a.yaml, after: a}", "row a: after: 'b' is no row"),
         ("- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}", r"\['a b', 'A-b'\]: .* one folder, 'a_b'"),
     ],
 )

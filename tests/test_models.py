@@ -97,6 +97,9 @@ SAMPLED = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, own=True), (1
 LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
     "agentformer": ModelConfig(agentformer=SAMPLED),
     "agentformer-road": ModelConfig(agentformer=replace(SAMPLED, reach_m=30.0, road=RoadConfig(100.0, 120, 16))),
+    "agentformer-tokens": ModelConfig(
+        agentformer=replace(SAMPLED, reach_m=30.0, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True)
+    ),
     "agentformer-joint": ModelConfig(agentformer=replace(SAMPLED, joint=True)),
     "agentformer-sampler": ModelConfig(agentformer_sampler=AgentFormerSamplerConfig(SAMPLED, hidden=(16, 16))),
 }

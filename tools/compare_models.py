@@ -3,11 +3,11 @@
     python tools/compare_models.py --store stores/av1 --out runs/compare --table configs/compare/models.yaml \
         [--futures 300000] [--seeds 0 1] [--jobs 2] [--json FILE] [--markdown docs/results.md] [--plot FILE]
 
-Rows are recipes (--configs, by default all for Argoverse 1) or those of a table (a YAML list of {name, config, arguments, epochs}
-and {name, model}). Each is trained for its epochs or for those that come nearest to the wanted number of futures (agents with a
-known future that are learned from), its schedule reaching its end with them, on one thread; its best checkpoint is scored as
-`trajformer evaluate` does. When all trainings are done, cost is measured: forecasts of recorded scenes on one thread, beside
-nothing else of ours.
+Rows are recipes (--configs, by default all for Argoverse 1) or those of a table (a YAML list of {name, config, arguments, epochs,
+after} and {name, model}). Each is trained for its epochs or for those that come nearest to the wanted number of futures (agents
+with a known future that are learned from), its schedule reaching its end with them, on one thread; second stages (`after`) when
+their first ones are done. The best checkpoint is scored as `trajformer evaluate` does. When all trainings are done, cost is
+measured: forecasts of recorded scenes on one thread, beside nothing else of ours.
 
 What is finished is not done again, what was stopped (Ctrl-C) goes on, what failed is tried again. A run is a folder
 OUT/<row>/seed<N> with run.json (minutes, epochs, futures), log.txt, scores.json and agents.csv; cost is in OUT/<row>/cost.json,
@@ -63,7 +63,10 @@ class Comparison:
                 self.failed[row.name].append(str(error))
         if self.args.finished:
             return [one for one in plans if one.record()["done"]]
-        failed = compare_runs.train_all([one for one in plans if not one.record()["done"]], self.args.jobs)
+        failed: dict[Plan, str] = {}
+        for second in (False, True):
+            stage = [one for one in plans if bool(one.row.after) == second and not one.record()["done"]]
+            failed |= compare_runs.train_all(stage, self.args.jobs)
         for one, line in failed.items():
             self.failed[one.row.name].append(f"seed {one.seed}: {line}")
         return [one for one in plans if one not in failed]

@@ -25,25 +25,32 @@ from trajformer.training.config import DataConfig, TrainConfig
 from trajformer.training.plain import to_plain
 
 VALIDATIONS = 8  # of a training, about
-_TABLE = "expected a list of rows {name, config, arguments, epochs} or {name, model}"
+_TABLE = "expected a list of rows {name, config, arguments, epochs, after} or {name, model}"
 
 
 @dataclass(frozen=True)
 class Row:
     """A model to compare: a recipe with further options of `trajformer train`, or a model that needs no training.
 
-    `epochs` above 0 are its own, whatever number of futures is wanted.
+    `epochs` above 0 are its own, whatever number of futures is wanted. A second stage is trained `after` the row of that name,
+    for its checkpoint of the same seed.
     """
 
     name: str
     words: tuple[str, ...] = ()
     model: str = ""
     epochs: int = 0
+    after: str = ""
 
     @property
     def folder(self) -> str:
         """What its results are stored under."""
-        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+        return folder_of(self.name)
+
+
+def folder_of(name: str) -> str:
+    """What results of a row of this name are stored under."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def rows_of_configs(paths: list[Path]) -> list[Row]:
@@ -53,10 +60,10 @@ def rows_of_configs(paths: list[Path]) -> list[Row]:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a YAML file: a list of {name, config, arguments, epochs} and {name, model}.
+    """The rows of a YAML file: a list of {name, config, arguments, epochs, after} and {name, model}.
 
     `config` is relative to the file, `arguments` maps fields of the recipe to values, `epochs` stand in place of the wanted
-    number of futures, `model` is one that needs no training.
+    number of futures, `after` names the row that is the first stage of this one, `model` is one that needs no training.
 
     Raises:
         TrajformerError: the file cannot be read, or a row is none; names the row.
@@ -74,21 +81,29 @@ def _row(path: Path, number: int, entry: Any) -> Row:
     where = f"{path}: row {number}"
     if not isinstance(entry, dict) or not str(entry.get("name") or ""):
         raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
-    name, arguments, epochs = str(entry["name"]), entry.get("arguments") or {}, entry.get("epochs", 0)
+    name, arguments, epochs, after = (
+        str(entry["name"]),
+        entry.get("arguments") or {},
+        entry.get("epochs", 0),
+        entry.get("after", ""),
+    )
     if set(entry) == {"name", "model"}:
         if entry["model"] not in UNTRAINED:
             raise TrajformerError(f"{where}: model: {entry['model']!r}, known without training: {', '.join(UNTRAINED)}")
         return Row(name, model=entry["model"])
     if (
         not isinstance(entry.get("config"), str)
-        or set(entry) - {"name", "config", "arguments", "epochs"}
+        or set(entry) - {"name", "config", "arguments", "epochs", "after"}
         or not isinstance(arguments, dict)
         or not isinstance(epochs, int)
+        or not isinstance(after, str)
     ):
         raise TrajformerError(f"{where}: {entry!r}, {_TABLE}")
     values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+    if after:
+        values["first_stage"] = folder_of(after)  # until it is known of which seed
     words = ("--config", str(path.parent / entry["config"]), *(f"--{key}={value}" for key, value in values.items()))
-    return Row(name, words, epochs=epochs)
+    return Row(name, words, epochs=epochs, after=after)
 
 
 def _distinct(rows: list[Row]) -> list[Row]:
@@ -96,6 +111,8 @@ def _distinct(rows: list[Row]) -> list[Row]:
         same = [other.name for other in rows if other.folder == row.folder]
         if len(same) > 1 or not row.folder:
             raise TrajformerError(f"rows {same}: their results would be in one folder, '{row.folder}'; give them other names")
+        if row.after and row.after not in {other.name for other in rows if not other.after}:
+            raise TrajformerError(f"row {row.name}: after: '{row.after}' is no row that is trained by itself")
     return rows
 
 
@@ -142,8 +159,9 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Of the recipe, wherever its stores lie."""
-        plain = to_plain(replace(self.recipe, data=replace(self.recipe.data, train="", val="")))
+        """Of the recipe, wherever its stores and the first stage lie."""
+        first = self.row.after and folder_of(self.row.after)
+        plain = to_plain(replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=first))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def record(self) -> dict[str, Any]:
@@ -178,7 +196,9 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Plan:
     Raises:
         TrajformerError: its recipe or the store cannot be used.
     """
-    words = (f"--data.train={store}", f"--data.val={store}", "--trainer.threads=1", f"--seed={seed}")
+    words: tuple[str, ...] = (f"--data.train={store}", f"--data.val={store}", "--trainer.threads=1", f"--seed={seed}")
+    if row.after:
+        words += (f"--first_stage={out / folder_of(row.after) / f'seed{seed}' / 'best.ckpt'}",)
     once = futures_in_epoch(recipe_of(row, *words).data)
     if not once:
         raise TrajformerError(f"{store}: no agent has a known future to learn from")

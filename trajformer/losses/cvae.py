@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trajformer.forecast import Forecast
-from trajformer.models.agentformer import Reconstruction
+from trajformer.models.agentformer_scene import Reconstruction
 
 
 @dataclass(frozen=True)

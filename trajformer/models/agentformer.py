@@ -22,16 +22,9 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast, Gaussian, coverage
 from trajformer.geometry import distances
-from trajformer.models.agentformer_parts import (
-    Context,
-    ContextEncoder,
-    FutureDecoder,
-    FutureEncoder,
-    Observed,
-    initialise,
-    used,
-    velocity,
-)
+from trajformer.models.agentformer_parts import ContextEncoder, FutureDecoder, FutureEncoder, initialise
+from trajformer.models.agentformer_scene import Context, Observed, Reconstruction, inputs_per_token, tokens_of, used, velocity
+from trajformer.models.constant_velocity import going_on
 from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
 
@@ -63,7 +56,11 @@ class AgentFormerConfig:
         hidden: widths inside the output networks; the released models of all scenes but eth have none.
         scale_m: metres that are 1 inside; the paper has 2 for eth, 1 for the other pedestrians, 10 for nuScenes.
         origin: positions are relative to the mean of all observed ones, or of the last ones (the released model of zara1).
+        extrapolate: futures are offsets from going on at the mean velocity of the last half second instead of from the last
+            observed position, as the paper has it.
         reach_m: agents farther apart than this at the last observed step do not attend to each other; 0 for no limit.
+        steps_per_token: that a token stands for. With several they are read and decoded that many at a time, and only the last of
+            them is fed back. The paper has one, which takes .4 s for pedestrians and .5 s for nuScenes.
         num_history: usual number of observed steps: the last one has time num_history - 1, whatever a scene has.
         road: inputs for traffic, none by default.
         joint: a mode has one probability for all targets together; samples are drawn together in any case.
@@ -78,29 +75,14 @@ class AgentFormerConfig:
     hidden: tuple[int, ...] = (512, 256)
     scale_m: float = 1.0
     origin: Literal["observed", "last"] = "observed"
+    extrapolate: bool = False
     reach_m: float = 0.0
+    steps_per_token: int = 1
     num_history: int = 8
     road: RoadConfig | None = None
     joint: bool = False
     seed: int = 0
     evaluation_samples: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Reconstruction:
-    """What a CVAE is trained on; positions in metres in the batch frame.
-
-    Attributes:
-        position: [B, S, F, 2], decoded from a sample of the posterior.
-        best: [B, S, F, 2], of K samples from the prior the one nearest to an agent's future.
-        posterior: [B, S, Z], of the latents given past and future.
-        prior: [B, S, Z], given the past.
-    """
-
-    position: Tensor
-    best: Tensor
-    posterior: Gaussian
-    prior: Gaussian
 
 
 class AgentFormer(nn.Module):
@@ -114,7 +96,7 @@ class AgentFormer(nn.Module):
 
     def __init__(self, config: AgentFormerConfig) -> None:
         super().__init__()
-        for name in ("samples", "evaluation_samples", "latent", "scale_m", "num_history"):
+        for name in ("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history"):
             if getattr(config, name) is not None and getattr(config, name) <= 0:
                 raise TrajformerError(f"agentformer.{name}: {getattr(config, name)}, expected more than 0")
         if min(config.layers[1:]) < 1:
@@ -124,10 +106,11 @@ class AgentFormer(nn.Module):
         self.config = config
         block, road = replace(config.block, own=True), config.road
         encoder, future, decoder = config.layers
-        inputs = 4 if road is None else 6
+        per_token, heading = config.steps_per_token, road is not None
+        inputs = inputs_per_token(per_token, heading)
         self.context = ContextEncoder(inputs, block, encoder)
-        self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent)
-        self.decoder = FutureDecoder(inputs - 2 + config.latent, block, decoder, config.hidden)
+        self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent, per_token)
+        self.decoder = FutureDecoder(2 + 2 * heading + config.latent, block, decoder, config.hidden, per_token)
         self.prior = initialise(nn.Linear(block.width, 2 * config.latent))
         self.lanes = None if road is None else MapTokenizer(block.width, road.map_width, road.radius_m, road.max_polylines)
 
@@ -160,11 +143,14 @@ class AgentFormer(nn.Module):
         if self.config.reach_m:
             near = distances(start, start) <= self.config.reach_m / self.config.scale_m
         lanes, lane_mask = self._lanes(batch, origin)
-        seen = torch.cat([valid.transpose(1, 2).flatten(1), lane_mask], 1)
-        observed = Observed(seen, valid[..., -1], start, heading, near, lanes.shape[1])
-        inputs = torch.cat([xy, velocity(xy, valid), heading[:, :, None].expand(*xy.shape[:3], -1)], -1)
-        time = steps - batch.num_history + self.config.num_history
-        return self.context(inputs.transpose(1, 2), time, lanes, observed)
+        inputs, real = tokens_of(xy, velocity(xy, valid), valid, heading, self.config.steps_per_token, past=True)
+        seen = torch.cat([real.flatten(1), lane_mask], 1)
+        drift = torch.zeros_like(start)
+        if self.config.extrapolate:
+            drift = going_on(batch)[1] * (batch.period_s / self.config.scale_m)
+        observed = Observed(seen, valid[..., -1], start, drift, heading, near, lanes.shape[1])
+        time = steps.flip(0)[:: self.config.steps_per_token].flip(0) - batch.num_history + self.config.num_history
+        return self.context(inputs, time, lanes, observed)
 
     def prior_of(self, context: Context) -> Gaussian:
         """The latents given the past [B, 1, A, Z]."""
@@ -213,9 +199,8 @@ class AgentFormer(nn.Module):
         count = target.shape[1]
         before = torch.cat([context.start[:, :count, None], target[:, :, :-1]], 2)
         known = torch.cat([torch.ones_like(valid[..., :1]), valid[..., :-1]], 2) & valid
-        heading = context.heading[:, :count, None].expand(*target.shape[:3], -1)
-        inputs = torch.cat([target, (target - before) * known[..., None], heading], -1)
-        return self.future(inputs.transpose(1, 2), valid.transpose(1, 2), context)
+        moved, heading = (target - before) * known[..., None], context.heading[:, :count]
+        return self.future(*tokens_of(target, moved, valid, heading, self.config.steps_per_token, past=False), context)
 
     def _lanes(self, batch: SceneBatch, origin: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, M, D] of lanes around the origin, seen from there, and which are real."""

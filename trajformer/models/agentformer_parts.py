@@ -1,12 +1,7 @@
-"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2) on normalised scenes, and what they share.
-
-Tokens are all agents at all steps in one sequence, step by step. Lengths are in units of the scene's scale, relative to the
-mean of all observed positions.
-"""
+"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2) on normalised scenes (`agentformer_scene`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,72 +14,8 @@ from trajformer.core.dropout import Dropout, undropped
 from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
 from trajformer.forecast import Gaussian
+from trajformer.models.agentformer_scene import Context, Observed, mean_over, times, unless_all
 from trajformer.models.tokens import mlp
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """What of a scene is known beside its tokens: A agents, M lanes.
-
-    Attributes:
-        seen: bool [B, H * A + M], which steps of agents, and which lanes after them, are real.
-        here: bool [B, A], seen at the last observed step: others may attend to its future.
-        start: [B, A, 2], last observed position, normalised.
-        heading: [B, A, 2], direction there, or [B, A, 0] in a model that does not use it.
-        near: bool [B, A, A], which agents may attend to which; None if all may.
-        lanes: M.
-    """
-
-    seen: Tensor
-    here: Tensor
-    start: Tensor
-    heading: Tensor
-    near: Tensor | None
-    lanes: int
-
-    def mask(self, agents: int, steps: int) -> Tensor | None:
-        """Bool [B, 1 or steps * agents, H * A + M] for queries of the first agents, or None where all may attend to all."""
-        seen = self.seen[:, None]
-        if self.near is not None:
-            history = (self.seen.shape[1] - self.lanes) // self.near.shape[1]
-            seen = seen & F.pad(self.near[:, :agents].repeat(1, steps, history), (0, self.lanes), value=True)
-        return unless_all(seen)
-
-
-@dataclass(frozen=True, eq=False)
-class Context(Observed):
-    """The same, encoded.
-
-    Attributes:
-        memory: [B, H * A + M, D], steps of all agents, lanes after them.
-        agent: [B, A, D], mean over an agent's steps.
-    """
-
-    memory: Tensor
-    agent: Tensor
-
-
-def unless_all(mask: Tensor) -> Tensor | None:
-    """A mask that hides something; in a compiled graph, which must not depend on it, any."""
-    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
-
-
-def used(best: Tensor, real: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """The samples that are a target's best, and where among them that of each target is.
-
-    Args:
-        best: int64 [B, S], of K samples.
-        real: bool [B, S], which targets have a future.
-        samples: K.
-
-    Returns:
-        int64 [B, k], k being as many as any scene needs (others have some that nobody uses; in a compiled graph as many as any
-        scene could need), and int64 [B, S] into it.
-    """
-    taken = (F.one_hot(best, samples).bool() & real[..., None]).any(1)
-    count = min(samples, best.shape[1]) if torch.compiler.is_compiling() else int(taken.sum(1).max())
-    rows = taken.int().argsort(dim=1, descending=True, stable=True)[:, : max(count, 1)]
-    return rows, (rows[:, None] == best[..., None]).int().argmax(-1)
 
 
 def initialise(module: nn.Module) -> nn.Module:
@@ -94,19 +25,6 @@ def initialise(module: nn.Module) -> nn.Module:
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
     return module
-
-
-def mean_over(x: Tensor, real: Tensor) -> Tensor:
-    """Mean over steps of [B, T, A, D] where bool [B, T, A] is True: [B, A, D], zero where it never is."""
-    return (x * real[..., None]).sum(1) / real.sum(1).clamp(min=1)[..., None]
-
-
-def velocity(xy: Tensor, valid: Tensor) -> Tensor:
-    """Displacements [B, A, H, 2] since the step before; where that is unseen those to the step after it, or zero."""
-    known = (valid[:, :, 1:] & valid[:, :, :-1])[..., None]
-    step = (xy[:, :, 1:] - xy[:, :, :-1]) * known
-    before, after = F.pad(step, (0, 0, 1, 0)), F.pad(step, (0, 0, 0, 1))
-    return torch.where(F.pad(known, (0, 0, 1, 0)), before, after)
 
 
 class StepTokens(nn.Module):
@@ -163,15 +81,19 @@ class ContextEncoder(nn.Module):
 class FutureEncoder(nn.Module):
     """The posterior of the latents: the true future attends to itself and to the context."""
 
-    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], latent: int) -> None:
+    def __init__(
+        self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], latent: int, per_token: int = 1
+    ) -> None:
         super().__init__()
+        self.per_token = per_token
         self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
         self.out = initialise(mlp(block.width, *hidden, 2 * latent, norm=False))
 
     def forward(self, x: Tensor, valid: Tensor, context: Context) -> Gaussian:
-        """Steps [B, F, S, C] of the first S agents, where bool [B, F, S] is True, to distributions [B, S, Z]."""
+        """Tokens [B, F', S, C] of the first S agents, where bool [B, F', S] is True, to distributions [B, S, Z]."""
         steps, agents = valid.shape[1:]
-        tokens = self.tokens(x, self.tokens.when(torch.arange(steps, device=x.device))).flatten(1, 2)
+        time = times(steps * self.per_token, self.per_token, x.device)
+        tokens = self.tokens(x, self.tokens.when(time)).flatten(1, 2)
         real = valid.flatten(1)[:, None]
         if context.near is not None:
             real = real & context.near[:, :agents, :agents].repeat(1, steps, steps)
@@ -189,59 +111,73 @@ class FutureEncoder(nn.Module):
 class FutureDecoder(nn.Module):
     """Latents to futures, step by step; a step attends to all agents' steps up to it and to the context.
 
-    Futures are offsets from where an agent was last seen. What is fed back carries no gradient, so a rollout with cached
-    keys and values that nobody differentiates is followed, in training, by one pass over all steps at once. The rollout drops
-    nothing, as in evaluation: what is fed back, and which sample is the best, is what it will be there.
+    Futures are offsets from where an agent was last seen, or would be by going on as before. What is fed back carries no
+    gradient, so a rollout with cached keys and values that nobody differentiates is followed, in training, by one pass over
+    all steps at once. The rollout drops nothing, as in evaluation: what is fed back, and which sample is the best, is what it
+    will be there.
     """
 
-    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...]) -> None:
+    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], per_token: int = 1) -> None:
         super().__init__()
+        self.per_token = per_token
         self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
-        self.out = mlp(block.width, *hidden, 2, norm=False)
+        self.out = mlp(block.width, *hidden, 2 * per_token, norm=False)
         initialise(self.out)
 
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
-        """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each step from the one before; without a gradient."""
+        """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each token from the one before; without a gradient."""
         pairs, memory_mask = self._pairs(context), context.mask(z.shape[2], 1)
         with torch.no_grad(), undropped(self):
             cache, given = DecoderCache(len(self.decoder.layers)), self._given(z, context, steps)
-            cache.layers = [(Reserved(steps * z.shape[2]), memory) for _, memory in cache.layers]
+            cache.layers = [(Reserved(given.shape[2] * z.shape[2]), memory) for _, memory in cache.layers]
             out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
-            for step in range(steps):
-                mask = None if pairs is None else pairs.repeat(1, 1, step + 1)[:, None]
+            base = self._base(context, given.shape[2])
+            for token in range(given.shape[2]):
+                mask = None if pairs is None else pairs.repeat(1, 1, token + 1)[:, None]
                 masks = {"mask": mask, "memory_mask": memory_mask}
-                out.append(self._step(self._tokens(out[-1], given[:, :, step : step + 1]), context, cache=cache, **masks))
+                tokens = self._tokens(out[-1][:, :, -1:], given[:, :, token : token + 1])
+                out.append(self._step(tokens, context, base[:, :, token : token + 1], cache=cache, **masks))
         torch.clear_autocast_cache()  # else weights that were cast without a gradient would be used with one
-        return torch.cat(out[1:], 2)
+        return torch.cat(out[1:], 2)[:, :, :steps]
 
     def replay(self, z: Tensor, context: Context, rolled: Tensor) -> Tensor:
-        """The positions of a rollout [B, K, F, A, 2] once more, all steps at once, with their gradient."""
+        """The positions of a rollout [B, K, F, A, 2] once more, all tokens at once, with their gradient."""
         steps, agents = rolled.shape[2:4]
+        given, fed = self._given(z, context, steps), rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token]
+        count = given.shape[2]
         start = context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)
-        past = torch.ones(steps, steps, dtype=torch.bool, device=z.device).tril()
+        past = torch.ones(count, count, dtype=torch.bool, device=z.device).tril()
         pairs = self._pairs(context)
         wide = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device) if pairs is None else pairs
         mask = (past[:, None, :, None] & wide[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
-        tokens = self._tokens(torch.cat([start, rolled[:, :, :-1]], 2), self._given(z, context, steps))
-        return self._step(tokens, context, mask=mask, memory_mask=context.mask(agents, steps))
+        tokens = self._tokens(torch.cat([start, fed], 2), given)
+        masks = {"mask": mask, "memory_mask": context.mask(agents, count)}
+        return self._step(tokens, context, self._base(context, count), **masks)[:, :, :steps]
 
     def _given(self, z: Tensor, context: Context, steps: int) -> Tensor:
-        """What is known of tokens before any position: latents [B, K, A, Z], heading and time make [B, K, steps, A, D]."""
+        """What is known of tokens before any position: latents [B, K, A, Z], heading and time make [B, K, F', A, D]."""
         inputs = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
-        return self.tokens.part(inputs, 2)[:, :, None] + self.tokens.when(torch.arange(steps, device=z.device))
+        return self.tokens.part(inputs, 2)[:, :, None] + self.tokens.when(times(steps, self.per_token, z.device))
 
     def _tokens(self, x: Tensor, given: Tensor) -> Tensor:
         """Fed positions [B, K, T, A, 2] and what is given to tokens [B, K, T, A, D]."""
         return self.tokens.dropout(self.tokens.part(x) + given)
 
-    def _step(self, tokens: Tensor, context: Context, **arguments: Any) -> Tensor:
-        """Tokens [B, K, T, A, D] to the positions [B, K, T, A, 2] one step later."""
+    def _base(self, context: Context, tokens: int) -> Tensor:
+        """What positions of all tokens' steps are offsets from [B, 1, F', steps, A, 2]."""
+        time = torch.arange(1, tokens * self.per_token + 1, device=context.start.device)
+        base = context.start[:, None] + context.drift[:, None] * time[:, None, None]
+        return base.unflatten(1, (tokens, self.per_token))[:, None]
+
+    def _step(self, tokens: Tensor, context: Context, base: Tensor, **arguments: Any) -> Tensor:
+        """Tokens [B, K, T, A, D] to the positions of their steps, those after the ones they were fed: [B, K, T * steps, A, 2]."""
         agents = tokens.shape[3]
         groups = Groups(agents, agents), Groups(agents, agents, (0, context.lanes))
         inner = self.out[:-1](self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1])
         with torch.autocast(inner.device.type, enabled=False):  # centimetres need more than half precision
             offset = self.out[-1](inner.float())
-        return offset.unflatten(2, tokens.shape[2:4]) + context.start[:, None, None]
+        by_step = offset.unflatten(2, tokens.shape[2:4]).unflatten(-1, (self.per_token, 2)).transpose(3, 4)
+        return (by_step + base).flatten(2, 3)
 
     def _pairs(self, context: Context) -> Tensor | None:
         """Bool [B, A, A], or None for all: agents attend to those nearby who are still there, and to themselves."""

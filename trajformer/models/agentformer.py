@@ -5,7 +5,8 @@ was there at the last observed step is decoded along with the targets, so that a
 have a future. Unseen steps are masked tokens. A fed-back position has no gradient, and neither have samples that are nobody's
 best one: so samples are rolled out with cached keys and values, and only the best ones pass the decoder again, all steps at
 once, to be learned from. Only that pass has dropout, which the plain formulation has in the samples, too; without it loss and
-gradient are the same. On roads, lanes are further context tokens in place of a picture of the map.
+gradient are the same. On roads, lanes are further context tokens in place of a picture of the map. Recorded ten times a
+second, steps can be taken several at a time (`steps_per_token`), for the paper's own steps are of .4 and .5 s.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class ContextEncoder(nn.Module):
         self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
 
     def forward(self, x: Tensor, time: Tensor, lanes: Tensor, observed: Observed) -> Context:
-        """Steps [B, H, A, C] at times [H], and lanes [B, M, D]."""
+        """Tokens' inputs [B, H', A, C] at times [H'], and lanes [B, M, D]."""
         steps, agents = x.shape[1:3]
         count = lanes.shape[1]
         mask = observed.mask(agents, steps)

@@ -1,7 +1,7 @@
 """A scene as AgentFormer (Yuan et al., ICCV 2021) has it: what is known of its agents, and their steps as tokens.
 
-Tokens are all agents at all steps in one sequence, step by step. Lengths are in units of the scene's scale, relative to the
-mean of all observed positions.
+Tokens are all agents at all steps in one sequence, step by step, or some steps at a time: H' and F' tokens an agent. Lengths are
+in units of the scene's scale, relative to the mean of all observed positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Observed:
     """What of a scene is known beside its tokens: A agents, M lanes.
 
     Attributes:
-        seen: bool [B, H * A + M], which steps of agents, and which lanes after them, are real.
+        seen: bool [B, H' * A + M], which tokens of agents, and which lanes after them, are real.
         here: bool [B, A], seen at the last observed step: others may attend to its future.
         start: [B, A, 2], last observed position, normalised.
         drift: [B, A, 2], displacement a step of whoever goes on as before; zero in a model that starts from standing.
@@ -38,7 +38,7 @@ class Observed:
     lanes: int
 
     def mask(self, agents: int, steps: int) -> Tensor | None:
-        """Bool [B, 1 or steps * agents, H * A + M] for queries of the first agents, or None where all may attend to all."""
+        """Bool [B, 1 or steps * agents, H' * A + M] for queries of the first agents, or None where all may attend to all."""
         seen = self.seen[:, None]
         if self.near is not None:
             history = (self.seen.shape[1] - self.lanes) // self.near.shape[1]
@@ -51,8 +51,8 @@ class Context(Observed):
     """The same, encoded.
 
     Attributes:
-        memory: [B, H * A + M, D], steps of all agents, lanes after them.
-        agent: [B, A, D], mean over an agent's steps.
+        memory: [B, H' * A + M, D], tokens of all agents, lanes after them.
+        agent: [B, A, D], mean over an agent's tokens.
     """
 
     memory: Tensor

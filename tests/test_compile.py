@@ -47,6 +47,7 @@ GRAPHS = {
     "gatformer-joint": (True,),
     "crowd": (True, False),
     "scene-set": (True, False),
+    "scene-set-agents": (False,),
     "agentformer": (True,),
     "agentformer-sampler": (True, False),
 }

@@ -105,7 +105,8 @@ LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
 }
 CONFIGS |= LATENT
 SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
-EVERY = CONFIGS | {"scene-set": ModelConfig(scene_set=SCENE_SET)}  # one mode and a frame of its own: see test_scene_set.py
+SETS = {"scene-set": SCENE_SET, "scene-set-agents": replace(SCENE_SET, queries=0)}
+EVERY = CONFIGS | {name: ModelConfig(scene_set=config) for name, config in SETS.items()}  # one mode, own frame: test_scene_set.py
 CHOOSING = {"mmtransformer-9-proposals", "mmtransformer-regions", "wayformer-9-components"}  # modes, in evaluation
 AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
 POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
@@ -306,7 +307,7 @@ def test_half_precision_is_close(name: str, training: bool) -> None:
     model, batch = build(EVERY[name]).train(training), collate(varied())
     if isinstance(model, SceneSet):  # which one of the set a target gets may differ
         sets = in_both(lambda: model.trajectories(batch))
-        pairs, real, metres = [[found.position for found in sets], [found.logit for found in sets]], slice(None), 0.5
+        pairs, real, metres = [[found.position for found in sets], [found.logit.exp() for found in sets]], slice(None), 0.5
     else:
         forecasts = in_both(lambda: model(batch))
         pairs, real, metres = [[found.position for found in forecasts]], batch.target_mask, 0.08
@@ -435,7 +436,7 @@ TOO_SMALL = {
     r"encoder.latents.counts: \(0,\)": ModelConfig(
         wayformer=replace(WAY, encoder=SceneEncoderConfig(latents=LatentConfig(counts=(0,)), block=BLOCK))
     ),
-    "scene_set.queries: 0": ModelConfig(scene_set=SceneSetConfig(FUTURE, queries=0)),
+    "scene_set.queries: -1": ModelConfig(scene_set=SceneSetConfig(FUTURE, queries=-1)),
 }
 
 

@@ -54,10 +54,10 @@ SMALL = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_po
 CONFIG = SceneSetLossConfig(endpoint=0.3, classification=0.6, huber_m=0.8, auxiliary=0.5)
 
 
-@pytest.fixture
-def model() -> nn.Module:
+@pytest.fixture(params=[12, 0], ids=["learned queries", "agents as queries"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
     """A model with random weights."""
-    return build(ModelConfig(scene_set=SMALL)).eval()
+    return build(ModelConfig(scene_set=replace(SMALL, queries=request.param))).eval()
 
 
 def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
@@ -143,6 +143,46 @@ def test_a_scene_without_futures_teaches_that_nobody_is_there() -> None:
         scene_set_loss(bad, start, target, valid, CONFIG)
 
 
+def test_padding_among_the_queries_is_neither_matched_nor_classified() -> None:
+    found, start, target, valid = case(layers=2)
+    both = (found, *found.auxiliary)
+    near = torch.cat([start[:, :1, None], target[:, :1]], 2)  # a query that would be matched if it were one
+    padded = [
+        replace(one, position=torch.cat([near, one.position], 1), logit=torch.cat([torch.full((2, 1), -torch.inf), one.logit], 1))
+        for one in both
+    ]
+    plain = scene_set_loss(found, start, target, valid, CONFIG)
+    same = scene_set_loss(
+        replace(padded[0], auxiliary=tuple(replace(one, auxiliary=()) for one in padded[1:])), start, target, valid, CONFIG
+    )
+    assert {name: value.item() for name, value in same.items()} == pytest.approx(
+        {k: v.item() for k, v in plain.items()}, rel=1e-6
+    )
+    same["loss"].backward()
+    assert found.logit.grad is not None and found.logit.grad.isfinite().all()
+    assert [int(n[0]) for n in set_hits(padded[0], target, valid)][2] == int((found.logit[0] >= 0).sum())
+
+
+def test_agents_as_queries_start_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is learned a trajectory is its agent's, continued; a correction is in the agent's own frame."""
+    model = build(ModelConfig(scene_set=replace(SMALL, queries=0))).eval()
+    batch = collate(varied())
+    correction = torch.zeros(1 + FUTURE, 2)
+    for ahead in (0.0, 2.0):
+        correction[1, 0] = ahead
+        torch.nn.init.zeros_(model.trajectory[-1].weight)
+        model.trajectory[-1].bias.data = correction.flatten().clone()
+        found = model.trajectories(batch)
+        there = ~found.logit.isneginf()
+        seen = there & batch.valid[..., -1]
+        assert torch.equal(seen, batch.agent_mask & batch.valid[..., -1]) and (~there).any()
+        heading = torch.stack([batch.pose[..., 2].cos(), batch.pose[..., 2].sin()], -1)
+        time = batch.period_s * FUTURE
+        end = batch.pose[..., :2] + batch.velocity[:, :, -1] * time + ahead * heading
+        torch.testing.assert_close(found.position[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
+        torch.testing.assert_close(found.position[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
+
+
 def test_recall_and_precision_by_hand() -> None:
     """Two claims end near agent 0, one near agent 1, one query near agent 2 claims nothing; agent 3's end is unknown."""
     ends = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [10.0, 1.0], [20.0, 0.0], [50.0, 0.0]]])
@@ -203,8 +243,9 @@ def test_without_a_focal_agent_the_set_still_moves_with_the_world(model: SceneSe
     scenes = [replace(scene, agent_role=scene.agent_role.clip(max=int(AgentRole.SCORED))) for scene in varied()]
     batch = collate(scenes)
     pose = torch.tensor([[30.0, -20.0, 1.0]]).expand(3, 3)
-    found, moved = model.trajectories(batch).position, model.trajectories(transform(batch, pose)).position
-    torch.testing.assert_close(to_frame(found, pose[:, None, None]), moved, atol=1e-3, rtol=0)
+    found, moved = model.trajectories(batch), model.trajectories(transform(batch, pose)).position
+    real = ~found.logit.isneginf()  # padding is anywhere
+    torch.testing.assert_close(to_frame(found.position, pose[:, None, None])[real], moved[real], atol=1e-3, rtol=0)
 
 
 def test_targets_get_the_nearest_query_that_exists_moved_to_them(model: SceneSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,13 +286,14 @@ def test_half_precision_keeps_places(model: SceneSet) -> None:
         model(collate([make_scene(num_future=13)]))
 
 
-def test_four_scenes_are_learned_by_heart() -> None:
+@pytest.mark.parametrize("queries", [12, 0])
+def test_four_scenes_are_learned_by_heart(queries: int) -> None:
     torch.manual_seed(0)
-    model = SceneSet(SMALL)
+    model = SceneSet(replace(SMALL, queries=queries))
     batch = collate([make_scene(8, seed=seed) for seed in range(4)], BatchConfig(targets="all"))
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=150)
-    for _ in range(150):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=220)
+    for _ in range(220):
         optimizer.zero_grad()
         loss_of(model, batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -2,7 +2,8 @@
 
 Cost of giving future g to query q: w_class * (-p_q) + w_ade * ADE + w_fde * FDE, the current position counting as one step
 more. Every query is classified, those without a future as nobody's, which weighs less; matched ones are regressed (smooth
-L1). Earlier decoder layers get the same terms with matches of their own, and all costs reach the host in one copy.
+L1). Padding among the queries is neither matched nor classified. Earlier decoder layers get the same terms with matches of their
+own, and all costs reach the host in one copy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine, weigh
 from trajformer.models.scene_set import SceneTrajectories
+
+_NEVER = 1e9  # the cost of what must not be matched; an infinite one is an error of the model's
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def scene_set_loss(found: SceneTrajectories, start: Tensor, target: Tensor, vali
 def _cost(found: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig) -> Tensor:
     """[B, Q, S]."""
     ade, fde = pairwise_errors(found.position, *truth)
-    return config.cost_ade * ade + config.cost_fde * fde - config.cost_class * found.logit.sigmoid()[..., None]
+    cost = config.cost_ade * ade + config.cost_fde * fde - config.cost_class * found.logit.sigmoid()[..., None]
+    return cost.masked_fill(found.logit.isneginf()[..., None], _NEVER)
 
 
 def _of_layer(pairs: Match, number: int, scenes: int) -> Match:
@@ -90,8 +94,9 @@ def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match,
     count = max(len(scene), 1)
     wanted = torch.zeros_like(found.logit)
     wanted[scene, query] = 1.0
-    weight = torch.where(wanted > 0, 1.0, config.no_object)
-    entropy = F.binary_cross_entropy_with_logits(found.logit, wanted, weight, reduction="sum")
+    real = ~found.logit.isneginf()
+    weight = torch.where(wanted > 0, 1.0, config.no_object) * real
+    entropy = F.binary_cross_entropy_with_logits(torch.where(real, found.logit, 0.0), wanted, weight, reduction="sum")
     return {
         "regression": (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count,
         "endpoint": error.gather(1, last_valid(valid)[:, None]).sum() / count,

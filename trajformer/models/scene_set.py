@@ -7,9 +7,12 @@ surely it is somebody's. Who is whose is settled by a one-to-one matching in the
 Choices. The scene's frame is the focal agent's, or without one that of the agent nearest to the middle of all, so that the set
 moves with the world. Queries are the decoder's input as well as positions: zeros, as in DETR, leave its first self-attention
 nothing to learn. A trajectory is a learned correction of the attention-weighted mean of the agents' places and velocities,
-continued: boxes lie in a picture, agents anywhere in 100 m, and finding them from nothing takes hundreds of epochs. As a
-`Forecast` every target gets one mode: the query whose current position is nearest, one that hardly exists counting as farther
-away, moved to where the target is. Its future is not asked: nobody knows it when a forecast is made.
+continued: boxes lie in a picture, agents anywhere in 100 m, and finding them from nothing takes hundreds of epochs. Without
+learned queries (`queries: 0`) the agents' own tokens are the queries, as an encoder's proposals are in two-stage detectors
+(Deformable DETR, Zhu et al. 2021), and a trajectory corrects, in the agent's own frame, its going on as it is; who stands for
+whom is still for the matching to say. As a `Forecast` every target gets one mode: the query whose current position is nearest,
+one that hardly exists counting as farther away, moved to where the target is. Its future is not asked: nobody knows it when a
+forecast is made.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from trajformer.core.attention import attend
 from trajformer.core.axes import along
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
+from trajformer.errors import TrajformerError
 from trajformer.forecast import Forecast
 from trajformer.geometry import distances, from_frame, relative_pose, rotate
 from trajformer.models.horizon import at_least_one, check_lengths
@@ -40,7 +44,7 @@ class SceneSetConfig:
 
     Attributes:
         num_future: F, steps to predict.
-        queries: Q, more than there are agents to predict in any scene.
+        queries: Q, more than there are agents to predict in any scene; or 0, where agents' tokens are the queries and Q is A.
         max_history: longest history that has learned positions.
         steps_per_token: displacement vectors in a motion token.
         block: shape of every transformer block.
@@ -72,7 +76,7 @@ class SceneTrajectories:
     """
 
     position: Tensor  # [B, Q, 1 + F, 2], metres
-    logit: Tensor  # [B, Q]
+    logit: Tensor  # [B, Q], -inf for padding, which stands for nobody and is matched with nobody
     auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
 
 
@@ -85,7 +89,9 @@ class SceneSet(nn.Module):
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
-        at_least_one("scene_set", config, "queries", "steps_per_token", "decoder_layers")
+        at_least_one("scene_set", config, "steps_per_token", "decoder_layers")
+        if config.queries < 0:
+            raise TrajformerError(f"scene_set.queries: {config.queries}, expected a number, or 0 for the agents' own tokens")
         self.config, width = config, config.block.width
         self.motion = MotionTokenizer(width, config.steps_per_token)
         self.time = LearnedPosition((config.max_history,), width)
@@ -93,10 +99,11 @@ class SceneSet(nn.Module):
         self.place = mlp(7, width, width)
         self.lanes = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
         self.encoder = Encoder(config.block, config.encoder_layers)
-        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.queries, width)))
+        learned = config.queries > 0
+        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.queries, width))) if learned else None
         self.decoder = Decoder(config.block, config.decoder_layers)
-        self.pointer = nn.Linear(width, width)
-        self.pointed = nn.Linear(width, width, bias=False)  # the same for all keys would change no softmax
+        self.pointer = nn.Linear(width, width) if learned else None
+        self.pointed = nn.Linear(width, width, bias=False) if learned else None  # the same for all keys would change no softmax
         self.trajectory = mlp(width, width, (1 + config.num_future) * 2)
         self.existence = mlp(width, width, 1)
 
@@ -108,7 +115,7 @@ class SceneSet(nn.Module):
         """
         found, place = self.trajectories(batch), batch.pose[:, : batch.num_targets, :2]
         gap = distances(place, found.position[:, :, 0])
-        doubt = _DOUBT_M * (1.0 - found.logit.sigmoid())
+        doubt = (_DOUBT_M * (1.0 - found.logit.sigmoid())).masked_fill(found.logit.isneginf(), torch.inf)
         nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
         chosen = found.position[torch.arange(len(nearest), device=nearest.device)[:, None], nearest]  # [B, S, 1 + F, 2]
         future = chosen[:, :, 1:] - chosen[:, :, :1] + place[:, :, None]
@@ -130,10 +137,14 @@ class SceneSet(nn.Module):
         lanes, lane_mask = self.lanes(replace(batch, pose=pose[:, None]), 1)
         keys = torch.cat([there, lane_mask[:, 0]], 1)[:, None]
         memory = self.encoder(torch.cat([agents, lanes[:, 0]], 1), keys)
-        queries = self.queries.expand(len(memory), -1, -1)
-        layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
-        key = self.pointed(memory[:, : agents.shape[1]])
-        *earlier, last = [self._decode(batch, x, (key, state, there), pose) for x in layers]
+        encoded = memory[:, : agents.shape[1]]
+        if self.queries is None:
+            layers = self.decoder(encoded, memory, mask=there[:, None], memory_mask=keys, position=agents)
+            *earlier, last = [self._decode(batch, x, state, own[..., 2], there, pose) for x in layers]
+        else:
+            ahead = torch.zeros_like(self.queries[:, 0])
+            layers = self.decoder(self.queries.expand(len(memory), -1, -1), memory, memory_mask=keys, position=self.queries)
+            *earlier, last = [self._decode(batch, x, self._pointed(x, encoded, state, there), ahead, None, pose) for x in layers]
         return replace(last, auxiliary=tuple(earlier))
 
     def _agents(self, batch: SceneBatch, own: Tensor, state: Tensor) -> Tensor:
@@ -144,14 +155,23 @@ class SceneSet(nn.Module):
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
         return mean + self.place(torch.cat([place_features(own), state[..., 2:] / LENGTH_SCALE_M], -1))
 
-    def _decode(self, batch: SceneBatch, x: Tensor, agents: tuple[Tensor, Tensor, Tensor], pose: Tensor) -> SceneTrajectories:
-        """Queries' features [B, Q, D] to trajectories; `agents` are keys, places and velocities, and who is there."""
-        key, state, there = agents
-        offset, logit = self.trajectory(x).unflatten(-1, (-1, 2)).float(), self.existence(x).squeeze(-1).float()
+    def _pointed(self, x: Tensor, agents: Tensor, state: Tensor, there: Tensor) -> Tensor:
+        """The mean place and velocity [B, Q, 4] of the agents that queries [B, Q, D] attend to."""
+        assert self.pointer is not None and self.pointed is not None
+        key = self.pointed(agents)
         with torch.autocast(x.device.type, enabled=False):  # places in half precision would be decimetres off
-            mean = attend(self.pointer(x.float()), key.float(), state.float(), there[:, None])
+            return attend(self.pointer(x.float()), key.float(), state.float(), there[:, None])
+
+    def _decode(
+        self, batch: SceneBatch, x: Tensor, state: Tensor, angle: Tensor, there: Tensor | None, pose: Tensor
+    ) -> SceneTrajectories:
+        """Queries' features [B, Q, D] to trajectories: corrections, turned by `angle`, of `state` [B, Q, 4] continued."""
+        offset, logit = self.trajectory(x).unflatten(-1, (-1, 2)).float(), self.existence(x).squeeze(-1).float()
         time = torch.arange(batch.num_future + 1, device=x.device) * batch.period_s
-        position = mean[..., None, :2] + mean[..., None, 2:] * time[:, None] + offset.cumsum(-2)
+        correction = rotate(offset.cumsum(-2), angle[..., None])
+        position = state[..., None, :2] + state[..., None, 2:] * time[:, None] + correction
+        if there is not None:
+            logit = logit.masked_fill(~there, -torch.inf)
         return SceneTrajectories(from_frame(position, pose[:, None, None]), logit)
 
 

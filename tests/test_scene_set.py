@@ -303,14 +303,17 @@ def test_four_scenes_are_learned_by_heart(queries: int) -> None:
     assert futures > 20 and hits / futures > 0.95 and hits / claims > 0.9
 
 
-def test_a_recipe_trains_it_and_evaluation_reads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("queries", [12, 0])
+def test_a_recipe_trains_it_and_evaluation_reads_it(tmp_path: Path, queries: int) -> None:
     for split, seeds in (("train", range(4)), ("val", range(20, 22))):
         scenes = [make_scene(6, seed=seed) for seed in seeds]
         write_shard(shard_path(tmp_path / "store", split, 0), scenes, ShardInfo("synthetic", split))
     config = recipe(tmp_path / "store", trainer={"epochs": 1}, scene_set_loss=CONFIG)
-    config = replace(config, model=ModelConfig(scene_set=SMALL), data=replace(config.data, batch=BatchConfig(targets="all")))
+    model = ModelConfig(scene_set=replace(SMALL, queries=queries))
+    config = replace(config, model=model, data=replace(config.data, batch=BatchConfig(targets="all")))
     train(config, tmp_path / "run", progress=False)
-    assert weights(tmp_path / "run")["model.queries"].shape == (12, 32)
+    learned = weights(tmp_path / "run").get("model.queries")
+    assert learned is None if queries == 0 else learned.shape == (12, 32)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
     result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False)
     assert result["num_agents"] == 6 and result["minFDE_6"] == result["minFDE_1"] > 0

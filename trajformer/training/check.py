@@ -13,13 +13,13 @@ from trajformer.errors import TrajformerError
 from trajformer.training.base import Recipe
 
 # fmt: off
-# Fields, by the last part of their name, that must be more than 0; no other may be negative.
+# Fields, by the last part of their name, that must be more than 0; no other may be negative. (0 queries: see SceneSetConfig.)
 _POSITIVE = {
     "batch_size", "limit_train", "epochs", "devices", "threads", "validate_every", "log_every", "max_agents", "num_future",
     "proposals", "modes", "max_history", "steps_per_token", "width", "heads", "feedforward", "d_k", "d_v", "max_polylines",
     "map_width", "max_neighbours", "steps", "learning_rate", "temperature_m", "huber_m", "norm_eps", "polyline_length_m",
     "polyline_points", "bucket", "source_tokens", "target_tokens", "max_tokens", "decoder_layers", "ratio", "counts", "reduction",
-    "least_m", "count", "directions", "queries",
+    "least_m", "count", "directions",
 }
 # fmt: on
 _SHARES = ("dropout", "attention_dropout", "warmup", "drop", "average", "flip", "agent_dropout", "history_mask", "ratio")

@@ -105,7 +105,7 @@ LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
 }
 CONFIGS |= LATENT
 SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
-SETS = {"scene-set": SCENE_SET, "scene-set-agents": replace(SCENE_SET, queries=0)}
+SETS = {"scene-set": SCENE_SET, "scene-set-agents": replace(SCENE_SET, queries=0, modes=2)}
 EVERY = CONFIGS | {name: ModelConfig(scene_set=config) for name, config in SETS.items()}  # one mode, own frame: test_scene_set.py
 CHOOSING = {"mmtransformer-9-proposals", "mmtransformer-regions", "wayformer-9-components"}  # modes, in evaluation
 AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
@@ -436,6 +436,7 @@ TOO_SMALL = {
     r"encoder.latents.counts: \(0,\)": ModelConfig(
         wayformer=replace(WAY, encoder=SceneEncoderConfig(latents=LatentConfig(counts=(0,)), block=BLOCK))
     ),
+    "scene_set.modes: 0": ModelConfig(scene_set=SceneSetConfig(FUTURE, modes=0)),
     "scene_set.queries: -1": ModelConfig(scene_set=SceneSetConfig(FUTURE, queries=-1)),
 }
 

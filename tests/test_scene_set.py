@@ -60,6 +60,11 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
     return build(ModelConfig(scene_set=replace(SMALL, queries=request.param))).eval()
 
 
+def single(position: Tensor, logit: Tensor) -> SceneTrajectories:
+    """Queries with one mode [B, Q, 1 + F, 2]."""
+    return SceneTrajectories(position[:, :, None], logit, torch.zeros(*logit.shape, 1))
+
+
 def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
     return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -67,7 +72,9 @@ def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
 def case(layers: int = 1) -> tuple[SceneTrajectories, Tensor, Tensor, Tensor]:
     """4 queries of 2 scenes for 3 agents, one of which is unknown, and one leaves early; where they are, targets, masks."""
     made = [
-        SceneTrajectories(draw(2, 4, 6, 2, seed=s).requires_grad_(), draw(2, 4, seed=s + 9, scale=1.0).requires_grad_())
+        SceneTrajectories(
+            draw(2, 4, 1, 6, 2, seed=s).requires_grad_(), draw(2, 4, seed=s + 9, scale=1.0).requires_grad_(), torch.zeros(2, 4, 1)
+        )
         for s in range(layers)
     ]
     start, target, valid = draw(2, 3, 2, seed=30), draw(2, 3, 5, 2, seed=31), torch.ones(2, 3, 5, dtype=torch.bool)
@@ -87,7 +94,7 @@ def by_hand(
         for q, s in itertools.product(range(4), agents):
             truth = [start[b, s], *(target[b, s, t] for t in range(5) if valid[b, s, t])]
             times = [0, *(t + 1 for t in range(5) if valid[b, s, t])]
-            gaps = [(found.position[b, q, t] - place).tolist() for t, place in zip(times, truth, strict=True)]
+            gaps = [(found.position[b, q, 0, t] - place).tolist() for t, place in zip(times, truth, strict=True)]
             distance = [math.hypot(*gap) for gap in gaps]
             cost[q, s] = sum(distance) / len(distance) + 0.5 * distance[-1] - 2.0 * chance[q]
             error = [sum(g * g / 1.6 if abs(g) < 0.8 else abs(g) - 0.4 for g in gap) for gap in gaps]
@@ -101,7 +108,8 @@ def by_hand(
         for q in range(4):
             weight += 1.0 if q in best else 0.1
             entropy -= math.log(chance[q]) if q in best else 0.1 * math.log(1 - chance[q])
-    return {"regression": sums[0] / matched, "endpoint": sums[1] / matched, "classification": entropy / weight}, pairs
+    terms = {"regression": sums[0] / matched, "endpoint": sums[1] / matched, "classification": entropy / weight, "mode": 0.0}
+    return terms, pairs
 
 
 def test_value_by_hand() -> None:
@@ -118,7 +126,7 @@ def test_gradient_reaches_the_matched_queries_alone_and_all_scores() -> None:
     scene_set_loss(found, start, target, valid, CONFIG)["loss"].backward()
     assert found.position.grad is not None and found.logit.grad is not None
     for b in range(2):
-        touched = found.position.grad[b].abs().sum((-1, -2)) > 0
+        touched = found.position.grad[b].abs().sum((-1, -2, -3)) > 0
         assert {q for q in range(4) if touched[q]} == set(pairs[b].values())
         assert all((found.logit.grad[b, q] < 0) == (q in pairs[b].values()) for q in range(4))
 
@@ -146,9 +154,11 @@ def test_a_scene_without_futures_teaches_that_nobody_is_there() -> None:
 def test_padding_among_the_queries_is_neither_matched_nor_classified() -> None:
     found, start, target, valid = case(layers=2)
     both = (found, *found.auxiliary)
-    near = torch.cat([start[:, :1, None], target[:, :1]], 2)  # a query that would be matched if it were one
+    near = torch.cat([start[:, :1, None], target[:, :1]], 2)[:, :, None]  # a query that would be matched if it were one
     padded = [
-        replace(one, position=torch.cat([near, one.position], 1), logit=torch.cat([torch.full((2, 1), -torch.inf), one.logit], 1))
+        SceneTrajectories(
+            torch.cat([near, one.position], 1), torch.cat([torch.full((2, 1), -torch.inf), one.logit], 1), torch.zeros(2, 5, 1)
+        )
         for one in both
     ]
     plain = scene_set_loss(found, start, target, valid, CONFIG)
@@ -179,8 +189,40 @@ def test_agents_as_queries_start_from_going_on(monkeypatch: pytest.MonkeyPatch) 
         heading = torch.stack([batch.pose[..., 2].cos(), batch.pose[..., 2].sin()], -1)
         time = batch.period_s * FUTURE
         end = batch.pose[..., :2] + batch.velocity[:, :, -1] * time + ahead * heading
-        torch.testing.assert_close(found.position[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
-        torch.testing.assert_close(found.position[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
+        torch.testing.assert_close(found.likeliest()[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
+        torch.testing.assert_close(found.likeliest()[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
+
+
+def test_of_several_modes_the_best_one_learns_and_is_the_right_class() -> None:
+    found, start, target, valid = case()
+    single_terms = scene_set_loss(found, start, target, valid, CONFIG)
+    far = found.position.detach() + 50.0
+    mode_logit = torch.tensor([0.3, -0.2]).expand(2, 4, 2).clone().requires_grad_()
+    both = replace(found, position=torch.cat([far, found.position], 2).detach().requires_grad_(), mode_logit=mode_logit)
+    terms = scene_set_loss(both, start, target, valid, CONFIG)
+    for name in ("regression", "endpoint", "classification"):
+        assert terms[name].item() == pytest.approx(single_terms[name].item(), rel=1e-5)
+    assert terms["mode"].item() == pytest.approx(math.log(1 + math.exp(0.5)), rel=1e-5)
+    terms["loss"].backward()
+    assert both.position.grad is not None and mode_logit.grad is not None
+    assert not both.position.grad[:, :, 0].any() and both.position.grad[:, :, 1].any()
+    matched = mode_logit.grad.abs().sum(-1) > 0
+    assert matched.sum() == valid.any(-1).sum() and (mode_logit.grad[matched][:, 1] < 0).all()
+    assert torch.equal(both.likeliest(), far[:, :, 0])  # what is claimed is the most probable mode
+
+
+def test_a_forecast_has_the_modes_of_one_query() -> None:
+    model = build(ModelConfig(scene_set=replace(SMALL, queries=0, modes=3))).eval()
+    batch = collate(varied())
+    forecast, found = model(batch), model.trajectories(batch)
+    assert forecast.position.shape == (3, 5, 3, FUTURE, 2) and forecast.logit.shape == (3, 5, 3)
+    for target in range(batch.num_targets):
+        if batch.target_mask[0, target]:
+            moved = found.position[0, :, :, 1:] - found.position[0, :, :, :1] + batch.pose[0, target, :2]
+            gap = (moved - forecast.position[0, target]).abs().amax((1, 2, 3))
+            assert gap.min() < 1e-4 and torch.equal(found.mode_logit[0, gap.argmin()], forecast.logit[0, target])
+    loss_of(model.train(), batch).backward()
+    assert all(p.grad is not None and p.grad.any() for n, p in model.named_parameters() if not n.endswith(".key.bias"))
 
 
 def test_recall_and_precision_by_hand() -> None:
@@ -188,7 +230,7 @@ def test_recall_and_precision_by_hand() -> None:
     ends = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [10.0, 1.0], [20.0, 0.0], [50.0, 0.0]]])
     position = torch.zeros(1, 5, 3, 2)
     position[:, :, -1] = ends
-    found = SceneTrajectories(position, torch.tensor([[2.0, 1.0, 3.0, -1.0, 0.5]]))
+    found = single(position, torch.tensor([[2.0, 1.0, 3.0, -1.0, 0.5]]))
     target = torch.zeros(1, 4, 2, 2)
     target[0, :, -1] = torch.tensor([[0.5, 0.0], [10.0, 0.0], [20.0, 0.0], [50.0, 0.0]])
     valid = torch.ones(1, 4, 2, dtype=torch.bool)
@@ -207,13 +249,13 @@ def test_recall_and_precision_by_hand() -> None:
 
 
 def test_a_claim_that_is_no_number_hits_nothing() -> None:
-    found = SceneTrajectories(torch.full((1, 2, 3, 2), math.nan), torch.ones(1, 2))
+    found = single(torch.full((1, 2, 3, 2), math.nan), torch.ones(1, 2))
     assert [int(count) for count in set_hits(found, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool))] == [0, 1, 2]
 
 
 def test_as_many_are_hit_as_can_be() -> None:
     position = torch.tensor([[0.0, 0.0], [1.5, 0.0]])[None, :, None].expand(1, 2, 2, 2)
-    found = SceneTrajectories(position, torch.ones(1, 2))
+    found = single(position, torch.ones(1, 2))
     target = torch.tensor([[-1.0, 0.0], [0.0, 0.0]])[None, :, None]  # the nearest claim of both is the first
     assert int(set_hits(found, target, torch.ones(1, 2, 1, dtype=torch.bool))[0]) == 2
 
@@ -245,7 +287,7 @@ def test_without_a_focal_agent_the_set_still_moves_with_the_world(model: SceneSe
     pose = torch.tensor([[30.0, -20.0, 1.0]]).expand(3, 3)
     found, moved = model.trajectories(batch), model.trajectories(transform(batch, pose)).position
     real = ~found.logit.isneginf()  # padding is anywhere
-    torch.testing.assert_close(to_frame(found.position, pose[:, None, None])[real], moved[real], atol=1e-3, rtol=0)
+    torch.testing.assert_close(to_frame(found.position, pose[:, None, None, None])[real], moved[real], atol=1e-3, rtol=0)
 
 
 def test_targets_get_the_nearest_query_that_exists_moved_to_them(model: SceneSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +297,7 @@ def test_targets_get_the_nearest_query_that_exists_moved_to_them(model: SceneSet
     position[0, 0] = here[0] + torch.tensor([0.5, 0.0]) + torch.arange(1 + FUTURE)[:, None] * torch.tensor([1.0, 0.0])
     position[0, 1] = here[0] + torch.tensor([0.1, 0.0])  # nearer, but nobody
     position[0, 2:] = 1e3
-    found = SceneTrajectories(position, torch.tensor([[4.0, -9.0, 4.0, 4.0]]))
+    found = single(position, torch.tensor([[4.0, -9.0, 4.0, 4.0]]))
     monkeypatch.setattr(model, "trajectories", lambda batch: found)
     forecast = model(batch)
     steps = torch.arange(1, 1 + FUTURE)[:, None] * torch.tensor([1.0, 0.0])

@@ -2,9 +2,9 @@
 
     python tools/scene_set.py --checkpoint RUN/last.ckpt --store STORE [--split val] [--targets all]
 
-A claim is a trajectory with at least a probability; there is a line for each of several, for nobody's weigh less in training and
-a half is no natural bound. Each claim hits at most one future, by ending within 2 m of it. Beside them stands constant
-velocity, one claim for each target: what it takes to know where everybody is.
+A claim is a query with at least a probability, and its most probable mode; there is a line for each of several, for nobody's
+weigh less in training and a half is no natural bound. Each claim hits at most one future, by ending within 2 m of it. Beside them
+stands constant velocity, one claim for each target: what it takes to know where everybody is.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def main() -> None:
         trajectories = predictor.model.trajectories(batch)
         for metric in found.values():
             metric.update(trajectories, *truth)
-        guess, claim = ConstantVelocity()(batch).position[:, :, 0], torch.where(batch.target_mask, 1.0, -1.0)
-        straight.update(SceneTrajectories(guess, claim), *truth)
+        guess, claim = ConstantVelocity()(batch).position, torch.where(batch.target_mask, 1.0, -1.0)
+        straight.update(SceneTrajectories(guess, claim, torch.zeros_like(guess[..., 0, 0])), *truth)
     lines = [(f"scene set, {least:.2f}", metric) for least, metric in found.items()]
     for name, metric in (*lines, ("constant velocity", straight)):
         values = metric.compute()

@@ -1,9 +1,10 @@
-"""Set loss of a scene: Q trajectories against the observed futures of its agents, matched one to one (as DETR's boxes).
+"""Set loss of a scene: Q queries' trajectories against the observed futures of its agents, matched one to one (as DETR's boxes).
 
 Cost of giving future g to query q: w_class * (-p_q) + w_ade * ADE + w_fde * FDE, the current position counting as one step
-more. Every query is classified, those without a future as nobody's, which weighs less; matched ones are regressed (smooth
-L1). Padding among the queries is neither matched nor classified. Earlier decoder layers get the same terms with matches of their
-own, and all costs reach the host in one copy.
+more; of several modes, that of the one with the smallest errors, which alone is regressed and is the right class. Every query is
+classified, those without a future as nobody's, which weighs less; matched ones are regressed (smooth L1). Padding among the
+queries is neither matched nor classified. Earlier decoder layers get the same terms with matches of their own, and all costs
+reach the host in one copy.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine, weigh
-from trajformer.models.scene_set import SceneTrajectories
+from trajformer.models.scene_set import SceneTrajectories, one_mode
 
 _NEVER = 1e9  # the cost of what must not be matched; an infinite one is an error of the model's
 
@@ -32,6 +33,7 @@ class SceneSetLossConfig:
         regression: smooth L1 on the matched trajectories' positions, the current one included.
         endpoint: further smooth L1 on their last ones.
         classification: cross-entropy of existing or not.
+        mode: cross-entropy of the modes of matched queries.
         huber_m: where smooth L1 turns from quadratic to linear, metres.
         auxiliary: weight of the mean over the earlier decoder layers' losses.
     """
@@ -43,6 +45,7 @@ class SceneSetLossConfig:
     regression: float = 1.0
     endpoint: float = 0.2
     classification: float = 1.0
+    mode: float = 0.5
     huber_m: float = 1.0
     auxiliary: float = 1.0
 
@@ -51,15 +54,15 @@ def scene_set_loss(found: SceneTrajectories, start: Tensor, target: Tensor, vali
     """The loss of all decoder layers.
 
     Args:
-        found: Q trajectories of B scenes in the batch frame.
+        found: of Q queries and B scenes in the batch frame.
         start: [B, S, 2] in the batch frame, where the targets are now.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F]; agents without a valid step are nobody.
 
     Returns:
-        Means of the last layer, "regression" and "endpoint" over matched futures, "classification" over queries (weighted as
-        their terms are), "auxiliary", the mean weighted sum of earlier layers, and their weighted sum "loss" (the only one
-        with a gradient to use).
+        Means of the last layer, "regression", "endpoint" and "mode" over matched futures, "classification" over queries
+        (weighted as their terms are), "auxiliary", the mean weighted sum of earlier layers, and their weighted sum "loss" (the
+        only one with a gradient to use).
 
     Raises:
         ValueError: a matching cost is not finite; names layer, scene, query and agent.
@@ -76,8 +79,9 @@ def scene_set_loss(found: SceneTrajectories, start: Tensor, target: Tensor, vali
 @torch.no_grad()
 def _cost(found: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig) -> Tensor:
     """[B, Q, S]."""
-    ade, fde = pairwise_errors(found.position, *truth)
-    cost = config.cost_ade * ade + config.cost_fde * fde - config.cost_class * found.logit.sigmoid()[..., None]
+    ade, fde = pairwise_errors(found.position.flatten(1, 2), *truth)
+    error = (config.cost_ade * ade + config.cost_fde * fde).unflatten(1, found.position.shape[1:3]).amin(2)
+    cost = error - config.cost_class * found.logit.sigmoid()[..., None]
     return cost.masked_fill(found.logit.isneginf()[..., None], _NEVER)
 
 
@@ -89,7 +93,11 @@ def _of_layer(pairs: Match, number: int, scenes: int) -> Match:
 def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> Terms:
     scene, query, agent = pairs
     target, valid = (value[scene, agent] for value in truth)
-    gap = found.position[scene, query] - target
+    every = found.position[scene, query]
+    with torch.no_grad():
+        ade, fde = pairwise_errors(every, target[:, None], valid[:, None])
+        mode = (config.cost_ade * ade + config.cost_fde * fde)[..., 0].argmin(-1)
+    gap = one_mode(every, mode) - target
     error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
     count = max(len(scene), 1)
     wanted = torch.zeros_like(found.logit)
@@ -101,4 +109,5 @@ def _terms(found: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match,
         "regression": (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count,
         "endpoint": error.gather(1, last_valid(valid)[:, None]).sum() / count,
         "classification": entropy / weight.sum().clamp(min=1e-6),
+        "mode": F.cross_entropy(found.mode_logit[scene, query], mode, reduction="sum") / count,
     }

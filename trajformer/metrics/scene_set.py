@@ -16,11 +16,12 @@ def set_hits(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hits, futures and claims of each scene.
 
-    A claim is a trajectory with a probability of at least `least`. A future, of an agent whose last step is known, is hit by
-    a claim that ends within `threshold_m` of it; each claim hits one future at most, and as many are hit as can be.
+    A claim is a query with a probability of at least `least`, and its most probable mode. A future, of an agent whose last step
+    is known, is hit by a claim that ends within `threshold_m` of it; each claim hits one future at most, and as many are hit as
+    can be.
 
     Args:
-        found: Q trajectories of B scenes.
+        found: of Q queries and B scenes.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
 
@@ -29,7 +30,7 @@ def set_hits(
         leaves before the last step is counted as wrong.
     """
     claim, known = found.logit.sigmoid() >= least, valid[..., -1]
-    gap = torch.cdist(found.position[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
+    gap = torch.cdist(found.likeliest()[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
     missed = ~((gap <= threshold_m) & claim[..., None])  # [B, Q, S]; what is not a number hits nothing
     pairs = match(missed.float(), known)
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]

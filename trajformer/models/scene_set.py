@@ -10,9 +10,9 @@ nothing to learn. A trajectory is a learned correction of the attention-weighted
 continued: boxes lie in a picture, agents anywhere in 100 m, and finding them from nothing takes hundreds of epochs. Without
 learned queries (`queries: 0`) the agents' own tokens are the queries, as an encoder's proposals are in two-stage detectors
 (Deformable DETR, Zhu et al. 2021), and a trajectory corrects, in the agent's own frame, its going on as it is; who stands for
-whom is still for the matching to say. As a `Forecast` every target gets one mode: the query whose current position is nearest,
-one that hardly exists counting as farther away, moved to where the target is. Its future is not asked: nobody knows it when a
-forecast is made.
+whom is still for the matching to say. With several `modes` each query has as many trajectories and says how likely each is. As a
+`Forecast` every target gets the modes of one query: the one whose current position is nearest, one that hardly exists counting
+as farther away, moved to where the target is. Its future is not asked: nobody knows it when a forecast is made.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class SceneSetConfig:
     Attributes:
         num_future: F, steps to predict.
         queries: Q, more than there are agents to predict in any scene; or 0, where agents' tokens are the queries and Q is A.
+        modes: K, trajectories of a query.
         max_history: longest history that has learned positions.
         steps_per_token: displacement vectors in a motion token.
         block: shape of every transformer block.
@@ -56,6 +57,7 @@ class SceneSetConfig:
 
     num_future: int
     queries: int = 64
+    modes: int = 1
     max_history: int = 50
     steps_per_token: int = 1
     block: BlockConfig = field(default_factory=BlockConfig)
@@ -69,19 +71,30 @@ class SceneSetConfig:
 
 @dataclass(frozen=True, eq=False)
 class SceneTrajectories:
-    """Q trajectories of each of B scenes.
+    """What Q queries say of each of B scenes.
 
     `position` is in the frame of the batch, the current position first; the sigmoid of `logit` is the probability that a
-    trajectory is somebody's.
+    query stands for somebody, the softmax of `mode_logit` that of its modes then.
     """
 
-    position: Tensor  # [B, Q, 1 + F, 2], metres
+    position: Tensor  # [B, Q, K, 1 + F, 2], metres
     logit: Tensor  # [B, Q], -inf for padding, which stands for nobody and is matched with nobody
+    mode_logit: Tensor  # [B, Q, K]
     auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
+
+    def likeliest(self) -> Tensor:
+        """The most probable mode of each query [B, Q, 1 + F, 2]."""
+        return one_mode(self.position, self.mode_logit.argmax(-1))
+
+
+def one_mode(position: Tensor, mode: Tensor) -> Tensor:
+    """Of trajectories [..., K, T, 2] the ones of modes int64 [...]: [..., T, 2]."""
+    index = mode[..., None, None, None].expand(*mode.shape, 1, *position.shape[-2:])
+    return position.gather(-3, index).squeeze(-3)
 
 
 class SceneSet(nn.Module):
-    """SceneBatch -> Forecast in the batch frame with one mode; `trajectories` is the set itself.
+    """SceneBatch -> Forecast in the batch frame; `trajectories` is the set itself.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not.
@@ -89,7 +102,7 @@ class SceneSet(nn.Module):
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
-        at_least_one("scene_set", config, "steps_per_token", "decoder_layers")
+        at_least_one("scene_set", config, "modes", "steps_per_token", "decoder_layers")
         if config.queries < 0:
             raise TrajformerError(f"scene_set.queries: {config.queries}, expected a number, or 0 for the agents' own tokens")
         self.config, width = config, config.block.width
@@ -104,22 +117,24 @@ class SceneSet(nn.Module):
         self.decoder = Decoder(config.block, config.decoder_layers)
         self.pointer = nn.Linear(width, width) if learned else None
         self.pointed = nn.Linear(width, width, bias=False) if learned else None  # the same for all keys would change no softmax
-        self.trajectory = mlp(width, width, (1 + config.num_future) * 2)
+        self.trajectory = mlp(width, width, config.modes * (1 + config.num_future) * 2)
         self.existence = mlp(width, width, 1)
+        self.mode = mlp(width, width, config.modes) if config.modes > 1 else None
 
     def forward(self, batch: SceneBatch) -> Forecast:
-        """One future of every target of every scene.
+        """K futures of every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
         found, place = self.trajectories(batch), batch.pose[:, : batch.num_targets, :2]
-        gap = distances(place, found.position[:, :, 0])
+        gap = distances(place, found.likeliest()[:, :, 0])
         doubt = (_DOUBT_M * (1.0 - found.logit.sigmoid())).masked_fill(found.logit.isneginf(), torch.inf)
         nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
-        chosen = found.position[torch.arange(len(nearest), device=nearest.device)[:, None], nearest]  # [B, S, 1 + F, 2]
-        future = chosen[:, :, 1:] - chosen[:, :, :1] + place[:, :, None]
-        return Forecast(future[:, :, None], torch.zeros_like(future[:, :, :1, 0]), batch.frame)
+        scene = torch.arange(len(nearest), device=nearest.device)[:, None]
+        chosen = found.position[scene, nearest]  # [B, S, K, 1 + F, 2]
+        future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + place[:, :, None, None]
+        return Forecast(future, found.mode_logit[scene, nearest], batch.frame)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile what is called in forecasting and in training."""
@@ -166,13 +181,15 @@ class SceneSet(nn.Module):
         self, batch: SceneBatch, x: Tensor, state: Tensor, angle: Tensor, there: Tensor | None, pose: Tensor
     ) -> SceneTrajectories:
         """Queries' features [B, Q, D] to trajectories: corrections, turned by `angle`, of `state` [B, Q, 4] continued."""
-        offset, logit = self.trajectory(x).unflatten(-1, (-1, 2)).float(), self.existence(x).squeeze(-1).float()
+        offset = self.trajectory(x).unflatten(-1, (self.config.modes, -1, 2)).float()
+        logit = self.existence(x).squeeze(-1).float()
+        mode_logit = torch.zeros_like(offset[..., 0, 0]) if self.mode is None else self.mode(x).float()
         time = torch.arange(batch.num_future + 1, device=x.device) * batch.period_s
-        correction = rotate(offset.cumsum(-2), angle[..., None])
-        position = state[..., None, :2] + state[..., None, 2:] * time[:, None] + correction
+        straight = state[..., None, :2] + state[..., None, 2:] * time[:, None]  # [B, Q, 1 + F, 2]
+        position = straight[:, :, None] + rotate(offset.cumsum(-2), angle[..., None, None])
         if there is not None:
             logit = logit.masked_fill(~there, -torch.inf)
-        return SceneTrajectories(from_frame(position, pose[:, None, None]), logit)
+        return SceneTrajectories(from_frame(position, pose[:, None, None, None]), logit, mode_logit)
 
 
 def _present(batch: SceneBatch) -> Tensor:

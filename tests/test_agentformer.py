@@ -347,6 +347,15 @@ def test_a_token_holds_all_its_steps_and_which_of_them_are_real() -> None:
     assert times(6, 4, xy.device).tolist() == [3, 7] and times(6, 1, xy.device).tolist() == list(range(6))
 
 
+def test_output_networks_begin_with_tiny_weights_or_with_usual_ones() -> None:
+    for tiny, least, most in ((True, 0.0, 0.06), (False, 0.1, 1.0)):
+        model = AgentFormer(replace(TINY, tiny_start=tiny))
+        for network in (model.future.out, model.decoder.out):
+            sizes = [layer.weight.abs().max().item() for layer in network if isinstance(layer, torch.nn.Linear)]
+            assert len(sizes) == 2 and all(least < size < most for size in sizes)
+        assert model.prior.weight.abs().max() < 0.06
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_an_untrained_model_stands_or_goes_on_as_before(steps: int) -> None:
     batch = collate(varied())

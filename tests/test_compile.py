@@ -47,7 +47,7 @@ GRAPHS = {
     "gatformer-joint": (True,),
     "crowd": (True, False),
     "scene-set": (True, False),
-    "scene-set-agents": (False,),
+    "scene-set-agents": (True, False),
     "agentformer": (True,),
     "agentformer-sampler": (True, False),
 }

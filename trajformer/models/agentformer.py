@@ -116,7 +116,7 @@ class AgentFormer(nn.Module):
         self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent, per_token)
         self.decoder = FutureDecoder(2 + 2 * heading + config.latent, block, decoder, config.hidden, per_token)
         if not config.tiny_start:
-            for layer in (*self.future.out, *self.decoder.out):
+            for layer in (*self.future.out.modules(), *self.decoder.out.modules()):
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
         self.prior = initialise(nn.Linear(block.width, 2 * config.latent))

@@ -55,7 +55,7 @@ class ConstantVelocity(nn.Module):
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of every target."""
-        start, velocity = _of_targets(batch, self.config.window_s)
+        start, velocity = going_on(batch, self.config.window_s, batch.num_targets)
         # Changes of speed and direction [K]; the first is none.
         factor = (1.0 + self.config.speed_spread * self.noise[0].to(velocity)).clamp(min=0.0)
         turn = self.config.turn_spread * self.noise[1].to(velocity)
@@ -95,7 +95,7 @@ class SampledConstantVelocity(nn.Module):
 
     def forward(self, batch: SceneBatch) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps, turned, of every target."""
-        start, velocity = _of_targets(batch, self.config.window_s)
+        start, velocity = going_on(batch, self.config.window_s, batch.num_targets)
         noise = named_noise(batch, batch.num_targets, self.config.modes, self.config.seed).to(velocity)
         position = _straight_on(batch, start, rotate(velocity[:, :, None], self.config.turn_spread * noise))
         return Forecast(position, -0.5 * noise**2, Frame(batch.frame))
@@ -107,19 +107,13 @@ def _straight_on(batch: SceneBatch, start: Tensor, velocity: Tensor) -> Tensor:
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
-def _of_targets(batch: SceneBatch, window_s: float) -> tuple[Tensor, Tensor]:
-    """The targets' part [B, S, 2] of `going_on`."""
-    start, velocity = going_on(batch, window_s)
-    return start[:, : batch.num_targets], velocity[:, : batch.num_targets]
-
-
-def going_on(batch: SceneBatch, window_s: float = 0.5) -> tuple[Tensor, Tensor]:
+def going_on(batch: SceneBatch, window_s: float = 0.5, agents: int | None = None) -> tuple[Tensor, Tensor]:
     """Positions at the last step of the history and mean velocities [B, A, 2], over the last `window_s` seconds observed.
 
-    Whoever was lost earlier has moved on since.
+    Whoever was lost earlier has moved on since. `agents` asks for the first ones alone.
     """
     steps = max(1, round(window_s / batch.period_s))
-    valid, position = batch.valid, batch.position
+    valid, position = batch.valid[:, :agents], batch.position[:, :agents]
     index = torch.arange(batch.num_history, device=valid.device)
     last = torch.where(valid, index, -1).amax(-1)
     recent = valid & (index >= last[..., None] - steps)

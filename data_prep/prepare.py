@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.lock import alone_in
 from data_prep.plan import PrepareOptions, plan
 from data_prep.progress import Progress
 from data_prep.reader import Reader
@@ -78,17 +80,11 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     began = time.monotonic()
     splits = plan(reader, raw, store, options)
     _check_owner(reader, store, splits)
-    changed = _make_room(store, splits)
-    tasks = [task for split in splits.values() for task in split]
-    pending = [task for task in tasks if not task.finished(options.retry_skipped)]
-    if pending or changed:
-        (store / MANIFEST).unlink(missing_ok=True)  # a store that is half old and half new has none
-    try:
-        checksums = _run(pending, tasks, options)
-    finally:
-        _sweep(store, splits)
-    manifest = _manifest(store, checksums)["splits"]
-    made = {task.path for task in pending}
+    with _writable(store):
+        for split in splits:
+            (store / split).mkdir(parents=True, exist_ok=True)
+    with alone_in([store / split for split in splits]):
+        manifest, made = _fill(store, splits, options)
     summaries = []
     for split, shards in splits.items():
         kept = sum(task.path not in made for task in shards)
@@ -100,6 +96,20 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
             first = f"the first of {len(summary.skipped)}: {summary.skipped[0][1]}" if summary.skipped else "no inputs"
             raise TrajformerError(f"{raw}: split '{summary.split}': no usable scene ({first})")
     return PrepareSummary(tuple(summaries), time.monotonic() - began)
+
+
+def _fill(store: Path, splits: dict[str, list[ShardTask]], options: PrepareOptions) -> tuple[dict[str, Any], set[Path]]:
+    """Make what is missing: the splits of the store's manifest, and the shards made."""
+    changed = _make_room(store, splits)
+    tasks = [task for split in splits.values() for task in split]
+    pending = [task for task in tasks if not task.finished(options.retry_skipped)]
+    if pending or changed:
+        (store / MANIFEST).unlink(missing_ok=True)  # a store that is half old and half new has none
+    try:
+        checksums = _run(pending, tasks, options)
+    finally:
+        _sweep(store, splits)
+    return _manifest(store, checksums)["splits"], {task.path for task in pending}
 
 
 def _check_owner(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]) -> None:
@@ -117,19 +127,24 @@ def _check_owner(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]
             break  # the shards of a split are of one reader
 
 
+@contextmanager
+def _writable(store: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrajformerError(f"{error.filename or store}: the store cannot be written: {error.strerror or error}") from error
+
+
 def _make_room(store: Path, splits: dict[str, list[ShardTask]]) -> bool:
-    """Make the folders, remove what a killed run left, and the shards of a longer earlier one: whether there were any."""
+    """Remove what a killed run left, and the shards of a longer earlier one: whether there were any of these."""
     removed = False
-    for split, tasks in splits.items():
-        folder, expected = store / split, {task.path.name for task in tasks}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+    with _writable(store):
+        for split, tasks in splits.items():
+            folder, expected = store / split, {task.path.name for task in tasks}
             (folder / ".writable.tmp").touch()
             for path in [path for path in folder.glob("*.arrow") if path.name not in expected]:
                 path.unlink()
                 removed = True
-        except OSError as error:
-            raise TrajformerError(f"{folder}: the store cannot be written: {error.strerror or error}") from error
     _sweep(store, splits)
     return removed
 

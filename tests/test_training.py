@@ -17,7 +17,7 @@ from trajformer.batch import collate
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation import evaluate, load_predictor
-from trajformer.models import MMTransformerConfig, ModelConfig
+from trajformer.models import MMTransformerConfig, ModelConfig, WayformerConfig
 from trajformer.sample import BatchConfig
 from trajformer.shard import ShardInfo, shard_path, write_shard
 from trajformer.store import SceneStore
@@ -199,7 +199,13 @@ def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None
         train(config, tmp_path, progress=False)
     assert config.model.mmtransformer is not None
     other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbours=5))
-    with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with another model config"):
-        train(replace(config, model=other), tmp_path, resume=True, progress=False)
+    for changed, said in (
+        (replace(config, model=other), r"model\.mmtransformer\.max_neighbours \d+, not 5; resume with the config.yaml"),
+        (replace(config, model=ModelConfig(wayformer=WayformerConfig(30))), r"model\.mmtransformer given, not null"),
+        (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
+        (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
+    ):
+        with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + said):
+            train(changed, tmp_path, resume=True, progress=False)
     train(config, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
     assert largest_difference(weights(tmp_path), before) == 0.0

@@ -24,6 +24,7 @@ from trajformer.training.plain import from_plain, to_plain
 R = TypeVar("R")
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
+_MAY_CHANGE = ("data", "trainer", "first_stage")  # in a run that goes on
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
@@ -129,11 +130,26 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any) -> int:
     """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
 
+    `data`, `trainer` and the place of a first stage may be others: files and machines change, and a training may be lengthened.
+
     Raises:
-        CheckpointError: it is damaged or foreign, or was trained with another model.
+        CheckpointError: it is damaged or foreign, or its run was another one.
     """
     raw = _read(path)
     _, before = _build(path, raw, type(config))
-    if before.model != config.model:
-        raise CheckpointError(f"{path}: was trained with another model config; resume with the config.yaml beside it")
+    found, wanted = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
+    if changes := _changes(found, wanted):
+        raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml beside it")
     return int(raw["global_step"])
+
+
+def _changes(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """A line for every value that is another one."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        names = list(dict.fromkeys([*found, *wanted]))
+        return [line for n in names for line in _changes(found.get(n), wanted.get(n), f"{name}.{n}" if name else n)]
+    return [] if found == wanted else [f"{name} {_short(found)}, not {_short(wanted)}"]
+
+
+def _short(value: Any) -> str:
+    return "given" if isinstance(value, dict) else json.dumps(value)

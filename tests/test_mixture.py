@@ -123,6 +123,19 @@ def test_a_sigma_below_the_bound_is_led_back_by_large_errors_alone(sigma: float,
     assert terms["loss"].item() == pytest.approx(-density.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_beta_says_how_far_sure_steps_weigh_more(beta: float) -> None:
+    """A mean is pulled by error / sigma^(2 - 2 beta), log sigma as by the density, times sigma^(2 beta)."""
+    error, sigma = torch.tensor([[0.3, -0.2], [4.0, -9.0]]), torch.tensor([[0.2, 0.5], [3.0, 6.0]])
+    position, log_scale = error.clone().requires_grad_(), sigma.log().requires_grad_()
+    shape = (1, 1, 1, 2, 2)
+    forecast = Forecast(position.view(shape), torch.zeros(1, 1, 1), Frame.SCENE, scale=log_scale.exp().view(shape))
+    known = torch.ones(1, 1, 2, dtype=torch.bool)
+    mixture_loss(forecast, torch.zeros(1, 1, 2, 2), known, MixtureLossConfig(beta=beta))["loss"].backward()
+    torch.testing.assert_close(position.grad, error / sigma ** (2 - 2 * beta))
+    torch.testing.assert_close(log_scale.grad, sigma ** (2 * beta) * (1 - (error / sigma).square()))
+
+
 def test_it_is_least_at_the_truth_and_its_spread() -> None:
     """Maximum likelihood: of many draws from one Gaussian, the mean and the deviation."""
     target = 2.0 + draw(500, 1, 1, 2, scale=0.5)

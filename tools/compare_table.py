@@ -174,11 +174,16 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 def _label(figure: Any, axes: Any, rows: list[dict[str, Any]], style: dict[str, Any]) -> None:
-    """Names beside points, each where it covers no other name or point, as far as there is such a place."""
+    """Names beside points, each where it covers no other name, point or bar, as far as there is such a place."""
     figure.canvas.draw()
-    at = [axes.transData.transform((row["cost"]["latency_1_ms"], row["mean"]["minFDE_6"])) for row in rows]
+
+    def place(row: dict[str, Any], deviations: float = 0.0) -> Any:
+        error = row["mean"]["minFDE_6"] + deviations * row["deviation"].get("minFDE_6", 0.0)
+        return axes.transData.transform((row["cost"]["latency_1_ms"], error))
+
+    at = [place(row, share) for row in rows for share in (-1, -0.5, 0, 0.5, 1)]
     taken: list[Any] = []
-    for row, (x, y) in zip(rows, at, strict=True):
+    for row, (x, y) in zip(rows, map(place, rows), strict=True):
         best: tuple[float, Any, Any] | None = None
         for side, rise in ((1, 0), (-1, 0), (1, 11), (-1, 11), (1, -11), (-1, -11), (1, 22), (1, -22), (-1, 22), (-1, -22)):
             text = axes.annotate(row["name"], axes.transData.inverted().transform((x, y)), (8 * side, rise), va="center",

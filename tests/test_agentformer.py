@@ -648,6 +648,54 @@ def test_the_share_of_a_sample_is_what_it_covers() -> None:
     torch.testing.assert_close(still, torch.full((1, 1, 4), 0.25))
 
 
+def test_a_guess_says_which_sample_comes_first_and_the_others_cover_the_rest() -> None:
+    """As if nothing else could be first: the remaining ones are chosen as ever, and none is more probable."""
+    position = torch.randn(2, 3, 8, 5, 2, generator=torch.Generator().manual_seed(3)) * 4
+    forecast = Forecast(position, torch.zeros(2, 3, 8), Frame.SCENE)
+    plain = coverage(forecast).logit
+    order = plain.argsort(dim=-1, descending=True, stable=True)
+    torch.testing.assert_close(coverage(forecast, guess=_mode(position, order[..., 0])).logit, plain)
+    for last in (order[..., -1], order[..., 1]):
+        scored = coverage(forecast, guess=_mode(position, last) + 1e-3)
+        assert torch.equal(scored.logit.argmax(-1), last)
+        torch.testing.assert_close(scored.logit.amax(-1), plain.amax(-1))
+        end = position[..., -1, :]
+        distance = torch.cdist(end, end)
+        chosen = scored.logit.argsort(dim=-1, descending=True, stable=True)[..., 1]
+        for b, s in np.ndindex(2, 3):
+            left = [distance[b, s][[int(last[b, s]), k]].amin(0).mean().item() for k in range(8)]
+            assert left[int(chosen[b, s])] == pytest.approx(min(left), abs=1e-2)
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    worlds = coverage(forecast, real, _mode(position, torch.tensor([[6, 6, 0], [2, 5, 5]])))
+    assert worlds.logit.argmax(-1).tolist() == [6, 2]
+
+
+def _mode(position: Tensor, index: Tensor) -> Tensor:
+    return position.gather(2, index[..., None, None, None].expand(*index.shape, 1, *position.shape[3:])).squeeze(2)
+
+
+def test_the_mean_of_the_prior_is_the_single_best_guess_where_that_is_asked_for() -> None:
+    batch = collate(varied())
+    for joint in (False, True):
+        plain, model = (made(replace(TINY, samples=12, joint=joint, mean_first=first)) for first in (False, True))
+        with torch.no_grad():
+            for one in (plain, model):
+                torch.nn.init.normal_(one.decoder.out[-1].weight, std=5.0, generator=torch.Generator().manual_seed(1))
+            before, forecast, context = plain(batch), model(batch), model.encode(batch)
+            prior = model.prior_of(context)
+            guess = model.forecast(batch, model.decode(context, prior.mean, batch.num_future), prior).position[:, :, 0]
+        assert torch.equal(before.position, forecast.position)  # samples are what they were
+        gap = (forecast.position - guess[:, :, None])[..., -1, :].norm(dim=-1)
+        if joint:
+            gap = (gap * batch.target_mask[..., None]).sum(1)
+        real = slice(None) if joint else batch.target_mask
+        assert torch.equal(forecast.logit.argmax(-1)[real], gap.argmin(-1)[real])
+        assert not torch.equal(before.logit, forecast.logit)
+        assert torch.equal(
+            model.train()(batch).logit, torch.zeros_like(forecast.logit if not joint else before.position[..., 0, 0])
+        )
+
+
 def test_worlds_are_scored_by_all_targets_together() -> None:
     """As if the targets of a scene were one with the mean of their distances; who is padding does not count."""
     position = torch.randn(2, 3, 8, 5, 2, generator=torch.Generator().manual_seed(3)) * 4
@@ -710,13 +758,28 @@ def test_modes_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.Monke
     assert (noise[0, 0, 0] - noise[1, 0, 0]).abs().min() > 1e-3
 
 
+def test_a_second_stage_has_the_same_single_best_guess() -> None:
+    """Its modes are its own; the first one is that nearest to what the first stage decodes the prior's mean to."""
+    batch = collate(varied())
+    sampler = AgentFormerSampler(AgentFormerSamplerConfig(replace(TINY, samples=9, mean_first=True))).eval()
+    with torch.no_grad():
+        for layer in (sampler.shift, sampler.cvae.decoder.out[-1]):
+            torch.nn.init.normal_(layer.weight, std=5.0, generator=torch.Generator().manual_seed(1))
+        forecast, cvae, context = sampler(batch), sampler.cvae, sampler.cvae.encode(batch)
+        prior = cvae.prior_of(context)
+        guess = cvae.forecast(batch, cvae.decode(context, prior.mean, batch.num_future), prior).position
+    gap = (forecast.position - guess)[..., -1, :].norm(dim=-1)[batch.target_mask]
+    assert gap.std(-1).min() > 1e-3
+    assert torch.equal(forecast.logit.argmax(-1)[batch.target_mask], gap.argmin(-1))
+
+
 def test_a_second_stage_takes_the_first_ones_weights_and_no_others() -> None:
     first, sampler = made(TINY), AgentFormerSampler(AgentFormerSamplerConfig(TINY))
     assert not torch.equal(sampler.cvae.prior.weight, first.prior.weight)
     sampler.adopt(first)
     assert all(torch.equal(value, sampler.cvae.state_dict()[name]) for name, value in first.state_dict().items())
     sampler.adopt(made(replace(TINY, samples=TINY.samples + 1)))  # how many were drawn is no part of the weights
-    sampler.adopt(made(replace(TINY, evaluation_samples=9)))
+    sampler.adopt(made(replace(TINY, evaluation_samples=9, mean_first=True)))
     for other in (made(replace(TINY, scale_m=1.0)), made(replace(TINY, hidden=(9,))), sampler):
         with pytest.raises(TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"):
             sampler.adopt(other)

@@ -127,7 +127,7 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
     return replace(forecast, logit=-expected / temperature_m)
 
 
-def coverage(forecast: Forecast, together: Tensor | None = None) -> Forecast:
+def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None) -> Forecast:
     """Score equally likely samples so that, for any k, the k most probable ones stand for all.
 
     The first is that with the smallest mean end-point distance to all others; each further one shortens the mean distance of
@@ -137,18 +137,31 @@ def coverage(forecast: Forecast, together: Tensor | None = None) -> Forecast:
     Args:
         forecast: marginal, [B, S, K, F, 2].
         together: bool [B, S], agents whose k-th samples are one world: worlds are scored, by means over these agents.
+        guess: [B, S, F, 2], the single best guess where that is known otherwise: the sample that ends nearest to it is the first
+            one, with the share that the best first one has.
     """
     end = forecast.position[..., -1, :].float()
-    distance = distances(end, end)  # [B, S, K, K]
-    if together is not None:
-        counted = together[..., None, None].float()
-        distance = (distance * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1.0)
+    distance = _mean_over(distances(end, end), together)  # [B, S, K, K]
+    first = None
+    if guess is not None:
+        first = _mean_over(distances(guess[..., -1:, :].float(), end), together).argmin(-1)
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
-    for _ in range(forecast.num_modes):
+    for step in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
         chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
-        share = share.scatter(2, chosen, torch.maximum(gain, share).gather(2, chosen))
+        most = gain.gather(2, chosen)
+        if first is not None and step == 0:
+            chosen = first
+        share = share.scatter(2, chosen, torch.maximum(most, share.gather(2, chosen)))
         row = chosen[..., None].expand(*chosen.shape, forecast.num_modes)
         nearest = torch.minimum(nearest, distance.gather(2, row).squeeze(2))
     logit = (share + _SPREAD_M).log()
     return replace(forecast, logit=logit if together is None else logit.squeeze(1))
+
+
+def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
+    """[B, S, ...]; with agents bool [B, S] their mean [B, 1, ...]."""
+    if agents is None:
+        return distance
+    counted = agents[..., None, None].float()
+    return (distance * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1.0)

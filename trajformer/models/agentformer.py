@@ -69,6 +69,7 @@ class AgentFormerConfig:
         joint: a mode has one probability for all targets together; samples are drawn together in any case.
         seed: of the noise in evaluation, where an agent's samples depend on its and its scene's name alone.
         evaluation_samples: K in evaluation, where it is another: more of them cover more, and scores tell which stand for all.
+        mean_first: the most probable sample is that nearest to what the mean of the prior is decoded to, not that nearest to all.
     """
 
     samples: int = 20
@@ -87,6 +88,7 @@ class AgentFormerConfig:
     joint: bool = False
     seed: int = 0
     evaluation_samples: int | None = None
+    mean_first: bool = False
 
 
 class AgentFormer(nn.Module):
@@ -127,16 +129,21 @@ class AgentFormer(nn.Module):
         context = self.encode(batch)
         prior = self.prior_of(context)
         forecast = self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
-        return self.scored(forecast, batch)
+        return self.scored(forecast, batch, context, prior)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile what is called in forecasting and in training."""
         super().compile(*args, **kwargs)
         self.__dict__["reconstruct"] = torch.compile(self.reconstruct, *args, **kwargs)
 
-    def scored(self, forecast: Forecast, batch: SceneBatch) -> Forecast:
+    def scored(self, forecast: Forecast, batch: SceneBatch, context: Context, prior: Gaussian) -> Forecast:
         """With the logits of evaluation; in training it stays as it is."""
-        return forecast if self.training else coverage(forecast, batch.target_mask if self.config.joint else None)
+        if self.training:
+            return forecast
+        guess = None
+        if self.config.mean_first:
+            guess = self._to_batch(batch, self.decode(context, prior.mean, batch.num_future))[:, :, 0]
+        return coverage(forecast, batch.target_mask if self.config.joint else None, guess)
 
     def encode(self, batch: SceneBatch) -> Context:
         """What has been observed, encoded."""

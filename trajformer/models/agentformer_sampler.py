@@ -58,15 +58,15 @@ class AgentFormerSampler(nn.Module):
         return self
 
     def adopt(self, cvae: nn.Module) -> None:
-        """Take the weights of a trained first stage; it may have been trained with another number of samples.
+        """Take the weights of a trained first stage; how many samples it drew and how it scored them is no matter.
 
         Raises:
             TrajformerError: it is another model, or one of other sizes.
         """
-        wanted = self.config.cvae
-        sizes = None
+        wanted, sizes = self.config.cvae, None
         if isinstance(cvae, AgentFormer):
-            sizes = replace(cvae.config, samples=wanted.samples, evaluation_samples=wanted.evaluation_samples)
+            free = {name: getattr(wanted, name) for name in ("samples", "evaluation_samples", "mean_first")}
+            sizes = replace(cvae.config, **free)
         if sizes != wanted:
             raise TrajformerError("is no AgentFormer as model.agentformer_sampler.cvae describes it")
         self.cvae.load_state_dict(cvae.state_dict())
@@ -86,4 +86,4 @@ class AgentFormerSampler(nn.Module):
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
         forecast = self.cvae.forecast(batch, self.cvae.decode(context, z, batch.num_future), latent, prior)
-        return forecast if self.training else self.cvae.scored(forecast, batch)
+        return forecast if self.training else self.cvae.scored(forecast, batch, context, prior)

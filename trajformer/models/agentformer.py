@@ -128,22 +128,22 @@ class AgentFormer(nn.Module):
         """Sample K futures of every target."""
         context = self.encode(batch)
         prior = self.prior_of(context)
-        forecast = self.forecast(batch, self.decode(context, prior.at(self._noise(batch, prior.mean)), batch.num_future), prior)
-        return self.scored(forecast, batch, context, prior)
+        return self.modes(batch, context, prior.at(self._noise(batch, prior.mean)), prior, prior, scored=not self.training)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile what is called in forecasting and in training."""
         super().compile(*args, **kwargs)
         self.__dict__["reconstruct"] = torch.compile(self.reconstruct, *args, **kwargs)
 
-    def scored(self, forecast: Forecast, batch: SceneBatch, context: Context, prior: Gaussian) -> Forecast:
-        """With the logits of evaluation; in training it stays as it is."""
-        if self.training:
-            return forecast
-        guess = None
-        if self.config.mean_first:
-            guess = self._to_batch(batch, self.decode(context, prior.mean, batch.num_future))[:, :, 0]
-        return coverage(forecast, batch.target_mask if self.config.joint else None, guess)
+    def modes(
+        self, batch: SceneBatch, context: Context, z: Tensor, latent: Gaussian, prior: Gaussian, *, scored: bool
+    ) -> Forecast:
+        """The futures of latents [B, K, A, Z], drawn from `latent`; equally likely, or with the logits of evaluation."""
+        guessed = scored and self.config.mean_first
+        position = self.decode(context, torch.cat([z, prior.mean], 1) if guessed else z, batch.num_future)
+        forecast = self.forecast(batch, position[:, : z.shape[1]], latent, prior)
+        guess = self._to_batch(batch, position[:, -1:])[:, :, 0] if guessed else None
+        return coverage(forecast, batch.target_mask if self.config.joint else None, guess) if scored else forecast
 
     def encode(self, batch: SceneBatch) -> Context:
         """What has been observed, encoded."""

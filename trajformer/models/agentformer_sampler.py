@@ -85,5 +85,4 @@ class AgentFormerSampler(nn.Module):
         if self.training and self.config.noise:
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
-        forecast = self.cvae.forecast(batch, self.cvae.decode(context, z, batch.num_future), latent, prior)
-        return forecast if self.training else self.cvae.scored(forecast, batch, context, prior)
+        return self.cvae.modes(batch, context, z, latent, prior, scored=not self.training)

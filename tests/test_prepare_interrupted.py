@@ -209,8 +209,12 @@ def test_a_full_disk(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -
 def test_two_runs_at_once(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     first = start(raw, tmp_path)
     wait_for_shards(first, tmp_path, 3)
-    second = subprocess.run(command(raw, tmp_path), capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert first.poll() is None, "the first one was over too soon"
+    first.send_signal(signal.SIGSTOP)  # or it might be over before the second one has begun
+    try:
+        assert first.poll() is None
+        second = subprocess.run(command(raw, tmp_path), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    finally:
+        first.send_signal(signal.SIGCONT)
     assert second.returncode == 1
     assert f"{tmp_path / 'train'}: another run is preparing it" in second.stderr
     assert first.wait(timeout=120) == 0

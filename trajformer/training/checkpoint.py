@@ -24,7 +24,7 @@ from trajformer.training.plain import from_plain, to_plain
 R = TypeVar("R")
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
-_MAY_CHANGE = ("data", "trainer", "first_stage")  # in a run that goes on
+_MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # in a run that goes on
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
@@ -130,7 +130,7 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any) -> int:
     """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
 
-    `data`, `trainer` and the place of a first stage may be others: files and machines change, and a training may be lengthened.
+    `data`, `trainer` and the places of a first stage and of a start may be others: files and machines change, and a training may be lengthened.
 
     Raises:
         CheckpointError: it is damaged or foreign, or its run was another one.

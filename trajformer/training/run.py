@@ -128,7 +128,6 @@ def train(config: Recipe, out: Path, *, resume: bool = False, progress: bool = T
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
     data = task_of(config).data(config)
-    done = check_resume(last, config) if last.exists() else 0
     _quiet()
     keep_freed_memory()
     if config.trainer.threads:
@@ -136,6 +135,7 @@ def train(config: Recipe, out: Path, *, resume: bool = False, progress: bool = T
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
     module = build_module(config)
+    done = check_resume(last, module.config) if last.exists() else 0  # a module may have filled in what the recipe leaves open
     try:
         write_config(out / "config.yaml", config)
         trainer = build_trainer(config, out, progress, done)

@@ -130,7 +130,8 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any) -> int:
     """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
 
-    `data`, `trainer` and the places of a first stage and of a start may be others: files and machines change, and a training may be lengthened.
+    `data`, `trainer` and the places of a first stage and of a start may be others: files and machines change, and a training
+    may be lengthened.
 
     Raises:
         CheckpointError: it is damaged or foreign, or its run was another one.

@@ -171,7 +171,15 @@ def command_line(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
 def wait_for_steps(process: subprocess.Popen[str], out: Path, steps: int) -> None:
     """Until the log has so many lines of losses."""
     end = time.monotonic() + 60
-    while not (out / "csv" / "metrics.csv").is_file() or logged(out)["train/loss"].notna().sum() < steps:
+    log = out / "csv" / "metrics.csv"
+
+    def losses() -> int:
+        try:
+            return int(logged(out)["train/loss"].notna().sum())
+        except (pd.errors.EmptyDataError, KeyError):  # Lightning is writing it anew, with new columns
+            return 0
+
+    while not log.is_file() or losses() < steps:
         assert process.poll() is None and time.monotonic() < end, process.communicate()
         time.sleep(0.01)
 

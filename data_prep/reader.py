@@ -6,7 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from trajformer.scene import Scene
+from trajformer.scenes.scene import Scene
 
 Stages: TypeAlias = Generator[None, None, Scene]
 

@@ -33,12 +33,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_model import environment
 from peak_memory import forget_peak, peak_mb
 
-from trajformer.batch import SceneBatch, collate
-from trajformer.losses.cvae import CVAELossConfig, cvae_loss
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.sample import BatchConfig
 from trajformer.models import AgentFormer, AgentFormerConfig
-from trajformer.models.agentformer_parts import FutureDecoder
-from trajformer.sample import BatchConfig
-from trajformer.scene import AgentKind, AgentRole, Scene
+from trajformer.models.agentformer.loss import CVAELossConfig, cvae_loss
+from trajformer.models.agentformer.parts import FutureDecoder
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def walkers(count: int, seed: int) -> Scene:
 
 
 def _no_map() -> dict[str, Any]:
-    from data_prep.vector_map import build_map
+    from data_prep.readers.vector_map import build_map
 
     return build_map([], [], np.zeros((0, 2)), []).scene_fields(np.zeros(2))
 
@@ -151,7 +151,7 @@ def frames(data: Path | None) -> list[Scene]:
     """The test frames of eth, or invented ones."""
     if data is None:
         return [walkers(1 + seed % 2, seed) for seed in range(20)]
-    from data_prep.eth_ucy import EthUcy
+    from data_prep.readers.eth_ucy import EthUcy
 
     reader = EthUcy()
     return [reader.read(item, "eth_test", data) for item in reader.inputs(data, "eth_test")]

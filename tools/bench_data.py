@@ -34,12 +34,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.argoverse2 import Argoverse2
 from data_prep.reader import Input, Reader
-from trajformer.scene import Scene
+from data_prep.readers.argoverse2.reader import Argoverse2
+from trajformer.scenes.scene import Scene
 
 if TYPE_CHECKING:
-    from trajformer.store import SceneStore
+    from trajformer.scenes.store import SceneStore
 
 PEER_QCNET_MS, PEER_READ_US = 32.0, 900.0  # QCNet's process() and its pickles, published cost on such a machine
 COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
@@ -165,7 +165,7 @@ def processor_s() -> float:
 
 def prepared(reader: Reader, raw: Path, hows: Sequence[tuple[int, int | None]], repeats: int = 5) -> list[tuple[float, float]]:
     """Median seconds, and seconds of processors, of preparing a raw folder from nothing, for each (workers, limit) in turns."""
-    from data_prep.prepare import PrepareOptions, prepare
+    from data_prep.engine.prepare import PrepareOptions, prepare
 
     times: list[list[tuple[float, float]]] = [[] for _ in hows]
     for _ in range(repeats):
@@ -252,8 +252,8 @@ def bench_reading(store: SceneStore, label: str, scene: int) -> list[Row]:
 
 def bench_batches(store: SceneStore, label: str, repeats: int) -> list[Row]:
     """Milliseconds for a batch of 32: scenes to batch, kept samples to batch."""
-    from trajformer.batch import collate, stack
-    from trajformer.sample import BatchConfig, sample
+    from trajformer.data.batch import collate, stack
+    from trajformer.data.sample import BatchConfig, sample
 
     config = BatchConfig()
     order = np.random.default_rng(0).permutation(len(store))
@@ -273,7 +273,7 @@ def bench_batches(store: SceneStore, label: str, repeats: int) -> list[Row]:
 def bench_epoch(root: Path, label: str, recipe: Path) -> list[Row]:
     """An epoch of the recipe's loader, and the share of a step (forward and backward) spent waiting for kept samples."""
     from trajformer.cli.models import train_parser
-    from trajformer.training.config import TrainConfig
+    from trajformer.recipes.recipe import TrainConfig
     from trajformer.training.forecasting import ForecastingModule, SceneData
 
     words = ["--config", str(recipe), "--out", "unused", "--data.train", str(root), "--data.val", str(root)]
@@ -310,9 +310,9 @@ def _train_step(module: Any, batch: Any) -> None:
 
 def bench_stores(args: argparse.Namespace) -> list[Row]:
     """Prepare the stores once, then read from them."""
-    from data_prep.argoverse1 import Argoverse1
-    from data_prep.prepare import PrepareOptions, prepare
-    from trajformer.store import SceneStore
+    from data_prep.engine.prepare import PrepareOptions, prepare
+    from data_prep.readers.argoverse1 import Argoverse1
+    from trajformer.scenes.store import SceneStore
 
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:

@@ -20,7 +20,7 @@ from bench_model import environment
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.heads.translation import Hypotheses, Transformer, TransformerConfig
+from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig
 
 Step = Callable[[], None]
 

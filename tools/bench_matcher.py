@@ -22,9 +22,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from trajformer.boxes import overlap, to_corners
-from trajformer.detection_data.batch import BoxTargets
-from trajformer.losses.boxes import BoxLossConfig, box_cost
+from trajformer.heads.detr.boxes import overlap, to_corners
+from trajformer.heads.detr.data.batch import BoxTargets
+from trajformer.heads.detr.loss import BoxLossConfig, box_cost
 from trajformer.losses.matching import match
 from trajformer.training.memory import keep_freed_memory
 

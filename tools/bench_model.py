@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from peak_memory import peak_mb
 
-from trajformer.batch import SceneBatch, collate
 from trajformer.core.blocks import BlockConfig
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.sample import BatchConfig
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.models import ConstantVelocityConfig, MMTransformerConfig, ModelConfig, build_model
-from trajformer.sample import BatchConfig
-from trajformer.scene import Scene
+from trajformer.scenes.scene import Scene
 
 SMALL = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
 
@@ -53,13 +53,13 @@ def models(num_future: int) -> dict[str, ModelConfig]:
 def load_scene(store: Path | None, split: str, scene_id: str | None) -> Scene:
     """The scene to measure on."""
     if store is not None:
-        from trajformer.store import SceneStore
+        from trajformer.scenes.store import SceneStore
 
         scenes = SceneStore(store, split)
         return scenes[scenes.find([scene_id])[0] if scene_id else 0]
     import tempfile
 
-    from data_prep.argoverse2 import Argoverse2
+    from data_prep.readers.argoverse2.reader import Argoverse2
     from data_prep.synthetic import synthesize
 
     with tempfile.TemporaryDirectory() as folder:

@@ -23,19 +23,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.argoverse2 import Argoverse2
-from data_prep.prepare import PrepareOptions, prepare
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
-from trajformer.augment import AugmentConfig
 from trajformer.core.blocks import BlockConfig
-from trajformer.loading import BranchDataset
-from trajformer.metrics.coverage import futures_covered
+from trajformer.data.augment import AugmentConfig
+from trajformer.data.loading import BranchDataset
+from trajformer.data.sample import BatchConfig
+from trajformer.evaluation.metrics.coverage import futures_covered
 from trajformer.models import MMTransformerConfig, ModelConfig
-from trajformer.sample import BatchConfig
-from trajformer.shard import ShardInfo, shard_path, write_shard
-from trajformer.store import SceneStore
-from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
 from trajformer.training.run import train
 
 KINDS = ("one", "each", "set")

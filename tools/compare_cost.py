@@ -26,16 +26,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_model import median_ms
 from peak_memory import peak_mb
 
-from trajformer.augment import augment
-from trajformer.batch import SceneBatch, collate
+from trajformer.data.augment import augment
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.sample import BatchConfig
-from trajformer.store import SceneStore
-from trajformer.training.config import TrainConfig
+from trajformer.recipes.objective import Objective
+from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.store import SceneStore
 from trajformer.training.memory import keep_freed_memory
-from trajformer.training.objective import Objective
 from trajformer.training.optim import build_optimizer, parameter_groups
-from trajformer.training.plain import from_plain, to_plain
 
 BATCH, MOST_BATCHES = 32, 4
 CPU = torch.device("cpu")

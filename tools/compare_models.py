@@ -31,10 +31,10 @@ import compare_table
 from bench_model import environment
 from compare_rows import Plan, Row, plan, read_table, recipe_of, rows_of_configs
 
-from trajformer.commands.files import make_room
-from trajformer.commands.stopping import stops_cleanly
+from trajformer.cli.files import make_room
+from trajformer.cli.stopping import stops_cleanly
 from trajformer.errors import TrajformerError
-from trajformer.store import SceneStore
+from trajformer.scenes.store import SceneStore
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SEEDLESS = "-"  # in place of a seed, for a model that needs no training

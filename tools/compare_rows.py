@@ -15,14 +15,14 @@ from typing import Any
 import yaml
 
 from trajformer.cli.models import UNTRAINED, task_in, train_parser
+from trajformer.data.loading import BranchDataset, SceneDataset
+from trajformer.data.sample import BatchConfig, Targets
 from trajformer.errors import TrajformerError
-from trajformer.loading import BranchDataset, SceneDataset
-from trajformer.manifest import write_atomically
 from trajformer.models import ConstantVelocityConfig, ModelConfig
-from trajformer.sample import BatchConfig, Targets
-from trajformer.store import SceneStore
-from trajformer.training.config import DataConfig, TrainConfig
-from trajformer.training.plain import to_plain
+from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.store import SceneStore
 
 VALIDATIONS = 8  # of a training, about
 _TABLE = "expected a list of rows {name, config, arguments, epochs, after} or {name, model}"

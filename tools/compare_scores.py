@@ -14,15 +14,15 @@ from typing import Any
 import compare_cost
 import torch
 
-from trajformer.commands.files import bars
-from trajformer.evaluation import Predictor, evaluate, load_predictor, run
-from trajformer.manifest import write_atomically
-from trajformer.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.cli.files import bars
+from trajformer.data.sample import BatchConfig
+from trajformer.evaluation.evaluate import Predictor, evaluate, load_predictor, run
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models import ConstantVelocity
-from trajformer.sample import BatchConfig
-from trajformer.store import SceneStore
-from trajformer.training.config import TrainConfig
-from trajformer.training.plain import to_plain
+from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.store import SceneStore
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trajformer.atomic import atomically
 from trajformer.errors import TrajformerError
-from trajformer.manifest import write_atomically
-from trajformer.metrics.manoeuvre import Manoeuvre
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
+from trajformer.scenes.files import atomically
+from trajformer.scenes.manifest import write_atomically
 
 MISSING = "-"
 ACCURACY = [f"{name}_{k}" for k in (6, 1) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from trajformer.evaluation import load_predictor
-from trajformer.loading import SceneDataset
-from trajformer.metrics.scene_set import SceneSetMetrics
+from trajformer.data.loading import SceneDataset
+from trajformer.evaluation.evaluate import load_predictor
+from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
 from trajformer.models import SceneSet
 from trajformer.models.constant_velocity import ConstantVelocity
-from trajformer.models.scene_set import SceneTrajectories
-from trajformer.store import SceneStore
+from trajformer.models.scene_set.model import SceneTrajectories
+from trajformer.scenes.store import SceneStore
 
 
 @torch.inference_mode()

@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.argoverse2 import Argoverse2
-from data_prep.prepare import PrepareOptions, prepare
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
-from trajformer.augment import AugmentConfig
 from trajformer.core.blocks import BlockConfig
-from trajformer.forecast import Forecast
-from trajformer.loading import SceneDataset
-from trajformer.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
+from trajformer.data.augment import AugmentConfig
+from trajformer.data.forecast import Forecast
+from trajformer.data.loading import SceneDataset
+from trajformer.data.sample import BatchConfig
+from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
 from trajformer.models import MMTransformerConfig, ModelConfig
-from trajformer.sample import BatchConfig
-from trajformer.store import SceneStore
-from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.scenes.store import SceneStore
 from trajformer.training.run import train
 
 BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)

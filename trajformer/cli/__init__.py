@@ -16,7 +16,7 @@ from trajformer.errors import TrajformerError
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from trajformer.parsing import Parser
+    from trajformer.cli.parsing import Parser
 
 
 SUMMARIES = {  # beside the table of commands: building all parsers takes seconds, which `trajformer --help` should not
@@ -37,7 +37,8 @@ SUMMARIES = {  # beside the table of commands: building all parsers takes second
 
 def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]]:
     """The options of every command and what it runs; imported here, as each process that a command starts imports this file."""
-    from trajformer.cli import data, heads, models
+    from trajformer.cli import data, models
+    from trajformer.cli.heads import parsers as heads
 
     return {
         "synthesize": (data.synthesize_parser, data.run_synthesize),

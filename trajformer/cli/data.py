@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.parsing import Parser, add_fields, new_parser
+from trajformer.cli.parsing import Parser, add_fields, new_parser
 
 WORKERS = 2
 STORE_ACTIONS = {
@@ -22,7 +22,7 @@ STORE_ACTIONS = {
     "copied as they are and numbered anew, splits of the same name become one. Nothing is written if a scene id occurs twice "
     "in a split. Run the same command again after an interruption. merged.json says which shard is from where.",
     "export-scene": "Write one scene to a file. It gets all its fields. JSON is for reading: an agent, polyline or edge a line, "
-    "kinds by name. npz holds numpy arrays by the names of the fields of trajformer.scene.Scene and is loaded with "
+    "kinds by name. npz holds numpy arrays by the names of the fields of trajformer.scenes.scene.Scene and is loaded with "
     "numpy.load, without pickle. Positions are metres relative to `origin`, which is in the frame of the city; headings are "
     "radians, counter-clockwise from +x; entries that are not valid are zero. Numbers are exact.",
 }
@@ -42,7 +42,7 @@ def synthesize_parser() -> Parser:
 
 def preprocess_parser(source: str = "") -> Parser:
     """SOURCE RAW STORE, the common options, and those of the source's reader."""
-    from data_prep.readers import READERS
+    from data_prep.readers.names import READERS
 
     parser = new_parser(
         "Prepare a raw data set: one compact store, resumable (run the same command again), the same bytes whatever "
@@ -93,15 +93,15 @@ def store_parser(action: str = "") -> Parser:
 
 def run_synthesize(args: Namespace) -> None:
     """`trajformer synthesize`."""
-    from trajformer.commands import data
+    from trajformer.cli import run_data as data
 
     data.synthesize(args.out, args.scenes, args.seed, args.workers, branches=args.branches)
 
 
 def run_preprocess(args: Namespace) -> None:
     """`trajformer preprocess`."""
-    from data_prep.readers import READERS
-    from trajformer.commands import data
+    from data_prep.readers.names import READERS
+    from trajformer.cli import run_data as data
 
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
@@ -112,7 +112,7 @@ def run_preprocess(args: Namespace) -> None:
 
 def run_store(args: Namespace) -> None:
     """`trajformer store`."""
-    from trajformer.commands import store
+    from trajformer.cli import store
 
     if args.action == "merge":
         store.merge(args.stores, args.out)

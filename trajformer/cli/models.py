@@ -11,11 +11,14 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
-from trajformer.parsing import Parser, new_parser
 
 ACCELERATORS = ("auto", "cpu", "gpu")
-UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # as in trajformer.evaluation, which takes a second to import
+UNTRAINED = (
+    "constant_velocity",
+    "constant_velocity_sampled",
+)
 
 
 def task_in(words: Sequence[str]) -> str:
@@ -36,8 +39,8 @@ def task_in(words: Sequence[str]) -> str:
 
 def train_parser(task: str = "") -> Parser:
     """--config CONFIG --out RUN and every field of the recipe of a task."""
-    from trajformer.training.config import TrainConfig
-    from trajformer.training.tasks import TASKS
+    from trajformer.cli.tasks import TASKS
+    from trajformer.recipes.recipe import TrainConfig
 
     recipe = TASKS[task].recipe if task in TASKS else TrainConfig
     parser = new_parser(
@@ -128,8 +131,8 @@ def run_train(args: Namespace) -> None:
     """`trajformer train`; of several processes the first one speaks."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+    from trajformer.cli.tasks import TASKS
     from trajformer.training.run import train
-    from trajformer.training.tasks import TASKS
 
     recipe, values = TASKS[args.task].recipe, train_parser(args.task).instantiate(args)
     best = train(recipe(**{field.name: values[field.name] for field in fields(recipe)}), args.out, resume=args.resume)
@@ -144,13 +147,13 @@ def run_evaluate(args: Namespace) -> None:
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else ''}for an evaluation by --protocol")
     if args.protocol:
-        from trajformer.commands import eth_ucy
+        from trajformer.cli import protocols as eth_ucy
 
         if args.data is None:
             raise TrajformerError("--protocol eth_ucy: give the folder of the recordings with --data")
         eth_ucy.evaluate(args.data, checkpoints, export=args.export, **options)
         return
-    from trajformer.commands import models
+    from trajformer.cli import run_models as models
 
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")
@@ -162,7 +165,7 @@ def run_evaluate(args: Namespace) -> None:
 
 def run_predict(args: Namespace) -> None:
     """`trajformer predict`."""
-    from trajformer.commands import models
+    from trajformer.cli import run_models as models
 
     options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
     source = _source(args.checkpoint, args.model)
@@ -171,7 +174,7 @@ def run_predict(args: Namespace) -> None:
 
 def run_plot(args: Namespace) -> None:
     """`trajformer plot`."""
-    from trajformer.commands import pictures
+    from trajformer.cli import pictures
 
     choice: pictures.Choice = {"scene": args.scene, "worst": args.worst, "random": args.random, "seed": args.seed}
     pictures.plot(args.store, args.split, args.forecasts, args.out, density=args.density, **choice)
@@ -179,6 +182,6 @@ def run_plot(args: Namespace) -> None:
 
 def run_demo(args: Namespace) -> None:
     """`trajformer demo`."""
-    from trajformer.demo import demo
+    from trajformer.cli.demo import demo
 
     demo(args.out, scenes=args.scenes, epochs=args.epochs, seed=args.seed)

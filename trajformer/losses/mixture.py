@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trajformer.forecast import Forecast
-from trajformer.geometry import to_frame
+from trajformer.data.forecast import Forecast
 from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.scenes.geometry import to_frame
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.forecast import Forecast
-from trajformer.geometry import to_frame
+from trajformer.data.forecast import Forecast
 from trajformer.losses.matching import match
 from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.scenes.geometry import to_frame
 
 _NOTHING = 1e-8  # square metres: a distance of zero has a gradient, too
 

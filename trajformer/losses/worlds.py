@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.forecast import Forecast
-from trajformer.geometry import to_frame
+from trajformer.data.forecast import Forecast
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.scenes.geometry import to_frame
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from torch import nn
 
 from trajformer.errors import TrajformerError
-from trajformer.models.agentformer import AgentFormer, AgentFormerConfig
-from trajformer.models.agentformer_sampler import AgentFormerSampler, AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig
+from trajformer.models.agentformer.sampler import AgentFormerSampler, AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig, CrowdForecaster
 from trajformer.models.gatformer import Gatformer, GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig, LaneSetTransformer
-from trajformer.models.mmtransformer import MMTransformer, MMTransformerConfig
-from trajformer.models.scene_set import SceneSet, SceneSetConfig
+from trajformer.models.mmtransformer.model import MMTransformer, MMTransformerConfig
+from trajformer.models.scene_set.model import SceneSet, SceneSetConfig
 from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConfig
-from trajformer.models.wayformer import Wayformer, WayformerConfig
+from trajformer.models.wayformer.model import Wayformer, WayformerConfig
 
 
 @dataclass(frozen=True)

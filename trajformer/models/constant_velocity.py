@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
-from trajformer.forecast import Forecast
-from trajformer.geometry import rotate
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
 from trajformer.models.horizon import at_least_one
 from trajformer.models.noise import named_noise
-from trajformer.sample import Frame
+from trajformer.scenes.geometry import rotate
 
 
 @dataclass(frozen=True)

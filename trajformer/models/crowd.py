@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.positions import LearnedPosition
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast, consensus
-from trajformer.geometry import rotate, to_frame
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import mlp, neighbours, take
-from trajformer.sample import Frame
+from trajformer.scenes.geometry import rotate, to_frame
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, Residual
 from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
-from trajformer.forecast import Forecast, consensus
-from trajformer.geometry import distances, relative_pose, rotate, to_frame
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets, of_worlds
 from trajformer.models.tokens import (
     LENGTH_SCALE_M,
@@ -40,6 +39,7 @@ from trajformer.models.tokens import (
     place_features,
     take,
 )
+from trajformer.scenes.geometry import distances, relative_pose, rotate, to_frame
 
 
 @dataclass(frozen=True)

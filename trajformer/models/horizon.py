@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trajformer.batch import SceneBatch
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast
-from trajformer.geometry import rotate
 from trajformer.models.tokens import last_velocity
-from trajformer.sample import Frame
+from trajformer.scenes.geometry import rotate
 
 
 def at_least_one(kind: str, config: object, *names: str) -> None:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.separate import SeparateAttention
-from trajformer.forecast import Forecast, consensus
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import (
     NUM_ATTRIBUTES,
@@ -33,7 +33,7 @@ from trajformer.models.tokens import (
     polylines_around,
     take,
 )
-from trajformer.scene import AgentKind
+from trajformer.scenes.scene import AgentKind
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.batch import SceneBatch
+from trajformer.data.batch import SceneBatch
 
 
 def named_noise(batch: SceneBatch, agents: int, count: int, seed: int) -> Tensor:

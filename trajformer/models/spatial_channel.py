@@ -19,12 +19,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.groups import Groups
 from trajformer.core.positions import LearnedPosition
 from trajformer.core.squeeze import SqueezeConfig
-from trajformer.forecast import Forecast, consensus
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
 from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbours, state_width
 

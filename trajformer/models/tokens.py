@@ -11,9 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from trajformer.batch import SceneBatch
-from trajformer.geometry import distances, relative_pose, rotate, to_frame
-from trajformer.scene import AgentKind, LaneFlag, PolylineKind
+from trajformer.data.batch import SceneBatch
+from trajformer.scenes.geometry import distances, relative_pose, rotate, to_frame
+from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditioning, not of meaning
 _FLAGS = tuple(flag for flag in LaneFlag if flag)

@@ -11,9 +11,9 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.patheffects import Normal, Stroke
 
-from trajformer.geometry import from_frame
 from trajformer.plotting import style
-from trajformer.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.geometry import from_frame
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 _SMALL_M = 2.5  # a focal agent shorter than this gets a ring, its box would not be found
 _SHORTEST_WITH_NOSE_M = 1.5

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.errors import agent_index
-from trajformer.scene import AgentKind, AgentRole, Scene
-from trajformer.submission import TrackForecast
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 # After Okabe and Ito, without black (what was recorded) and yellow (too light for thin lines).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4FA3")

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.errors import agent_index
-from trajformer.scene import Scene
-from trajformer.submission import TrackForecast
+from trajformer.scenes.scene import Scene
 
 SPREAD_M = 0.3  # about a step of somebody who walks slowly, so that the steps of a mode make a path
 _CELL_M, _MOST_CELLS = 0.1, 320  # cells of a picture, and how many in a row at most

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.forecast import Forecast
-from trajformer.metrics.displacement import displacement
-from trajformer.sample import Frame
-from trajformer.scene import Scene
-from trajformer.submission import TrackForecast
+from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.evaluation.metrics.displacement import displacement
+from trajformer.scenes.scene import Scene
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.agents import agent_group, outlines
 from trajformer.plotting.errors import agent_index
 from trajformer.plotting.labels import Label, place_labels
-from trajformer.scene import Scene
-from trajformer.submission import TrackForecast
+from trajformer.scenes.scene import Scene
 
 LEAST_ALPHA = 0.3
 LEAST_LABELLED = 0.005  # a smaller probability would read 0.00

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
 from trajformer.plotting import style
-from trajformer.scene import LaneFlag, PolylineKind, Scene
+from trajformer.scenes.scene import LaneFlag, PolylineKind, Scene
 
 ARROW_EVERY_M = 30.0
 ARROW_SIZE_M = 1.0

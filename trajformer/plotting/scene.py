@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.agents import draw_agents
 from trajformer.plotting.crowd import crowd_colours, draw_crowd, is_crowd
@@ -24,9 +25,8 @@ from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
 from trajformer.plotting.select import choose_scenes
 from trajformer.plotting.view import add_legend, choose_view, title
-from trajformer.scene import Scene
-from trajformer.store import SceneStore
-from trajformer.submission import TrackForecast
+from trajformer.scenes.scene import Scene
+from trajformer.scenes.store import SceneStore
 
 __all__ = [
     "choose_scenes",

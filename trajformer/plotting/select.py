@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting.errors import track_error
-from trajformer.store import SceneStore
-from trajformer.submission import TrackForecast
+from trajformer.scenes.store import SceneStore
 
 
 def choose_scenes(

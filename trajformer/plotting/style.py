@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trajformer.scene import AgentKind, PolylineKind
+from trajformer.scenes.scene import AgentKind, PolylineKind
 
 FOCAL, SCORED, RECORDER = "#C04E00", "#4BA3E0", "#007F5C"
 FOCAL_DARK, SCORED_DARK = "#8F3A00", "#10486E"

@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 from matplotlib.transforms import Bbox
 
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.agents import agent_group
 from trajformer.plotting.errors import agent_index, track_error
 from trajformer.plotting.forecasts import main_forecast
-from trajformer.scene import AgentKind, AgentRole, Scene
-from trajformer.submission import TrackForecast
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 LEAST_HALF_M, MOST_HALF_M, LARGEST_HALF_M = 25.0, 50.0, 120.0

@@ -16,11 +16,11 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from trajformer.data.loading import Turns, make_loader
+from trajformer.data.order import InOrder, Shuffle, count_steps
 from trajformer.errors import TrajformerError
-from trajformer.loading import Turns, make_loader
-from trajformer.order import InOrder, Shuffle, count_steps
-from trajformer.training.checkpoint import CONFIG_KEY, describe
-from trajformer.training.config import OptimConfig, TrainerConfig
+from trajformer.recipes.checkpoint import CONFIG_KEY, describe
+from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.optim import build_optimizer, parameter_groups
 
 

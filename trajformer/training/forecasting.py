@@ -6,21 +6,21 @@ from typing import Any
 
 from torch import Tensor
 
-from trajformer.augment import augment
-from trajformer.batch import SceneBatch
+from trajformer.data.augment import augment
+from trajformer.data.batch import SceneBatch
+from trajformer.data.loading import AXES, BranchDataset, SceneDataset
+from trajformer.data.order import padding
 from trajformer.errors import TrajformerError
-from trajformer.loading import AXES, BranchDataset, SceneDataset
-from trajformer.metrics.accumulate import DisplacementMetrics
+from trajformer.evaluation.metrics.accumulate import DisplacementMetrics
 from trajformer.models import AgentFormerSampler, MMTransformer
-from trajformer.order import padding
-from trajformer.store import SceneStore
+from trajformer.models.mmtransformer.fit_regions import find_regions
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.objective import Objective
+from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, TaskData, TaskModule
-from trajformer.training.checkpoint import load_checkpoint
-from trajformer.training.config import DataConfig, TrainConfig
-from trajformer.training.objective import Objective
 from trajformer.training.optim import parameter_groups
-from trajformer.training.plain import to_plain
-from trajformer.training.regions import find_regions
 
 _ALL = 1_000_000  # modes: more than any model has
 _PACE = 10.0  # of what a loss learns, in shares of the learning rate: few numbers with a long way to go

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trajformer.training.config import OptimConfig
+from trajformer.recipes.recipe import OptimConfig
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -23,16 +23,16 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from trajformer.cli.tasks import TASKS, Task
 from trajformer.errors import TrajformerError
-from trajformer.manifest import write_atomically
+from trajformer.recipes.checkpoint import check_resume
+from trajformer.recipes.plain import to_plain
+from trajformer.scenes.manifest import write_atomically
 from trajformer.training.base import Recipe, TaskData, TaskModule
 from trajformer.training.check import check_recipe
-from trajformer.training.checkpoint import check_resume
 from trajformer.training.logs import make_loggers
 from trajformer.training.memory import keep_freed_memory
-from trajformer.training.plain import to_plain
 from trajformer.training.resume import CheckpointFiles, KeepProgress
-from trajformer.training.tasks import TASKS, Task
 
 LAST = "last.ckpt"
 

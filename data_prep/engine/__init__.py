@@ -1,0 +1,1 @@
+"""Preparation of raw data sets."""

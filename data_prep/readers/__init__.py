@@ -1,0 +1,1 @@
+"""Readers of raw data sets."""

@@ -1,0 +1,221 @@
+"""Argoverse 2 vector maps, `log_map_archive_*.json` of forecasting scenarios and sensor logs alike, to `VectorMap`.
+
+A lane's centreline is what av2's `ArgoverseStaticMap.get_lane_segment_centerline` gives: ten points midway between
+the two boundaries, each resampled evenly. (av2 ignores the `centerline` that forecasting maps also store, rounded
+to a centimetre; the two are up to 0.4 m apart in tight turns. Sensor maps have no `centerline`.)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Raw
+
+from data_prep.readers.raw_file import read_file, told
+from data_prep.readers.vector_map import VectorMap
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
+
+CENTERLINE_POINTS = 10
+MAX_BYTES = 16 << 20  # a hundred times the usual size
+_KINDS = {
+    "VEHICLE": int(PolylineKind.LANE_VEHICLE),
+    "BUS": int(PolylineKind.LANE_BUS),
+    "BIKE": int(PolylineKind.LANE_BIKE),
+}
+_CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
+_SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
+_FLAGS = (0, int(LaneFlag.INTERSECTION))  # by `is_intersection`
+_Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Ids = Annotated[list[_Id], Meta(max_length=100)]  # a lane has a handful; links take far more memory than text
+
+
+class _Point(msgspec.Struct, gc=False):
+    x: float
+    y: float
+    z: float
+
+
+_Line = Annotated[list[_Point], Meta(min_length=1)]
+
+
+class _Lane(msgspec.Struct, gc=False):
+    id: _Id
+    lane_type: Literal["VEHICLE", "BUS", "BIKE"]
+    is_intersection: bool
+    left_lane_boundary: _Line
+    right_lane_boundary: _Line
+    successors: _Ids
+    predecessors: _Ids
+    left_neighbor_id: _Id | None
+    right_neighbor_id: _Id | None
+
+
+class _Crossing(msgspec.Struct, gc=False):
+    id: _Id
+    edge1: Annotated[list[_Point], Meta(min_length=2)]
+    edge2: Annotated[list[_Point], Meta(min_length=2)]
+
+
+class _Area(msgspec.Struct, gc=False):
+    id: _Id
+    area_boundary: Annotated[list[_Point], Meta(min_length=3)]
+
+
+class _Archive(msgspec.Struct, gc=False):
+    lane_segments: dict[str, _Lane]
+    pedestrian_crossings: dict[str, _Crossing]
+    drivable_areas: dict[str, _Area]
+
+
+_decoder = msgspec.json.Decoder(_Archive)  # also the check of every field
+_encoder = msgspec.msgpack.Encoder()
+# A point as MessagePack: a map of three, then thrice a key of two bytes, the mark of a float and the float.
+_PACKED_POINT = np.dtype({"names": ["x", "y", "z"], "formats": [">f8"] * 3, "offsets": [4, 15, 26], "itemsize": 34})
+
+
+def read_map(path: Path) -> VectorMap:
+    """Lanes with their edges, crosswalks and drivable areas (closed rings) of one map file.
+
+    Raises:
+        SceneError: the file is missing or cut short, or an entry of it lacks something; names file and entry.
+    """
+    archive = _decode(path)
+    lanes, crossings, areas = (list(getattr(archive, name).values()) for name in _Archive.__struct_fields__)
+    ids = [[entry.id for entry in part] for part in (lanes, crossings, areas)]
+    _check_ids(ids, path)
+    kinds = [_KINDS[lane.lane_type] for lane in lanes] + [_CROSSWALK] * len(crossings) + [_DRIVABLE_AREA] * len(areas)
+    flags = [_FLAGS[lane.is_intersection] for lane in lanes] + [0] * (len(kinds) - len(lanes))
+    boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
+    rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
+    rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
+    counts = np.array([len(line) for line in boundaries], np.int64)
+    points, split = _points([*chain(*boundaries, *rings)], path), int(counts.sum())
+    even = resample(points[:, :split], counts, CENTERLINE_POINTS)
+    centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
+    offset = np.zeros(len(kinds) + 1, np.int32)
+    offset[1:] = np.cumsum([CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings])
+    edge, edge_kind = _edges(lanes, ids[0])
+    return VectorMap(
+        polyline_id=np.array([*chain(*ids)], np.int64),
+        polyline_kind=np.frombuffer(bytes(kinds), np.uint8),
+        polyline_flags=np.frombuffer(bytes(flags), np.uint8),
+        polyline_offset=offset,
+        point=np.concatenate([centre.reshape(-1, 2), points[:2, split:].T]),
+        edge=edge,
+        edge_kind=edge_kind,
+    )
+
+
+def _decode(path: Path) -> _Archive:
+    try:
+        data = read_file(path, MAX_BYTES)
+        try:
+            return _decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise SceneError(f"{path}: {_fault(data, told(error))}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SceneError(f"{path}: map cannot be read: {told(error)}") from error
+
+
+def _fault(data: bytes, message: str) -> str:
+    """What is wrong with an archive that is JSON, with the key of the faulty entry if it is in one."""
+    sections: dict[str, type[msgspec.Struct]] = {
+        "lane_segments": _Lane,
+        "pedestrian_crossings": _Crossing,
+        "drivable_areas": _Area,
+    }
+    for name, kind in sections.items():
+        try:
+            section = msgspec.json.decode(data, type=dict[str, Raw])[name]
+            entries = msgspec.json.decode(section, type=dict[str, Raw])
+        except (KeyError, msgspec.ValidationError):
+            return f"{name}: missing"
+        for key, entry in entries.items():
+            try:
+                msgspec.json.decode(entry, type=kind)
+            except msgspec.ValidationError as error:
+                return f"{name}[{repr(key[:40])[1:-1]}]: {told(error)}"
+    return message
+
+
+def _check_ids(ids: list[list[int]], path: Path) -> None:
+    """Every lane, crossing and area has an id of its own."""
+    for name, own in zip(_Archive.__struct_fields__, ids, strict=True):
+        if len(set(own)) < len(own):
+            raise SceneError(f"{path}: {name}: {len(own)} entries with {len(set(own))} ids")
+
+
+def _edges(lanes: list[_Lane], ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Edges int32 [2, E], each once, and their kinds uint8 [E], of lanes with these ids; links to absent lanes are left out."""
+    places: dict[int | None, int] = {lane_id: 4 * index for index, lane_id in enumerate(ids)}
+    place = places.get
+    keys: list[int] = []  # ((from * lanes) + to) * 4 + kind
+    for index, lane in enumerate(lanes):
+        start = 4 * len(ids) * index
+        for other in lane.successors:
+            if (to := place(other)) is not None:
+                keys.append(start + to + _SUCCESSOR)
+        for other in lane.predecessors:
+            if (to := place(other)) is not None:
+                keys.append(start + to + _PREDECESSOR)
+        if (to := place(lane.left_neighbor_id)) is not None:
+            keys.append(start + to + _LEFT)
+        if (to := place(lane.right_neighbor_id)) is not None:
+            keys.append(start + to + _RIGHT)
+    known = dict.fromkeys(keys)  # unlike a set, keeps the order
+    key = np.fromiter(known, np.int64, len(known))
+    edge = np.empty((2, len(key)), np.int32)
+    edge[0], edge[1] = np.divmod(key >> 2, max(len(ids), 1))
+    return edge, (key & 3).astype(np.uint8)
+
+
+def _points(points: list[_Point], path: Path) -> np.ndarray:
+    """x, y and z [3, P] of points."""
+    packed = _encoder.encode(points)  # several times faster than an array of a list
+    fields = np.frombuffer(packed, _PACKED_POINT, len(points), len(packed) - _PACKED_POINT.itemsize * len(points))
+    point = np.empty((3, len(points)))
+    point[0], point[1], point[2] = fields["x"], fields["y"], fields["z"]
+    if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:
+        raise SceneError(f"{path}: a point over {MAX_ORIGIN_M:g} m from zero")
+    return point
+
+
+def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
+    """Points [L, count, 2] evenly spaced by arc length along each of L lines; a single point is repeated.
+
+    Args:
+        point: float64 [3, P], x, y and z of the lines one after the other; as in av2, arc length counts the slope.
+        length: int64 [L], points of each, at least one.
+        count: points wanted of each.
+    """
+    if not len(length):
+        return np.zeros((0, count, 2))
+    start = length.cumsum() - length
+    along = point[:, 1:] - point[:, :-1]
+    along *= along
+    step = np.zeros(point.shape[1])
+    np.sqrt(along[0] + along[1] + along[2], out=step[1:])
+    step[start] = 0.0
+    arc = step.cumsum()
+    begin, total = arc[start], arc[start + length - 1]
+    total -= begin
+    # one common axis for all lines: the share 0 to 1 of line i's arc length lies at 2 i to 2 i + 1
+    place = 2.0 * np.arange(len(length))
+    arc -= begin.repeat(length)
+    arc /= np.maximum(total, 1e-9).repeat(length)
+    arc += place.repeat(length)
+    wanted = place[:, None] + _shares(count) * (total[:, None] > 0)
+    plane = np.empty(point.shape[1], np.complex128)  # one search for x and y
+    plane.real, plane.imag = point[0], point[1]
+    return np.interp(wanted, arc, plane).view(np.float64).reshape(-1, count, 2)
+
+
+@lru_cache(maxsize=4)
+def _shares(count: int) -> np.ndarray:
+    return np.linspace(0.0, 1.0, count)

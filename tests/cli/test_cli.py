@@ -1,0 +1,268 @@
+"""The whole line as a user drives it: raw files, store, training, scores, forecasts, pictures; numbers scored again here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support import fixtures
+
+from trajformer import cli
+from trajformer.cli import run_data as data
+from trajformer.training.forecasting import ForecastingModule
+
+RECIPE = """
+model:
+  mmtransformer:
+    num_future: 60
+    steps_per_token: 7
+    block: {width: 16, heads: 2, feedforward: 16, dropout: 0.1}
+    motion_layers: [1, 1]
+    map_layers: [1, 1]
+    social_layers: [1, 2]
+    map_width: 8
+    max_polylines: 12
+    max_neighbours: 4
+data: {batch_size: 4, batch: {max_agents: 8, polyline_points: 4}}
+trainer: {epochs: 9, threads: 1, accelerator: cpu}
+"""
+NAMES = [f"{name}_{k}" for k in (1, 6) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]
+COLUMNS = ["scenario_id", "track_id", "probability", "predicted_trajectory_x", "predicted_trajectory_y"]
+SPLITS = {"train": 9, "val": 2, "test": 1}
+
+
+def run(*words: object) -> int:
+    """The exit code of a command line."""
+    try:
+        return cli.main([str(word) for word in words])
+    except SystemExit as stop:  # a malformed command line, or --help
+        return int(stop.code or 0)
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with raw/, store/ and run/: twelve simulated scenes and a tiny model trained on them."""
+    folder = tmp_path_factory.mktemp("line")
+    (folder / "recipe.yaml").write_text(RECIPE)
+    assert run("synthesize", folder / "raw", "--scenes", 12, "--seed", 5, "--workers", 1) == 0
+    assert run("preprocess", "argoverse2", folder / "raw", folder / "store", "--workers", 1) == 0
+    stores = ("--data.train", folder / "store", "--data.val", folder / "store")
+    recipe = ("--config", folder / "recipe.yaml", "--trainer.epochs", 2, "--trainer.log_every", 1)
+    assert run("train", *recipe, *stores, "--out", folder / "run") == 0
+    return folder
+
+
+def score(raw: Path, forecasts: Path) -> dict[str, float]:
+    """The figures of a forecast file, from the raw scenario files alone; as Argoverse 2 defines them."""
+    predicted, rows = pd.read_parquet(forecasts), []
+    for path in sorted(raw.glob("*/scenario_*.parquet")):
+        truth = pd.read_parquet(path)
+        for track_id, track in truth[truth.object_category >= 2].groupby("track_id"):
+            future = track[track.timestep >= 50].sort_values("timestep")
+            if future.empty or future.timestep.iloc[-1] != 109:
+                continue
+            modes = predicted[(predicted.scenario_id == truth.scenario_id.iloc[0]) & (predicted.track_id == track_id)]
+            modes = modes.sort_values("probability", ascending=False, kind="stable")
+            x, y = (np.stack(modes[f"predicted_trajectory_{axis}"].tolist()) for axis in "xy")
+            step = future.timestep.to_numpy().astype(int) - 50
+            distance = np.hypot(x[:, step] - future.position_x.to_numpy(), y[:, step] - future.position_y.to_numpy())
+            row: dict[str, float] = {"scene": truth.scenario_id.iloc[0]}
+            for k in (1, 6):
+                best = distance[:k, -1].argmin()
+                fde, probability = distance[best, -1], modes.probability.iloc[best]
+                values = (distance[best].mean(), fde, fde > 2.0, fde + (1 - probability) ** 2)
+                row |= dict(zip(NAMES[:4] if k == 1 else NAMES[4:], values, strict=True))
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    worst = table.groupby("scene").minFDE_6.max().idxmax()
+    return table[NAMES].mean().to_dict() | {"num_agents": len(table), "worst": worst}
+
+
+def test_synthesized_files_are_in_the_official_layout_and_the_same_again(line: Path, tmp_path: Path) -> None:
+    assert {split: len(list((line / "raw" / split).iterdir())) for split in SPLITS} == SPLITS
+    run("synthesize", tmp_path, "--scenes", 12, "--seed", 5, "--workers", 1)
+    for path in (line / "raw").rglob("*.*"):
+        assert (tmp_path / path.relative_to(line / "raw")).read_bytes() == path.read_bytes()
+    for path in (line / "raw" / "test").rglob("scenario_*.parquet"):
+        assert pd.read_parquet(path).timestep.max() == 49
+
+
+def test_store_info_and_verify(line: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("store", "info", line / "store") == 0
+    text = capsys.readouterr().out
+    assert all(f"{split}: {count} scenes" in text for split, count in SPLITS.items())
+    assert run("store", "verify", line / "store") == 0
+    assert capsys.readouterr() == (f"{line / 'store'}: sound\n", "")
+
+
+def test_a_run_folder_has_what_the_help_promises(line: Path) -> None:
+    found = {path.relative_to(line / "run").as_posix() for path in (line / "run").rglob("*") if path.is_file()}
+    assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= found
+    assert any(name.startswith("tensorboard/events") for name in found)
+    log = pd.read_csv(line / "run" / "csv" / "metrics.csv")
+    assert {"train/loss", "val/minFDE_6", "val/MR_6", "epoch", "step"} <= set(log.columns)
+    torch.load(line / "run" / "best.ckpt", weights_only=True)
+
+
+@pytest.mark.parametrize("model", ["learned", "constant_velocity"])
+def test_forecasts_scored_from_outside_give_the_figures_of_evaluate(
+    line: Path, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    who = ("--checkpoint", line / "run" / "best.ckpt") if model == "learned" else ("--model", model)
+    out, figures, table = tmp_path / "new" / "f.parquet", tmp_path / "figures.json", tmp_path / "rows.csv"
+    store = ("--store", line / "store", "--split", "train")  # it has the most scenes
+    assert run("evaluate", *who, *store, "--json", figures, "--csv", table) == 0
+    assert run("predict", *who, *store, "--out", out) == 0
+    assert capsys.readouterr().err == ""  # no bars where there is no terminal
+    expected, found = score(line / "raw" / "train", out), json.loads(figures.read_text())
+    assert set(found) == {"num_agents", *NAMES}
+    assert found["num_agents"] == expected["num_agents"] == len(pd.read_csv(table)) > 12
+    for name in NAMES:
+        assert found[name] == pytest.approx(expected[name], abs=1e-4), name
+        assert pd.read_csv(table)[name].mean() == pytest.approx(expected[name], abs=1e-4)
+    assert list((written := pd.read_parquet(out)).columns) == COLUMNS
+    assert np.allclose(written.groupby(["scenario_id", "track_id"]).probability.sum(), 1.0)
+
+
+def test_plots_of_named_worst_and_random_scenes(line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forecasts = tmp_path / "f.parquet"
+    run("predict", "--checkpoint", line / "run" / "last.ckpt", "--store", line / "store", "--out", forecasts)
+    worst = score(line / "raw" / "val", forecasts)["worst"]
+    train = sorted(path.name for path in (line / "raw" / "train").iterdir())[:2]
+    cases = [(("--forecasts", forecasts, "--worst", 1), [worst]), (("--scene", *train), train), (("--random", 1), None)]
+    for number, (words, names) in enumerate(cases):
+        capsys.readouterr()
+        assert run("plot", line / "store", *words, "--out", tmp_path / str(number)) == 0
+        paths = [Path(text) for text in capsys.readouterr().out.splitlines()]
+        assert names is None or [path.stem for path in paths] == names
+        assert set(paths) == set((tmp_path / str(number)).iterdir())
+        assert paths and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_a_split_without_a_future_is_predicted_for_all(line: Path, tmp_path: Path) -> None:
+    who, store = ("--checkpoint", line / "run" / "best.ckpt"), ("--store", line / "store", "--split", "test")
+    for agents in ("focal", "scored", "all"):
+        assert run("predict", *who, *store, "--agents", agents, "--out", tmp_path / agents) == 0
+    count = {agents: pd.read_parquet(tmp_path / agents).track_id.nunique() for agents in ("focal", "scored", "all")}
+    truth = pd.read_parquet(next((line / "raw" / "test").rglob("scenario_*.parquet")))
+    assert count["focal"] == 1 < count["scored"] == truth[truth.object_category >= 2].track_id.nunique()
+    assert count["all"] == (truth.timestep == 49).sum() > 8  # more than max_agents: nobody is left out
+
+
+def test_argoverse1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, store, out = fixtures.argoverse1_folder(tmp_path / "raw"), tmp_path / "store", tmp_path / "f.parquet"
+    assert run("preprocess", "argoverse1", raw, store, "--workers", 1) == 0
+    assert run("store", "verify", store) == 0
+    who = ("--model", "constant_velocity", "--store", store)
+    for split in ("train", "test_obs"):
+        assert run("predict", *who, "--split", split, "--out", out) == 0
+        found = pd.read_parquet(out).groupby("scenario_id").first()
+        assert found.predicted_trajectory_x.map(len).tolist() == [30] * 3
+        assert found.index.tolist() == ["1", "2", "3"]
+    end = fixtures.straight(50, (0.0, 0.0), (10.0, 0.0))[-1]  # the AGENT drives at constant velocity
+    assert found.predicted_trajectory_x.map(lambda x: x[-1]).to_numpy() == pytest.approx(end[0], abs=1e-2)
+    assert run("evaluate", *who, "--split", "train", "--json", tmp_path / "j") == 0
+    assert json.loads((tmp_path / "j").read_text())["minFDE_1"] == pytest.approx(0.0, abs=1e-2)
+    capsys.readouterr()
+    assert run("evaluate", *who, "--split", "test_obs") == 1
+    assert "test_obs' has no known future to score against" in capsys.readouterr().err
+
+
+def test_real_argoverse2(real_data: Path, line: Path, tmp_path: Path) -> None:
+    store, who = tmp_path / "store", ("--checkpoint", line / "run" / "best.ckpt")
+    assert run("preprocess", "argoverse2", real_data / "argoverse2", store, "--workers", 1) == 0
+    assert run("store", "verify", store) == 0
+    assert run("evaluate", *who, "--store", store, "--json", tmp_path / "j") == 0
+    for split in ("val", "test"):
+        out = tmp_path / f"{split}.parquet"
+        assert run("predict", *who, "--store", store, "--split", split, "--out", out) == 0
+        assert run("plot", store, "--forecasts", out, "--random", 9, "--out", tmp_path / split) == 0
+        folders = {path.name for path in (real_data / "argoverse2" / split).iterdir()}
+        assert {path.stem for path in (tmp_path / split).iterdir()} == folders
+        assert set(pd.read_parquet(out).scenario_id) == folders
+    expected, found = score(real_data / "argoverse2" / "val", tmp_path / "val.parquet"), json.loads((tmp_path / "j").read_text())
+    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-4)
+
+
+def test_the_demo_goes_through_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo = ("demo", "--out", tmp_path / "demo", "--scenes", 4, "--epochs")
+    for _ in range(2):
+        assert run(*demo, 1) == 0
+    assert "mmTransformer" in capsys.readouterr().out.splitlines()[-4]
+    assert len(list((tmp_path / "demo" / "pictures").iterdir())) >= 1
+    assert run(*demo, 2) == 1
+    assert "begun with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", cli.commands())
+def test_help_mentions_and_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == 0
+    text = capsys.readouterr().out
+    for action in cli.commands()[command][0]()._actions:
+        assert any(name in text for name in action.option_strings or action.choices or [action.dest]), action
+        assert action.help or command == "train", action
+    assert "<class" not in text
+
+
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (run("--help"), run("--version"), run(), run("fly")) == (0, 0, 2, 2)
+    text = capsys.readouterr()
+    assert all(f"\n  {name} " in text.out for name in cli.commands()) and cli.SUMMARIES.keys() == cli.commands().keys()
+    assert text.err.startswith("trajformer: no command 'fly'")
+
+
+def test_the_overview_waits_for_no_parser() -> None:
+    code = (
+        "import sys; from trajformer import cli; cli.main(['--help']); sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_the_program_itself(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    for words, code, lines in ((["--help"], 0, 0), (["store", "info", "nowhere"], 1, 1), (["store", "info"], 2, 1)):
+        command = [sys.executable, "-m", "trajformer.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (code, lines), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_is_130_and_training_goes_on_from_there(
+    line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    train = ("train", "--config", line / "run" / "config.yaml", "--trainer.epochs", 3, "--out", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "preprocess", stop)
+        assert run("preprocess", "argoverse2", tmp_path, tmp_path) == 130
+        assert capsys.readouterr().err == "trajformer preprocess: interrupted\n"
+        step, handler = ForecastingModule.training_step, signal.getsignal(signal.SIGINT)
+        patch.setattr(ForecastingModule, "training_step", lambda self, *a: stop() if self.current_epoch else step(self, *a))
+        assert run(*train) == 130
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones while it cleans up
+    text = capsys.readouterr()
+    *before, last = text.err.splitlines()
+    assert last == "trajformer train: interrupted; go on with --resume"
+    assert (len(before), before[0][:9], text.out) == (1, "epoch 1/3", "")  # no bars either
+    assert run(*train, "--resume") == 0
+    assert [text[:9] for text in capsys.readouterr().err.splitlines()] == ["epoch 2/3", "epoch 3/3"]
+
+
+def test_a_reader_of_the_output_may_stop_reading(line: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "trajformer.cli", "store", "info", str(line / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stdout and running.stderr
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait() == 141

@@ -1,0 +1,422 @@
+"""The store commands: info, head, merge and export-scene; what they print and write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.stores import fingerprint, make_store, random_scene, same_bits
+
+from trajformer import cli
+from trajformer.errors import SceneError
+from trajformer.scenes.export import export_scene, scene_to_arrays, scene_to_json
+from trajformer.scenes.manifest import MANIFEST, MERGED, read_manifest, verify_store, write_manifest
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
+from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `trajformer store ...` in an empty folder: exit code, what it printed, its complaint."""
+    monkeypatch.chdir(tmp_path)
+
+    def store(*words: object) -> tuple[int, str, str]:
+        try:
+            code = cli.main(["store", *map(str, words)])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        text = capsys.readouterr()
+        return code, text.out, text.err
+
+    return store
+
+
+def complaint(result: tuple[int, str, str]) -> str:
+    """The one line of a command that failed."""
+    code, _, text = result
+    assert code == 1 and text.count("\n") == 1 and text.startswith("trajformer store: "), result
+    return text
+
+
+# ---- info and head -------------------------------------------------------------------------------------------------
+
+
+def various(root: Path) -> None:
+    """A store of scenes with 2, 4 and 9 agents and 1, 0 and 5 polylines."""
+    scenes = [random_scene(0, 2, 1), random_scene(1, 4, 0, future=False), random_scene(2, 9, 5, city="")]
+    write_shard(shard_path(root, "train", 0), scenes[:2], ShardInfo("random", "train", skipped=(("bad", "a reason"),)))
+    write_shard(shard_path(root, "train", 1), scenes[2:], ShardInfo("made", "train", software="0.0.7"))
+    write_shard(shard_path(root, "val", 0), [random_scene(3)], ShardInfo("random", "val"))
+    write_manifest(root)
+
+
+def test_info_says_what_is_in_a_store(run: Run) -> None:
+    various(Path("s"))
+    code, text, _ = run("info", "s")
+    size = sum(path.stat().st_size for path in Path("s/train").iterdir())
+    lines = text.splitlines()
+    assert (code, lines[0]) == (0, "s: schema version 2")
+    assert lines[1] == f"  train: 3 scenes, {size / 1e6:.1f} MB ({size / 3e3:.1f} kB a scene), 2 shards"
+    assert lines[2] == "    from made, random, prepared by version 0.0.7, 0.1.0"
+    assert lines[3].startswith("    in the median scene: agents 4 (at most 9), polylines 1 (at most 5), points ")
+    assert lines[4:6] == ["    1 skipped", "    skipped bad: a reason"]
+    assert "  val: 1 scenes" in lines[6] and lines[6].endswith(", 1 shard")
+
+
+def test_info_of_a_store_that_is_being_made(run: Run) -> None:
+    various(Path("s"))
+    Path("s/manifest.json").rename("manifest.json")
+    Path("s/train/.00002.arrow.7.tmp").write_bytes(b"half")
+    code, text, _ = run("info", "s")
+    assert (code, text.splitlines()[0]) == (0, "s: schema version 2; no manifest.json: it is being prepared, or preparing it was "
+    "interrupted; so far it has")  # fmt: skip
+    assert "  train: 3 scenes" in text
+    Path("manifest.json").rename("s/manifest.json")
+    Path("s/train/00001.arrow").unlink()
+    code, text, _ = run("info", "s")
+    assert (code, "; manifest.json does not list these shards: see `trajformer store verify s`" in text) == (0, True)
+    assert "  train: 2 scenes" in text
+
+
+def test_info_of_a_split_without_scenes(run: Run) -> None:
+    write_shard(shard_path(Path("s"), "train", 0), [], ShardInfo("random", "train", skipped=(("bad", "a reason"),)))
+    assert run("info", "s")[1].splitlines()[1:] == [
+        "  train: 0 scenes, 0.0 MB, 1 shard",
+        "    from random, prepared by version 0.1.0",
+        "    1 skipped",
+        "    skipped bad: a reason",
+    ]
+
+
+def test_head_is_a_table(run: Run) -> None:
+    various(Path("s"))
+    scenes = [*SceneStore("s", "train"), *SceneStore("s", "val")]
+    code, text, _ = run("head", "s")
+    lines = text.splitlines()
+    assert (code, lines[0], lines[5]) == (0, "train: 3 of 3 scenes", "val: 1 of 1 scenes")
+    columns = ["index", "scene", "city", "agents", "focal", "scored", "context", "observed", "future", "polylines", "kB"]
+    assert lines[1].split() == lines[6].split() == columns
+    assert len({len(line) for line in lines[1:5]}) == 1, "aligned"
+    sizes = [*Shard(Path("s/train/00000.arrow")).row_bytes(), *Shard(Path("s/train/00001.arrow")).row_bytes()]
+    for index, (line, scene, size) in enumerate(zip(lines[2:5], scenes, sizes, strict=False)):
+        cells = dict(zip(columns, line.split(), strict=True))
+        roles = [sum(scene.agent_role == role) for role in (AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT)]
+        assert [int(cells[name]) for name in ("focal", "scored", "context")] == roles
+        assert (cells["index"], cells["scene"], cells["agents"]) == (str(index), scene.scene_id, str(len(scene.agent_id)))
+        assert (cells["observed"], cells["polylines"]) == (str(scene.num_history), str(len(scene.polyline_kind)))
+        assert cells["future"] == (f"({scene.num_future})" if index == 1 else str(scene.num_future))
+        assert (cells["kB"], cells["city"]) == (f"{size / 1e3:.1f}", "-" if index == 2 else "Zürich")
+
+
+def test_head_of_a_split_and_a_number(run: Run) -> None:
+    various(Path("s"))
+    assert [line.split()[:2] for line in run("head", "s", "--split", "train", "--count", 2)[1].splitlines()[2:]] == [
+        ["0", "scene-0"],
+        ["1", "scene-1"],
+    ]
+    assert "s: no split 'moon' (splits here: train, val)" in complaint(run("head", "s", "--split", "moon"))
+    assert run("head", "s", "--count", 0)[0] == 2
+
+
+@pytest.mark.parametrize("action", ["info", "head", "verify"])
+def test_no_store_at_all(run: Run, action: str) -> None:
+    Path("empty").mkdir()
+    assert "nowhere: no such store" in complaint(run(action, "nowhere"))
+    assert "empty: no store here" in complaint(run(action, "empty"))
+
+
+@pytest.mark.parametrize("action", ["info", "head", "verify", "merge", "export-scene"])
+def test_every_action_explains_itself(run: Run, action: str) -> None:
+    code, text, _ = run(action, "--help")
+    assert code == 0
+    wanted = {"head": ["--split", "--count"], "merge": ["--out", "merged.json"], "export-scene": ["--scene", "origin", ".npz"]}
+    assert all(word in text for word in wanted.get(action, [])), text
+    assert ("--split" in text) == (action in ("head", "export-scene"))
+    assert action in run("--help")[1]
+
+
+# ---- merge ---------------------------------------------------------------------------------------------------------
+
+
+def three_stores() -> list[Scene]:
+    """Stores a, b and c with splits train and val; all train scenes in the order of a merge."""
+    scenes = make_store(Path("a"), (2, 1)) + make_store(Path("b"), (1,), first=10)
+    make_store(Path("b"), (2, 2), "val", first=20)
+    make_store(Path("c"), (2,), "val", first=30)
+    return scenes
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_merging_copies_the_shards_byte_for_byte(run: Run) -> None:
+    scenes, before = three_stores(), {name: contents(Path(name)) for name in "abc"}
+    code, text, _ = run("merge", "a", "b", "c", "--out", "m")
+    assert (code, text.splitlines()[-1]) == (0, "m: merged from 3 stores")
+    assert text.splitlines()[0].startswith("train: 4 scenes, 0.") and ", 3 shards, 3 skipped" in text
+    files = contents(Path("m"))
+    from_where = {
+        "train/00000": "a",
+        "train/00001": "a",
+        "train/00002": "b",
+        "val/00000": "b",
+        "val/00001": "b",
+        "val/00002": "c",
+    }
+    assert files.keys() == {MANIFEST, MERGED, *(f"{name}.arrow" for name in from_where)}
+    assert files["train/00002.arrow"] == before["b"]["train/00000.arrow"]
+    assert files["val/00002.arrow"] == before["c"]["val/00000.arrow"]
+    assert all(files[f"{name}.arrow"] in before[store].values() for name, store in from_where.items())
+    assert {name: contents(Path(name)) for name in "abc"} == before
+    merged = SceneStore("m", "train")
+    assert all(same_bits(a, b) for a, b in zip(merged, scenes, strict=True))
+    assert SceneStore("m", "val").scene_ids() == [f"scene-{n}" for n in (20, 21, 22, 23, 30, 31)]
+    skipped = [entry["input"] for entry in read_manifest(Path("m"))["splits"]["train"]["skipped"]]
+    assert skipped == ["bad-0", "bad-1", "bad-0"]
+    assert verify_store(Path("m"), lambda paths, total: paths) == []
+    record = json.loads(Path("m/merged.json").read_text())
+    assert (record["stores"], record["shards"]["val/00002.arrow"]["from"]) == (["a", "b", "c"], "c/val/00000.arrow")
+
+
+def _older(root: Path) -> None:
+    """Let a store say that it has another schema version."""
+    manifest = json.loads((root / MANIFEST).read_text()) | {"schema_version": 1}
+    (root / MANIFEST).write_text(json.dumps(manifest))
+
+
+def _same_id(root: Path) -> None:
+    write_shard(shard_path(root, "val", 2), [random_scene(50), random_scene(31)], ShardInfo("random", "val"))
+    write_manifest(root)
+
+
+def _twice_inside(root: Path) -> None:
+    write_shard(shard_path(root, "val", 2), [random_scene(20)], ShardInfo("random", "val"))
+    write_manifest(root)
+
+
+def _twice_in_a_shard(root: Path) -> None:
+    write_shard(shard_path(root, "val", 2), [random_scene(60), random_scene(60)], ShardInfo("random", "val"))
+    write_manifest(root)
+
+
+def _occupied(_: Path) -> None:
+    Path("m").mkdir()
+    Path("m/notes.txt").write_text("mine")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
+    "nowhere": (lambda b: shutil.rmtree(b), (), "b: no such store"),
+    "empty": (lambda b: [path.unlink() for path in b.rglob("*.*")], (), "b/manifest.json: no readable manifest"),
+    "unfinished": (lambda b: (b / MANIFEST).unlink(), (), "b/manifest.json: no readable manifest"),
+    "shard missing": (lambda b: (b / "val/00001.arrow").unlink(), (), "b: manifest.json does not list the shards on disk"),
+    "split missing": (lambda b: shutil.rmtree(b / "val"), (), "b: manifest.json does not list the shards on disk"),
+    "another version": (_older, (), "b/manifest.json: schema_version 1, this software reads 2"),
+    "same id": (_same_id, (), "c/val/00000.arrow: scene scene-31 is in split 'val' already: b/val/00002.arrow"),
+    "same id in one store": (_twice_inside, (), "b/val/00002.arrow: scene scene-20 is in split 'val' already: b/val/00000.arrow"),
+    "same id in one shard": (_twice_in_a_shard, (), "b/val/00002.arrow: scene scene-60 is in split 'val' already: b/val/00002"),
+    "same store": (lambda b: None, ("a", "./c/../b", "b", "--out", "m"), "given twice"),
+    "occupied": (_occupied, (), "m: not empty"),
+    "a file": (lambda b: Path("m").write_text("mine"), (), "m: not a folder"),
+    "inside": (lambda b: None, ("a", "b", "--out", "b/m"), "b/m: the new store must lie outside of b"),
+    "the same": (lambda b: None, ("a", "b", "--out", "b"), "b: the new store must lie outside of b"),
+    "around": (lambda b: b.rename("c/b"), ("a", "c/b", "--out", "c"), "c: the new store must lie outside of c/b"),
+    "cut short": (lambda b: (b / "val/00000.arrow").write_bytes(b""), (), "b: manifest.json does not list the shards on disk"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_merged_is_refused_before_anything_is_written(run: Run, case: str) -> None:
+    three_stores()
+    change, words, message = REFUSED[case]
+    change(Path("b"))
+    before = contents(Path())
+    assert message in complaint(run("merge", *(words or ("a", "b", "c", "--out", "m"))))
+    assert contents(Path()) == before
+
+
+def test_damaged_tables_of_a_shard_are_seen_before_anything_is_written(run: Run) -> None:
+    three_stores()
+    path = Path("b/val/00000.arrow")
+    path.write_bytes(path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 9'))
+    before = contents(Path())
+    assert "b/val/00000.arrow: schema version 9, this software reads 2" in complaint(run("merge", "a", "b", "--out", "m"))
+    assert contents(Path()) == before
+
+
+def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_stores()
+    words, copied = ("merge", "a", "b", "c", "--out", "m"), []
+
+    def copy(source: Path, target: Path, *, stop_at: int = 99) -> None:
+        if len(copied) == stop_at:
+            Path(target).write_bytes(b"half")
+            raise KeyboardInterrupt
+        copied.append(str(source))
+        Path(target).write_bytes(Path(source).read_bytes())
+
+    monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", lambda *paths: copy(*paths, stop_at=3))
+    code, _, text = run(*words)
+    hint = "interrupted; copied shards are kept: run the same command again to go on"
+    assert (code, text) == (130, f"trajformer store: {hint}\n")
+    assert contents(Path("m")).keys() == {MERGED, *(f"train/0000{n}.arrow" for n in range(3))}
+    assert "; no manifest.json" in run("info", "m")[1]
+    Path("m/val").mkdir(exist_ok=True)
+    Path("m/val/.00000.arrow.77.tmp").write_bytes(b"what a killed process leaves")
+    damaged = Path("m/train/00001.arrow")  # what a power cut may leave
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    assert "m: not empty, and not of an earlier run of this merge" in complaint(run("merge", "a", "c", "--out", "m"))
+    monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)
+    assert run(*words)[0] == 0
+    again = ["a/train/00001.arrow", "b/val/00000.arrow", "b/val/00001.arrow", "c/val/00000.arrow"]
+    assert copied == ["a/train/00000.arrow", "a/train/00001.arrow", "b/train/00000.arrow", *again]
+    assert not list(Path("m").rglob("*.tmp"))
+    assert verify_store(Path("m"), lambda paths, total: paths) == []
+    assert run(*words)[0] == 0 and len(copied) == 7, "a finished merge can be run again"
+    write_shard(Path("m/val/00007.arrow"), [random_scene(77)], ShardInfo("random", "val"))
+    assert "m: not empty" in complaint(run(*words))
+    Path("n").mkdir()
+    Path("n/.merged.json.77.tmp").write_bytes(b"killed at once")
+    assert run(*words[:-1], "n")[0] == 0
+
+
+def test_a_damaged_copy_is_seen(run: Run, tmp_path: Path) -> None:
+    """A shard that is not what its store's manifest says goes nowhere; once it is mended, the merge goes on."""
+    three_stores()
+    path = Path("b/val/00000.arrow")
+    whole = path.read_bytes()
+    value = Shard(path).scene(0).position[0, 0].tobytes()
+    path.write_bytes(whole.replace(value, bytes([value[0] ^ 1]) + value[1:]))
+    assert "b/val/00000.arrow: not what its manifest says" in complaint(run("merge", "a", "b", "--out", "m"))
+    assert not Path("m/manifest.json").exists() and not Path("m/val/00000.arrow").exists()
+    path.write_bytes(whole)
+    assert run("merge", "a", "b", "--out", "m")[0] == 0
+    assert run("verify", "m")[1] == "m: sound\n"
+
+
+def test_merged_stores_can_be_merged(run: Run) -> None:
+    three_stores()
+    assert run("merge", "a", "b", "--out", "m")[0] == 0
+    assert run("merge", "m", "c", "--out", "n")[0] == 0
+    assert len(SceneStore("n", "val")) == 6
+
+
+# ---- export-scene --------------------------------------------------------------------------------------------------
+
+
+def from_json(text: str) -> Scene:
+    """A scene rebuilt from its JSON by what the help says of it."""
+
+    def no(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    told: dict[str, Any] = json.loads(text, parse_constant=no)
+    agents, polylines, edges = told.pop("agents"), told.pop("polylines"), told.pop("edges")
+    steps, points = len(agents[0]["valid"]), [polyline["points"] for polyline in polylines]
+    return Scene(
+        **told | {"origin": np.array(told["origin"])},
+        agent_id=tuple(agent["id"] for agent in agents),
+        agent_kind=np.array([AgentKind[agent["kind"]] for agent in agents], np.uint8),
+        agent_role=np.array([AgentRole[agent["role"]] for agent in agents], np.uint8),
+        position=np.array([agent["position"] for agent in agents], np.float32).reshape(-1, steps, 2),
+        heading=np.array([agent["heading"] for agent in agents], np.float32),
+        velocity=np.array([agent["velocity"] for agent in agents], np.float32).reshape(-1, steps, 2),
+        valid=np.array([agent["valid"] for agent in agents], np.bool_),
+        polyline_id=np.array([polyline["id"] for polyline in polylines], np.int64),
+        polyline_kind=np.array([PolylineKind[polyline["kind"]] for polyline in polylines], np.uint8),
+        polyline_flags=np.array([sum(LaneFlag[flag] for flag in polyline["flags"]) for polyline in polylines], np.uint8),
+        polyline_offset=np.cumsum([0, *map(len, points)], dtype=np.int32),
+        point=np.array([point for part in points for point in part], np.float32).reshape(-1, 2),
+        edge=np.array([[edge["from"] for edge in edges], [edge["to"] for edge in edges]], np.int32),
+        edge_kind=np.array([EdgeKind[edge["kind"]] for edge in edges], np.uint8),
+    )
+
+
+def from_npz(path: Path) -> Scene:
+    with np.load(path, allow_pickle=False) as file:
+        arrays: dict[str, Any] = dict(file)
+    plain = {name: value.item() for name, value in arrays.items() if value.ndim == 0}
+    return Scene(**arrays | plain | {"agent_id": tuple(arrays["agent_id"].tolist())})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_exported_scene_is_the_same_scene(tmp_path: Path, seed: int) -> None:
+    names = {"agent_id": ("Zoë “7”\\", "車", " ", "a b")[: 1 + seed % 4], "city": "São Paulo"} if seed % 2 else {}
+    scene = random_scene(seed, 1 + seed % 4, seed % 6, bool(seed % 3), odd=bool(seed % 5), **names)
+    for name in ("scene.json", "scene.npz"):
+        export_scene(scene, tmp_path / name)
+    assert same_bits(from_json((tmp_path / "scene.json").read_text(encoding="utf-8")), scene)
+    assert fingerprint(from_npz(tmp_path / "scene.npz")) == fingerprint(scene)
+
+
+def test_any_float32_survives_json(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 400_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    position = values[np.abs(values) < 5e4][: 2 * 5 * 20_000].reshape(5, -1, 2).copy()  # NaN is not smaller
+    steps = position.shape[1]
+    state = {"position": position, "heading": np.zeros((5, steps), np.float32), "velocity": np.zeros_like(position)}
+    more = {"valid": np.ones((5, steps), np.bool_), "history": 2, "horizon": steps - 2}
+    scene = random_scene(0, 5, 0, **state, **more)
+    export_scene(scene, tmp_path / "scene.json")
+    assert same_bits(from_json((tmp_path / "scene.json").read_text(encoding="utf-8")), scene)
+
+
+def test_json_is_for_reading(tmp_path: Path) -> None:
+    scene = random_scene(4, 3, 2, edges=2)
+    position = scene.position.copy()
+    position[0, 0] = (0.1, -2.3)
+    export_scene(random_scene(4, 3, 2, edges=2, position=position), tmp_path / "scene.json")
+    lines = (tmp_path / "scene.json").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2 + 8 + 3 * 2 + 3 + 2 + 2
+    assert ' "city": "Zürich",' in lines
+    assert '"position": [[0.1, -2.3], ' in next(line for line in lines if line.startswith('  {"id": "0"'))
+
+
+def test_a_file_keeps_what_it_had_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scene.npz").write_bytes(b"before")
+
+    def fail(file: Any, **_: object) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trajformer.scenes.export.np.savez_compressed", fail)
+    with pytest.raises(OSError, match="No space"):
+        export_scene(random_scene(0), tmp_path / "scene.npz")
+    assert contents(tmp_path) == {"scene.npz": b"before"}
+
+
+def test_a_scene_that_is_not_valid_is_not_exported(tmp_path: Path) -> None:
+    scene = random_scene(0)
+    broken = Scene(**{name: getattr(scene, name) for name in scene_to_arrays(scene)} | {"position": scene.position * np.nan})
+    with pytest.raises(SceneError, match="scene-0: position"):
+        export_scene(broken, tmp_path / "scene.json")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="JSON compliant"):
+        scene_to_json(broken)
+
+
+def test_export_scene_finds_the_scene(run: Run) -> None:
+    make_store(Path("s"), (2, 2))
+    make_store(Path("s"), (1,), "val", first=3)
+    assert run("export-scene", "s", "--scene", "scene-2", "--out", "new/scene.json")[:2] == (
+        0,
+        "new/scene.json: scene scene-2 of train, 3 agents, 2 polylines\n",
+    )
+    assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
+    words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz")
+    assert "s: there is a scene scene-3 in train and in val: say which with --split" in complaint(run(*words))
+    assert run(*words, "--split", "val")[0] == 0
+    assert from_npz(Path("scene.npz")).split == "val"
+    assert "s: no scene nine in train, val" in complaint(run("export-scene", "s", "--scene", "nine", "--out", "a.json"))
+    assert "no split 'moon'" in complaint(run(*words, "--split", "moon"))
+    assert "a.txt: must end in .json or .npz" in complaint(run("export-scene", "s", "--scene", "scene-1", "--out", "a.txt"))
+    Path("a.json").mkdir()
+    assert "a.json: cannot be written" in complaint(run("export-scene", "s", "--scene", "scene-1", "--out", "a.json"))

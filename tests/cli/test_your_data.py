@@ -1,0 +1,85 @@
+"""docs/your-data.md and the README's section on it: their examples run as they stand, and they name all there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from test_cli import run
+
+from data_prep.readers.table.file import NUMBERS, TEXT
+from data_prep.readers.table.lanes import read_lanes
+from data_prep.readers.table.reader import Table
+from data_prep.readers.vector_map import distance_to_segments
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, PolylineKind
+from trajformer.scenes.store import SceneStore
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """What stands below a heading, up to the next one of its level."""
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def run_blocks(text: str) -> list[str]:
+    """Run the fenced python and sh blocks of a text in order, here; returns the commands."""
+    commands = []
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            exec(compile(body, "example", "exec"), {"__name__": "example"})
+        elif language == "sh":
+            for line in body.splitlines():
+                program, *words = shlex.split(line)
+                assert program == "trajformer" and run(*words) == 0, line
+                commands.append(words[0])
+    return commands
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """`run_blocks` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return run_blocks
+
+
+def test_the_guides_example_runs(example: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    commands = example(GUIDE)
+    assert commands == ["preprocess", "store", "evaluate", "predict", "plot"]
+    text = capsys.readouterr().out
+    assert "val: 1 scenes" in text and "0 skipped" in text and "forecasts of 3 agents in 1 scenes" in text
+    assert Path("pictures/crossing.png").read_bytes().startswith(b"\x89PNG")
+    assert set(pd.read_parquet("forecasts.parquet").track_id) == {"turning", "oncoming", "walker"}
+    [scene] = SceneStore("mystore", "val")
+    assert scene.agent_role.tolist() == [AgentRole.SCORED] * 3
+    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.PEDESTRIAN]  # oncoming, turning, walker
+    assert (scene.num_history, scene.num_steps, scene.num_polylines) == (50, 110, 7)
+    lanes = read_lanes(Path("mydata/lanes.json"))
+    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (lanes.edge_kind == EdgeKind.LEFT).sum() == 2
+    assert lanes.polyline_kind.tolist()[5:] == [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    start, end, owner = lanes.segments
+    cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
+    assert distance_to_segments(cars, start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
+
+
+def test_the_readmes_example_runs(example: Callable[[str], list[str]]) -> None:
+    commands = example(section(README, "Your own data"))
+    assert commands == ["preprocess", "evaluate", "predict", "plot"]
+    assert Path("pictures/drive.png").is_file()
+    assert pd.read_parquet("forecasts.parquet").track_id.nunique() == 3
+
+
+def test_the_guide_names_every_column_word_and_option() -> None:
+    table = section(GUIDE, "The table")
+    for name in (*TEXT, *NUMBERS, *(kind.name.lower() for kind in AgentKind), *(role.name.lower() for role in AgentRole)):
+        assert f"`{name}`" in table, name
+    rest = section(GUIDE, "Time, windows and scenes") + section(GUIDE, "Lanes")
+    for field in fields(Table):
+        assert re.search(rf"`--{field.name.replace('_', '-')}`[^(]*\({field.default:g}\)", rest.replace("\n", " ")), field.name

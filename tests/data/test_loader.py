@@ -1,0 +1,260 @@
+"""Batches: every scene once, little padding, and the same order whoever reads and whatever the number of processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_loader_resume import make_store
+from test_training import recipe
+
+from data_prep.readers.argoverse1 import Argoverse1
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.loading import AXES, SceneDataset, Turns
+from trajformer.data.order import InOrder, Shuffle, count_steps, group, padding
+from trajformer.data.sample import BatchConfig
+from trajformer.errors import TrajformerError
+from trajformer.recipes.recipe import DataConfig
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+from trajformer.training.check import check_recipe
+from trajformer.training.forecasting import SceneData
+
+RANDOM = np.random.default_rng(0).integers(1, 100, (500, 2))
+
+
+def shuffle(scenes: int, steps: int, *, seed: int = 0, pool: int = 4) -> Shuffle:
+    """Scenes of random sizes."""
+    return Shuffle(scenes, steps, seed, pool, lambda chosen: RANDOM[chosen])
+
+
+def steps_of(order: InOrder | Shuffle, epoch: int = 0, first: int = 0) -> list[list[int]]:
+    return [step.tolist() for step in order.epoch(epoch, first)]
+
+
+# ---- the order ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
+    for batch_size in (1, 2, 3, 8):
+        for scenes in range(world, 60):
+            steps = count_steps(scenes, batch_size, world)
+            for order in (InOrder(scenes, steps), shuffle(scenes, steps)):
+                shares = [list(Turns(order, rank, world)) for rank in range(world)]
+                assert sorted(scene for share in shares for batch in share for scene in batch) == list(range(scenes))
+                assert {len(share) for share in shares} == {steps} == {len(Turns(order, 0, world))}
+                sizes = {len(batch) for share in shares for batch in share}
+                assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+                # One process too many for batches of one: the rest is shared out rather than dropped.
+                assert max(sizes) <= batch_size or (batch_size == 1 and scenes % world)
+
+
+def test_fewer_scenes_than_processes_are_an_error() -> None:
+    with pytest.raises(TrajformerError, match="3 scenes are not enough for 4 processes"):
+        count_steps(3, 8, 4)
+
+
+def test_an_order_depends_on_seed_and_epoch_alone() -> None:
+    order, again = shuffle(100, 13), shuffle(100, 13)
+    first, second = steps_of(order), steps_of(order, 1)
+    assert steps_of(again, 1) == second != first == steps_of(again)
+    assert steps_of(shuffle(100, 13, seed=1)) not in (first, second)
+    assert steps_of(InOrder(10, 3)) == steps_of(InOrder(10, 3), 5) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_an_epoch_can_be_entered_at_any_step() -> None:
+    for order in (shuffle(100, 13), shuffle(100, 13, pool=1), InOrder(100, 13)):
+        for first in range(14):
+            assert steps_of(order, 2, first) == steps_of(order, 2)[first:]
+
+
+def test_sizes_are_asked_for_a_pool_at_a_time_and_only_for_what_is_left() -> None:
+    asked: list[list[int]] = []
+
+    def sizes(scenes: np.ndarray) -> np.ndarray:
+        asked.append(sorted(scenes.tolist()))
+        return RANDOM[scenes]
+
+    order = Shuffle(96, 12, 0, 4, sizes)
+    steps = order.epoch(0)
+    pool = [next(steps) for _ in range(4)]
+    assert asked == [sorted(np.concatenate(pool).tolist())]
+    assert len(list(steps)) == 8 and list(map(len, asked)) == [32, 32, 32]
+    asked.clear()
+    assert len(list(order.epoch(1, 9))) == 3 and list(map(len, asked)) == [32]
+    asked.clear()
+    assert len(list(Shuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and asked == []
+
+
+def test_scenes_of_similar_size_share_a_step() -> None:
+    def shares(order: Shuffle) -> np.ndarray:
+        filled, entries = padding(order.epoch(0), order.sizes)
+        return 1 - filled / entries
+
+    plain, bucketed = shares(shuffle(500, 50, pool=1)), shares(shuffle(500, 50, pool=25))
+    assert (bucketed < 0.6 * plain).all(), (plain, bucketed)
+    sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
+    assert sorted(sorted(part.tolist()) for part in group(np.arange(8), [2] * 4, sizes)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_scenes_that_are_similar_enough_stay_as_random_as_they_are() -> None:
+    scenes, rng = np.random.default_rng(0).permutation(20), np.random.default_rng(1)
+    alike = rng.integers(80, 101, (20, 2))
+    assert [part.tolist() for part in group(scenes, [5] * 4, alike)] == scenes.reshape(4, 5).tolist()
+    two_kinds = alike * np.where(np.arange(20) % 2, 1, 10)[:, None]
+    parts = [part.tolist() for part in group(scenes, [5] * 4, two_kinds)]
+    assert parts == [*scenes[1::2].reshape(2, 5).tolist(), *scenes[::2].reshape(2, 5).tolist()]
+
+
+def test_padding_counts_what_the_longest_scene_of_a_batch_leaves_empty() -> None:
+    lengths = np.array([[4, 1], [2, 1], [3, 5]])
+    filled, entries = padding([np.array([0, 1]), np.array([2])], lambda scenes: lengths[scenes])
+    assert (filled.tolist(), entries.tolist()) == ([9, 7], [2 * 4 + 3, 2 * 1 + 5])
+
+
+# ---- data set and loader --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirteen scenes to train on and five to validate on, of four sizes."""
+    return make_store(tmp_path_factory.mktemp("store"), 13, 5)
+
+
+def config(store: Path, **changes: Any) -> DataConfig:
+    return recipe(store, data={"batch_size": 3, "bucket": 2} | changes).data
+
+
+def assert_same(a: SceneBatch, b: SceneBatch) -> None:
+    assert vars(a).keys() == vars(b).keys()
+    for name, value in vars(a).items():
+        other = getattr(b, name)
+        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_an_item_is_a_batch(store: Path, cache: bool) -> None:
+    scenes, wanted = SceneStore(store, "train"), BatchConfig(polyline_points=4)
+    data = SceneDataset(scenes, wanted, 5, cache=cache)
+    assert len(data) == 5
+    for _ in range(2):
+        assert_same(data[[3, 0, 4]], collate([scenes[3], scenes[0], scenes[4]], wanted))
+    assert sorted(data.kept) == ([0, 3, 4] if cache else [])
+    batch, sizes = data[[2, 1]], data.sizes(np.array([2, 1]))
+    for column, name in enumerate(AXES.values()):
+        assert sizes[:, column].tolist() == getattr(batch, name).sum(1).tolist()
+
+
+def test_workers_are_sent_the_path_of_the_store_and_no_samples(store: Path) -> None:
+    data = SceneDataset(SceneStore(store, "train"), BatchConfig(), cache=True)
+    before = len(pickle.dumps(data))
+    batch, sizes = data[[0, 1, 2]], data.sizes(np.arange(13))
+    assert len(pickle.dumps(data)) == before < 2000
+    copy = pickle.loads(pickle.dumps(data))
+    assert_same(copy[[0, 1, 2]], batch)
+    assert (copy.sizes(np.arange(13)) == sizes).all()
+
+
+def test_workers_need_no_training_framework() -> None:
+    program = "import sys, trajformer.data.loading; print(*{name.split('.')[0] for name in sys.modules})"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert {"torch", "pyarrow"} <= (names := set(done.stdout.split()))
+    assert not names & {"lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "jsonargparse", "data_prep"}
+
+
+def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> None:
+    alone, shared = (SceneData(config(store, workers=workers), seed=3).train_dataloader() for workers in (0, 2))
+    assert len(alone) == len(shared) == 5
+    for epoch in range(2):
+        for loader in (alone, shared):
+            loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        ours, theirs = list(alone), list(shared)
+        assert len(ours) == len(theirs) == 5
+        for a, b in zip(ours, theirs, strict=True):
+            assert_same(a, b)
+        assert sorted(name for batch in ours for name in batch.scene_id) == SceneStore(store, "train").scene_ids()
+
+
+def test_others_teach_in_training_alone(store: Path) -> None:
+    taught, plain = SceneData(config(store, learn_from="moving")), SceneData(config(store))
+    for mine, theirs in zip(taught.val_dataloader(), plain.val_dataloader(), strict=True):
+        assert_same(mine, theirs)
+    targets = {}
+    for name, data in (("moving", taught), ("scored", plain)):
+        assert data.measured() is data.train  # its sizes are those of what is learned from
+        targets[name] = sum(int(batch.target_mask.sum()) for batch in data.train_dataloader())
+        targets[name, "sizes"] = int(data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum())
+    assert targets["moving"] == targets["moving", "sizes"] > targets["scored"] == targets["scored", "sizes"]
+    workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
+    assert workers.config.targets == "moving"  # type: ignore[attr-defined]
+    assert taught.state_dict()["batch"] != plain.state_dict()["batch"]
+
+
+def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
+    batches = list(SceneData(config(store)).val_dataloader())
+    assert [name for batch in batches for name in batch.scene_id] == SceneStore(store, "val").scene_ids()
+    assert [batch.num_scenes for batch in batches] == [3, 2]
+
+
+def fake_trainer(rank: int, world: int, epoch: int = 0, done: int = 0) -> SimpleNamespace:
+    """What the data module asks a trainer."""
+    progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
+    batches = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=done)))
+    loop = SimpleNamespace(epoch_progress=progress, epoch_loop=batches, restarting=done > 0)
+    return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop)
+
+
+def test_processes_share_the_scenes_and_go_on_amid_an_epoch(store: Path) -> None:
+    seen: dict[str, list[list[str]]] = {"train": [], "rest": [], "val": []}
+    for rank in range(3):
+        data = SceneData(config(store), seed=3)
+        data.trainer = fake_trainer(rank, 3, epoch=1)  # type: ignore[assignment]
+        seen["train"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
+        seen["val"].append([name for batch in data.val_dataloader() for name in batch.scene_id])
+        data.trainer = fake_trainer(rank, 3, epoch=1, done=1)  # type: ignore[assignment]
+        seen["rest"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
+        assert seen["train"][-1][-len(seen["rest"][-1]) :] == seen["rest"][-1]
+    for name in ("train", "val"):
+        assert sorted(scene for share in seen[name] for scene in share) == SceneStore(store, name).scene_ids()
+    assert 0 < sum(map(len, seen["rest"])) < 13
+
+
+def test_bucketing_changes_nothing_but_the_order(store: Path) -> None:
+    for bucket in (1, 2, 32):
+        loader = SceneData(config(store, bucket=bucket), seed=3).train_dataloader()
+        assert sorted(name for batch in loader for name in batch.scene_id) == SceneStore(store, "train").scene_ids()
+
+
+@pytest.mark.parametrize(("part", "field", "value"), [("data", "bucket", 0), ("trainer", "checkpoint_minutes", -1.0)])
+def test_impossible_settings_are_named(store: Path, part: str, field: str, value: float) -> None:
+    with pytest.raises(TrajformerError, match=rf"{part}\.{field}: {value}, expected"):
+        check_recipe(recipe(store, **{part: {field: value}}))
+
+
+# ---- the real sample ------------------------------------------------------------------------------------------------
+
+
+def test_padding_of_the_real_argoverse1_sample(real_data: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    script = [sys.executable, real_data / "argoverse1" / "unpack.py", raw, "--split", "val"]
+    subprocess.run([str(word) for word in script], check=True, capture_output=True)
+    reader = Argoverse1()
+    scenes = [reader.read(item, "val", raw) for item in reader.inputs(raw, "val")]
+    write_shard(shard_path(tmp_path, "val", 0), scenes, ShardInfo("argoverse1", "val"))
+    for batch, before in ((BatchConfig(), 0.4), (BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0), 0.35)):
+        shares = {}
+        for bucket in (1, 32):
+            data = DataConfig(str(tmp_path), str(tmp_path), "val", "val", bucket=bucket, batch=batch)
+            shares[bucket] = SceneData(data).padding()
+        assert shares[1]["agents and polylines"] > before
+        assert max(shares[32].values()) < 0.25, shares

@@ -1,0 +1,338 @@
+"""The Argoverse 1 reader: layout, estimated motion and its causality, lanes, broken files, and the real sample."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import fixtures
+from support.fixtures import CITY_XY, Lane, Track, argoverse1_rows, argoverse1_tracks, straight
+
+from data_prep.reader import Input
+from data_prep.readers.argoverse1 import Argoverse1
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Scene
+
+H = 20
+Rows = list[list[str]]
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A raw folder with a map and no sequence yet."""
+    fixtures.write_argoverse1_map(tmp_path / "raw" / "map_files")
+    return tmp_path / "raw"
+
+
+def read(raw: Path, tracks: list[Track] | Rows, split: str = "train", reader: Argoverse1 | None = None) -> Scene:
+    """Write the tracks (or rows) as sequence 7 and read it back."""
+    rows = argoverse1_rows(tracks) if isinstance(tracks[0], Track) else tracks
+    path = fixtures.write_argoverse1(raw / split / "data" / "7.csv", rows)
+    return (reader or Argoverse1()).read(Input(path), split, raw).validate()
+
+
+def agent(scene: Scene, name: str) -> int:
+    return scene.agent_id.index(name)
+
+
+def test_a_sequence_becomes_a_scene(raw: Path) -> None:
+    tracks = argoverse1_tracks()
+    scene = read(raw, tracks)
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("7", "argoverse1", "train", "PIT")
+    assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (20, 30, 50, 0.1)
+    assert scene.agent_id == tuple(track.name for track in tracks)
+    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE] * 2 + [AgentKind.UNKNOWN] * 6
+    assert scene.agent_role.tolist() == [AgentRole.FOCAL] + [AgentRole.CONTEXT] * 7
+    assert np.array_equal(scene.origin, tracks[0].positions[H - 1])
+    for index, track in enumerate(tracks):
+        span = slice(track.start, track.start + len(track.positions))
+        assert scene.valid[index].sum() == len(track.positions)
+        assert scene.valid[index, span].all()
+        assert np.abs(scene.position[index, span] + scene.origin - track.positions).max() < 1e-4
+
+
+def test_twenty_steps_have_no_future(raw: Path) -> None:
+    assert read(raw, argoverse1_tracks(20), "test_obs").num_steps == 20
+
+
+def test_a_step_is_the_rank_of_its_timestamp(raw: Path) -> None:
+    rows = argoverse1_rows(argoverse1_tracks())
+    scene = read(raw, rows)
+    late = [[f"{(float(row[0]) - 315971499.0) ** 2:.6f}", *row[1:]] for row in reversed(rows)]
+    assert np.array_equal(read(raw, late).position, scene.position)
+
+
+# ---- velocity and heading ------------------------------------------------------------------------------------------
+
+
+def test_constant_velocity_is_found_from_the_first_step_on(raw: Path) -> None:
+    tracks = [*argoverse1_tracks(), Track("x", "OTHERS", straight(50, (0, 40), (-3.0, 4.0)))]
+    scene = read(raw, tracks)
+    index = agent(scene, "x")
+    assert np.abs(scene.velocity[index] - (-3.0, 4.0)).max() < 0.02
+    assert np.abs(scene.heading[index] - np.arctan2(4, -3)).max() < 1e-3
+
+
+def test_a_turn_is_followed(raw: Path) -> None:
+    angle = 0.03 * np.arange(50)  # 0.3 rad/s on a circle of 30 m: 9 m/s
+    circle = CITY_XY + 30.0 * np.stack([np.sin(angle), -np.cos(angle)], -1)
+    noise = np.random.default_rng(1).normal(0, 0.05, circle.shape)
+    scene = read(raw, [*argoverse1_tracks(), Track("x", "OTHERS", circle + noise)])
+    index = agent(scene, "x")
+    assert np.abs(scene.heading[index, 10:] - angle[10:]).max() < np.radians(6)
+    assert np.abs(np.hypot(*scene.velocity[index, 10:].T) - 9.0).max() < 1.0
+
+
+def test_who_stands_faces_along_the_lane(raw: Path) -> None:
+    scene = read(raw, argoverse1_tracks())
+    parked, off_lane = agent(scene, "02-parked"), agent(scene, "03-off-lane")
+    assert np.allclose(scene.heading[parked], np.pi)  # lane 13 points to -x and is half a metre away
+    assert not scene.heading[off_lane].any()
+    assert not scene.velocity[[parked, off_lane]].any()
+
+
+def test_who_stops_keeps_its_heading(raw: Path) -> None:
+    speed = np.maximum(0.0, 6.0 - 0.3 * np.arange(50))  # brakes with 3 m/s^2 and stands from step 20 on
+    stopped = straight(50, (3, 40), (0.0, 0.0)) + 0.1 * np.cumsum(speed)[:, None] * (0.0, 1.0)
+    scene = read(raw, [*argoverse1_tracks(), Track("x", "OTHERS", stopped)])
+    heading = scene.heading[agent(scene, "x")]
+    assert np.allclose(heading, np.pi / 2, atol=1e-3), heading
+
+
+HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
+
+
+def test_the_future_changes_nothing_before_it(raw: Path) -> None:
+    tracks = argoverse1_tracks()
+    scene = read(raw, tracks)
+    for track in tracks:
+        track.positions[max(0, H - track.start) :] = CITY_XY + np.random.default_rng(2).normal(0, 50, 2)
+    changed = read(raw, tracks)
+    for name in HISTORY_FIELDS:
+        assert np.array_equal(getattr(scene, name)[:, :H], getattr(changed, name)[:, :H]), name
+    assert np.array_equal(scene.origin, changed.origin)
+    assert np.array_equal(scene.polyline_id, changed.polyline_id)
+    assert not np.array_equal(scene.velocity[:, H:], changed.velocity[:, H:])
+
+
+def test_a_test_file_gives_what_the_full_file_gives(raw: Path) -> None:
+    tracks = argoverse1_tracks()
+    scene = read(raw, tracks)
+    known = [Track(t.name, t.kind, t.positions[: max(0, H - t.start)], t.start) for t in tracks if t.start < H]
+    short = read(raw, known, "test_obs")
+    for name in HISTORY_FIELDS:
+        assert np.allclose(getattr(scene, name)[: len(known), :H], getattr(short, name), atol=1e-6), name
+
+
+@pytest.mark.parametrize("last", [5, 9, 14])
+def test_later_history_changes_nothing_before_it(raw: Path, last: int) -> None:
+    tracks = argoverse1_tracks()
+    scene = read(raw, tracks)
+    others = [t for t in tracks if t.start == 0 and t.kind == "OTHERS"]
+    for track in others:
+        track.positions = track.positions[: last + 1]
+    cut = read(raw, tracks)
+    for track in others:
+        index = agent(scene, track.name)
+        for name in HISTORY_FIELDS:
+            left, right = getattr(scene, name)[index, : last + 1], getattr(cut, name)[index, : last + 1]
+            assert np.allclose(left, right, atol=1e-6), (track.name, name)
+
+
+# ---- lanes ---------------------------------------------------------------------------------------------------------
+
+
+def edges(scene: Scene) -> set[tuple[int, int, EdgeKind]]:
+    names = scene.polyline_id[scene.edge]
+    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, scene.edge_kind.tolist(), strict=True)}
+
+
+def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
+    scene = read(raw, argoverse1_tracks())
+    assert scene.polyline_id.tolist() == [11, 12, 13, 14]  # 15 is 300 m away; of 14 only the middle is near
+    assert not scene.polyline_kind.any()
+    left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
+    assert scene.polyline_flags.tolist() == [0, left, right, 0]
+    assert edges(scene) == {
+        (11, 12, EdgeKind.SUCCESSOR),
+        (12, 11, EdgeKind.PREDECESSOR),
+        (11, 13, EdgeKind.LEFT),
+        (13, 11, EdgeKind.RIGHT),
+    }
+    expected = np.array([(-50, 0), (-20, 0), (0, 0)]) + CITY_XY  # the repeated point is gone
+    assert np.abs(scene.polyline(0) + scene.origin - expected).max() < 1e-4
+
+
+def test_the_radius_is_an_option(raw: Path) -> None:
+    scene = read(raw, argoverse1_tracks(), reader=Argoverse1(map_radius_m=15.0))
+    assert scene.polyline_id.tolist() == [11, 12]
+
+
+def test_the_radius_counts_from_the_observed_path_only(raw: Path) -> None:
+    tracks = argoverse1_tracks()
+    tracks[0].positions[H:] = CITY_XY + np.array((0.0, 300.0))
+    assert 15 not in read(raw, tracks).polyline_id
+
+
+@pytest.mark.parametrize("place", ["raw/train/map_files", "map_files"])
+def test_maps_beside_the_split_or_the_folder(tmp_path: Path, place: str) -> None:
+    fixtures.write_argoverse1_map(tmp_path / place)
+    assert read(tmp_path / "raw", argoverse1_tracks()).num_polylines == 4
+
+
+def test_splits_and_inputs(raw: Path) -> None:
+    fixtures.argoverse1_folder(raw, sequences=11)
+    (raw / "empty" / "data").mkdir(parents=True)
+    reader = Argoverse1()
+    assert reader.splits(raw) == ["test_obs", "train"]
+    assert [item.path.stem for item in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
+
+
+# ---- broken files --------------------------------------------------------------------------------------------------
+
+
+def _replace(column: int, value: str, row: int = 3) -> Callable[[Rows], Rows]:
+    return lambda rows: [[value if (i, j) == (row, column) else v for j, v in enumerate(r)] for i, r in enumerate(rows)]
+
+
+BROKEN: dict[str, tuple[Callable[[Rows], Rows], str]] = {
+    "no rows": (lambda rows: [], "TRACK_ID: no rows"),
+    "no AGENT": (lambda rows: [r for r in rows if r[2] != "AGENT"], "OBJECT_TYPE: 0 tracks are AGENT"),
+    "two AGENTs": (lambda rows: [[*r[:2], r[2].replace("AV", "AGENT"), *r[3:]] for r in rows], "2 tracks are AGENT"),
+    "unobserved AGENT": (lambda rows: [r for r in rows if r[2] != "AGENT" or r[0] > "315971501.1"], "no observed step"),
+    "one step": (lambda rows: rows[:5], "TIMESTAMP: 1 different timestamps"),
+    "a row twice": (lambda rows: [*rows, rows[5]], "TRACK_ID: a track has two rows"),
+    "NaN": (_replace(3, "nan"), "X: empty or NaN in 1 rows"),
+    "NaN in Y": (_replace(4, "nan"), "Y: empty or NaN in 1 rows"),
+    "empty": (_replace(4, ""), "Y: empty or NaN in 1 rows"),
+    "infinity": (_replace(3, "inf"), "X: infinite"),
+    "no number": (_replace(3, "12,5"), "Expected 6 columns, got 7"),
+    "words": (_replace(0, "noon"), "noon"),
+    "unknown type": (_replace(2, "TRAM", row=0), "OBJECT_TYPE: "),
+    "unknown city": (lambda rows: [[*r[:5], "OSL"] for r in rows], "CITY_NAME: no map_files/pruned_argoverse_OSL_"),
+    "two cities": (_replace(5, "MIA"), "CITY_NAME: 2 cities"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_named_with_its_column(raw: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", change(argoverse1_rows(argoverse1_tracks())))
+    with pytest.raises(SceneError) as caught:
+        Argoverse1().read(Input(path), "train", raw)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_missing_column_is_named(raw: Path) -> None:
+    rows = [row[:5] for row in argoverse1_rows(argoverse1_tracks())]
+    path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", rows, "TIMESTAMP,TRACK_ID,OBJECT_TYPE,X,Y")
+    with pytest.raises(SceneError, match=r"7\.csv.*CITY_NAME"):
+        Argoverse1().read(Input(path), "train", raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[:-200], "not a vector map: ParseError"),
+        (lambda text: text.replace('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
+        (lambda text: "<ArgoverseVectorMap/>", "way: no lanes"),
+    ],
+)
+def test_a_broken_map_is_named(tmp_path: Path, damage: Callable[[str], str], message: str) -> None:
+    path = fixtures.write_argoverse1_map(tmp_path / "map_files")
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(SceneError) as caught:
+        read(tmp_path, argoverse1_tracks())
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_lane_without_a_centreline_is_named(tmp_path: Path) -> None:
+    fixtures.write_argoverse1_map(tmp_path / "map_files", lanes=[Lane(31, [(0, 0), (0, 0)])])
+    with pytest.raises(SceneError, match=r"vector_map\.xml: lane 31: centreline of 1"):
+        read(tmp_path, argoverse1_tracks())
+
+
+# ---- the real sample -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some sequences of val and test_obs, unpacked into the official layout."""
+    out = tmp_path_factory.mktemp("argoverse1")
+    script = [
+        sys.executable,
+        real_data / "argoverse1" / "unpack.py",
+        out,
+        "--split",
+        "val",
+        "test_obs",
+        "--limit",
+        "25",
+    ]
+    subprocess.run(script, check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("split", ["val", "test_obs"])
+def test_real_rows_are_kept(sample: Path, split: str) -> None:
+    reader = Argoverse1()
+    for path, *_ in reader.inputs(sample, split):
+        scene = reader.read(Input(path), split, sample).validate()
+        rows = list(csv.DictReader(path.open()))
+        place = {time: step for step, time in enumerate(sorted({float(row["TIMESTAMP"]) for row in rows}))}
+        index = np.array([agent(scene, row["TRACK_ID"]) for row in rows])
+        step = np.array([place[float(row["TIMESTAMP"])] for row in rows])
+        xy = np.array([[float(row["X"]), float(row["Y"])] for row in rows])
+        assert scene.valid.sum() == len(rows)
+        assert np.abs(scene.position[index, step] + scene.origin - xy).max() < 1e-3
+        focal = {row["TRACK_ID"] for row in rows if row["OBJECT_TYPE"] == "AGENT"}
+        assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.FOCAL)} == focal
+
+
+def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
+    reader = Argoverse1()
+    trees = {p.name.split("_")[2]: ElementTree.parse(p).getroot() for p in (sample / "map_files").glob("*.xml")}
+    nodes = {c: {n.get("id"): (float(n.get("x")), float(n.get("y"))) for n in t.iter("node")} for c, t in trees.items()}
+    ways = {c: {int(w.get("lane_id")): w for w in t.iter("way")} for c, t in trees.items()}
+    for path, *_ in reader.inputs(sample, "val")[:10]:
+        scene = reader.read(Input(path), "val", sample)
+        focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
+        seen = scene.position[focal, :H]
+        for index, lane_id in enumerate(scene.polyline_id.tolist()):
+            way = ways[scene.city][lane_id]
+            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            line = line[np.append(True, (np.diff(line, axis=0) != 0).any(1))]
+            assert np.abs(scene.polyline(index) - line).max() < 1e-3
+        near = set()
+        for lane_id, way in ways[scene.city].items():
+            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            if np.linalg.norm(line[:, None] - seen, axis=-1).min() < 100.0:
+                near.add(lane_id)
+        assert near <= set(scene.polyline_id.tolist())
+        link = {"successor": EdgeKind.SUCCESSOR, "predecessor": EdgeKind.PREDECESSOR}
+        kept, expected = set(scene.polyline_id.tolist()), set()
+        for lane_id in kept:
+            for tag in ways[scene.city][lane_id].iter("tag"):
+                if tag.get("k") in link and int(tag.get("v")) in kept:
+                    expected.add((lane_id, int(tag.get("v")), link[tag.get("k")]))
+        assert edges(scene) == expected
+
+
+def test_real_motion_beats_five_step_differences(sample: Path) -> None:
+    reader = Argoverse1()
+    ours, plain = [], []
+    for path, *_ in reader.inputs(sample, "val"):
+        scene = reader.read(Input(path), "val", sample)
+        focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
+        position, end = scene.position[focal], scene.position[focal, -1]
+        ours.append(np.linalg.norm(3.0 * scene.velocity[focal, H - 1] - end))
+        plain.append(np.linalg.norm(3.0 * (position[H - 1] - position[H - 6]) / 0.5 - end))
+    assert np.mean(ours) < np.mean(plain)

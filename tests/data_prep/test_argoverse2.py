@@ -1,0 +1,327 @@
+"""The Argoverse 2 reader: layout, broken files, and parity with av2's own loader on real scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from support import fixtures
+from support.fixtures import argoverse2_columns, argoverse2_map
+
+from data_prep.reader import Input
+from data_prep.readers.argoverse2.reader import Argoverse2
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene, scenes_equal
+
+H = 50
+TOLERANCE = 1e-3  # metres, radians, metres per second
+Columns = dict[str, np.ndarray]
+
+
+def read(path: Path) -> Scene:
+    """Read a scenario that lies at RAW/<split>/<uuid>/scenario_<uuid>.parquet."""
+    return Argoverse2().read(Input(path), path.parts[-3], path.parents[2]).validate()
+
+
+def take(columns: Columns, keep: np.ndarray) -> Columns:
+    return {name: value[keep] for name, value in columns.items()}
+
+
+def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
+    columns = argoverse2_columns()
+    scene = read(fixtures.write_argoverse2(tmp_path, columns))
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("s-1", "argoverse2", "val", "austin")
+    assert (scene.num_history, scene.num_future, scene.num_steps) == (50, 60, 110)
+    assert scene.agent_id == ("10", "9", "AV", "a", "b")
+    kinds = [AgentKind.BUS, AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.RIDERLESS_BICYCLE, AgentKind.PEDESTRIAN]
+    assert scene.agent_kind.tolist() == kinds
+    context = AgentRole.CONTEXT
+    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.FOCAL, context, context, context]
+    index, step = np.array([scene.agent_id.index(i) for i in columns["track_id"]]), columns["timestep"]
+    assert scene.valid.sum() == len(step)
+    xy = np.stack([columns["position_x"], columns["position_y"]], -1)
+    assert np.array_equal(scene.origin, xy[(columns["track_id"] == "9") & (step == H - 1)][0])
+    assert np.abs(scene.position[index, step] + scene.origin - xy).max() < TOLERANCE
+    assert np.array_equal(scene.heading[index, step], columns["heading"].astype(np.float32))
+    assert np.array_equal(scene.velocity[index, step, 0], columns["velocity_x"].astype(np.float32))
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
+    columns = argoverse2_columns()
+    scene = read(fixtures.write_argoverse2(tmp_path, columns))
+    shuffled = take(columns, np.random.default_rng(0).permutation(len(columns["timestep"])))
+    assert scenes_equal(scene, read(fixtures.write_argoverse2(tmp_path, shuffled)))
+
+
+def test_row_groups_do_not_matter(tmp_path: Path) -> None:
+    path = fixtures.write_argoverse2(tmp_path)
+    scene = read(path)
+    pq.write_table(pq.read_table(path), path, row_group_size=50)
+    assert scenes_equal(scene, read(path))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_fifty_steps_have_no_future_whatever_the_file_declares(tmp_path: Path, dtype: type) -> None:
+    columns = argoverse2_columns(steps=50)
+    columns["timestep"] = columns["timestep"].astype(dtype)
+    assert columns["num_timestamps"][0] == 110
+    assert read(fixtures.write_argoverse2(tmp_path, columns, split="test")).num_steps == 50
+
+
+def test_origin_without_a_focal_track(tmp_path: Path) -> None:
+    columns = argoverse2_columns()
+    columns["object_category"][columns["object_category"] == 3] = 1
+    row = (columns["track_id"] == "AV") & (columns["timestep"] == H - 1)
+    scene = read(fixtures.write_argoverse2(tmp_path, columns))
+    assert scene.origin.tolist() == [columns["position_x"][row][0], columns["position_y"][row][0]]
+    without = take(columns, columns["track_id"] != "AV")
+    assert read(fixtures.write_argoverse2(tmp_path, without)).num_agents == 4
+
+
+def test_origin_of_a_focal_track_that_was_lost(tmp_path: Path) -> None:
+    columns = argoverse2_columns()
+    gone = (columns["track_id"] == "9") & (columns["timestep"] > 40) & (columns["timestep"] < 60)
+    scene = read(fixtures.write_argoverse2(tmp_path, take(columns, ~gone)))
+    assert scene.origin[0] == 1000.0 + 0.5 * 40
+
+
+def test_the_map(tmp_path: Path) -> None:
+    scene = read(fixtures.write_argoverse2(tmp_path))
+    lanes = [PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS, PolylineKind.LANE_BIKE]
+    assert scene.polyline_kind.tolist() == [*lanes, PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    assert scene.polyline_id.tolist() == [1, 2, 3, 5, 6]
+    assert scene.polyline_flags.tolist() == [0, LaneFlag.INTERSECTION, 0, 0, 0]
+    names = scene.polyline_id[scene.edge]
+    assert set(zip(*names.tolist(), scene.edge_kind.tolist(), strict=True)) == {
+        (1, 2, EdgeKind.SUCCESSOR),
+        (2, 1, EdgeKind.PREDECESSOR),
+        (1, 3, EdgeKind.LEFT),
+        (3, 1, EdgeKind.RIGHT),
+    }
+    city = [scene.polyline(index) + scene.origin - (1000.0, -700.0) for index in range(5)]
+    assert np.allclose(city[0], np.stack([np.linspace(0, 9, 10), np.zeros(10)], -1), atol=TOLERANCE)
+    assert np.allclose(city[3], [(9, -3), (9, 3), (12, 3), (12, -3), (9, -3)], atol=TOLERANCE)
+    assert np.allclose(city[4], [(-5, -5), (20, -5), (20, 9), (-5, 9), (-5, -5)], atol=TOLERANCE)
+
+
+def test_a_boundary_of_one_point_is_a_pivot(tmp_path: Path) -> None:
+    archive = argoverse2_map()
+    archive["lane_segments"]["2"]["right_lane_boundary"] = archive["lane_segments"]["2"]["right_lane_boundary"][:1]
+    scene = read(fixtures.write_argoverse2(tmp_path, archive=archive))
+    assert np.allclose(scene.polyline(1)[[0, -1]] + scene.origin, [(1009, -700), (1010.5, -697)], atol=TOLERANCE)
+
+
+def test_splits_and_inputs(tmp_path: Path) -> None:
+    for uuid in ("b", "a"):
+        fixtures.write_argoverse2(tmp_path, uuid=uuid)
+    fixtures.write_argoverse2(tmp_path, split="train")
+    (tmp_path / "val" / "c").mkdir()
+    (tmp_path / "notes.txt").write_text("not a split")
+    reader = Argoverse2()
+    assert reader.splits(tmp_path) == ["train", "val"]
+    paths = [item.path for item in reader.inputs(tmp_path, "val")]
+    assert [path.name for path in paths] == [f"scenario_{uuid}.parquet" for uuid in "abc"]
+    with pytest.raises(SceneError, match=r"scenario_c\.parquet: not a readable parquet file"):
+        read(paths[-1])
+
+
+# ---- broken files --------------------------------------------------------------------------------------------------
+
+
+def _set(name: str, value: Any, row: int = 7) -> Callable[[Columns], Columns]:
+    def change(columns: Columns) -> Columns:
+        changed = columns[name].astype(object if isinstance(value, (str, type(None))) else float)
+        changed[row] = value
+        return columns | {name: changed}
+
+    return change
+
+
+def _drop(name: str) -> Callable[[Columns], Columns]:
+    return lambda columns: {key: value for key, value in columns.items() if key != name}
+
+
+BROKEN: dict[str, tuple[Callable[[Columns], Columns], str]] = {
+    **{f"no {name}": (_drop(name), f"{name}: no such column") for name in ("heading", "track_id", "timestep", "city")},
+    "no rows": (lambda c: take(c, np.zeros(0, int)), "track_id: no rows, so no agent"),
+    "one step": (lambda c: take(c, c["timestep"] == 12), "timestep: one step only"),
+    "no history": (lambda c: take(c, c["timestep"] >= H), "timestep: no track has an observed step"),
+    "a row twice": (lambda c: take(c, np.append(np.arange(300), 5)), "timestep: a track has two rows"),
+    "half a step": (_set("timestep", 3.5), "timestep: 0 to 109, expected whole numbers"),
+    "step -1": (_set("timestep", -1), "timestep: -1 to 109"),
+    "step 110": (_set("timestep", 110), "timestep: 0 to 110"),
+    "NaN x": (_set("position_x", np.nan), "position_x: NaN or infinity"),
+    "NaN y": (_set("position_y", np.nan), "position_y: NaN or infinity"),
+    "infinite speed": (_set("velocity_y", np.inf), "velocity_y: NaN or infinity"),
+    "no heading in a row": (_set("heading", None), "heading: empty in 1 rows"),
+    "heading in words": (lambda c: c | {"heading": c["track_id"]}, "heading: type string, expected a number"),
+    "ids as numbers": (lambda c: c | {"track_id": c["timestep"]}, "track_id: type int64, expected text"),
+    "category 4": (_set("object_category", 4.0, row=0), "object_category: 0 to 4, expected 0 to 3"),
+    "unknown type": (_set("object_type", "tram", row=0), "object_type: unknown value 'tram'"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_scenario_is_named_with_its_column(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    path = fixtures.write_argoverse2(tmp_path, change(argoverse2_columns()))
+    with pytest.raises(SceneError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("size", [0, 3, 1000, -8])
+def test_a_truncated_scenario_is_named(tmp_path: Path, size: int) -> None:
+    path = fixtures.write_argoverse2(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(SceneError, match=r"scenario_s-1\.parquet: not a readable parquet file"):
+        read(path)
+
+
+def _lane(number: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
+    def change(archive: dict[str, Any]) -> dict[str, Any]:
+        archive["lane_segments"][number] |= values
+        return archive
+
+    return change
+
+
+def _without(*keys: str) -> Callable[[dict[str, Any]], Any]:
+    def change(archive: dict[str, Any]) -> dict[str, Any]:
+        inner = archive
+        for key in keys[:-1]:
+            inner = inner[key]
+        del inner[keys[-1]]
+        return archive
+
+    return change
+
+
+def _short(section: str, key: str, field: str) -> Callable[[dict[str, Any]], Any]:
+    def change(archive: dict[str, Any]) -> dict[str, Any]:
+        archive[section][key][field] = archive[section][key][field][:1]
+        return archive
+
+    return change
+
+
+BROKEN_MAPS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no lanes": (_without("lane_segments"), "lane_segments: missing"),
+    "no crossings": (_without("pedestrian_crossings"), "pedestrian_crossings: missing"),
+    "a list": (lambda archive: [], "lane_segments: missing"),
+    "empty boundary": (_lane("3", left_lane_boundary=[]), "lane_segments[3]: Expected `array` of length >= 1"),
+    "no boundary": (
+        _without("lane_segments", "1", "right_lane_boundary"),
+        "lane_segments[1]: Object missing required field `right_lane_boundary`",
+    ),
+    "no successors": (_lane("1", successors=None), "lane_segments[1]: "),
+    "lane type": (_lane("1", lane_type="TRAM"), "lane_segments[1]: Invalid enum value 'TRAM'"),
+    "point": (_lane("1", left_lane_boundary=[{"x": 1.0}]), "lane_segments[1]: Object missing required field `y`"),
+    "null": (_lane("1", left_lane_boundary=[{"x": 1.0, "y": None, "z": 0.0}]), "lane_segments[1]: Expected `float`, got `null`"),
+    "NaN": (_lane("1", left_lane_boundary=[{"x": 1.0, "y": 1e999}]), "map cannot be read"),
+    "crossing": (
+        _without("pedestrian_crossings", "5", "edge2"),
+        "pedestrian_crossings[5]: Object missing required field `edge2`",
+    ),
+    "area": (_short("drivable_areas", "6", "area_boundary"), "drivable_areas[6]: Expected `array` of length >= 3"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_MAPS)
+def test_a_broken_map_is_named_with_its_entry(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN_MAPS[case]
+    path = fixtures.write_argoverse2(tmp_path, archive=change(argoverse2_map()))
+    with pytest.raises(SceneError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path.with_name('log_map_archive_s-1.json')}: {message}")
+
+
+@pytest.mark.parametrize("size", [None, 0, 500])
+def test_a_missing_or_truncated_map_is_named(tmp_path: Path, size: int | None) -> None:
+    path = fixtures.write_argoverse2(tmp_path)
+    archive = path.with_name("log_map_archive_s-1.json")
+    if size is None:
+        archive.unlink()
+    else:
+        archive.write_bytes(archive.read_bytes()[:size])
+    with pytest.raises(SceneError, match=r"log_map_archive_s-1\.json: map cannot be read"):
+        read(path)
+
+
+# ---- parity with av2 on the real scenarios -------------------------------------------------------------------------
+
+SCENARIOS = {
+    "train": ("0a0a2bb7-c4f4-44cd-958a-9ee15cb34aca", "0a1e6f0a-1817-4a98-b02e-db8c9327d151"),
+    "val": ("00a0ec58-1fb9-4a2b-bfd7-f4e5da7a9eff",),
+    "test": (
+        "0a0af725-fbc3-41de-b969-3be718f694e2",
+        "cf258518-09ca-44c2-9c24-3d3a7c8ca27a",
+        "d4d0b8e7-93fd-4286-8a1c-12dc1d945646",
+        "d6ff049a-2669-473f-9252-d3f63c621063",
+        "d8a33c80-b4d1-4349-8128-8cafb9573947",
+    ),
+}
+
+
+@pytest.fixture(params=[(split, uuid) for split, uuids in SCENARIOS.items() for uuid in uuids], ids=lambda p: p[1][:8])
+def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
+    """Each of the real scenarios in turn."""
+    split, uuid = request.param
+    return real_data / "argoverse2" / split / uuid / f"scenario_{uuid}.parquet"
+
+
+def test_tracks_equal_av2(real_path: Path) -> None:
+    serialization = pytest.importorskip("av2.datasets.motion_forecasting.scenario_serialization")
+    oracle = serialization.load_argoverse_scenario_parquet(real_path)
+    scene = read(real_path)
+    assert (scene.scene_id, scene.city) == (oracle.scenario_id, oracle.city_name)
+    assert scene.agent_id == tuple(track.track_id for track in oracle.tracks)
+    assert scene.num_steps == 1 + int(pq.read_table(real_path)["timestep"].to_numpy().max())
+    for index, track in enumerate(oracle.tracks):
+        step = np.array([int(state.timestep) for state in track.object_states])
+        assert np.flatnonzero(scene.valid[index]).tolist() == sorted(step)
+        position = np.array([state.position for state in track.object_states])
+        velocity = np.array([state.velocity for state in track.object_states])
+        heading = np.array([state.heading for state in track.object_states])
+        assert np.abs(scene.position[index, step] + scene.origin - position).max() < TOLERANCE
+        assert np.abs(scene.velocity[index, step] - velocity).max() < TOLERANCE
+        assert np.abs(scene.heading[index, step] - heading).max() < TOLERANCE
+        assert AgentKind(scene.agent_kind[index]).name.lower() == track.object_type.value
+        role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(track.category.value, AgentRole.CONTEXT)
+        assert scene.agent_role[index] == role
+    focal = scene.agent_id.index(oracle.focal_track_id)
+    assert scene.agent_role.tolist().count(AgentRole.FOCAL) == 1
+    assert np.abs(scene.position[focal, H - 1]).max() == 0.0
+
+
+def test_the_map_equals_av2(real_path: Path) -> None:
+    map_api = pytest.importorskip("av2.map.map_api")
+    uuid = real_path.parent.name
+    oracle = map_api.ArgoverseStaticMap.from_json(real_path.with_name(f"log_map_archive_{uuid}.json"))
+    scene = read(real_path)
+    kinds = [PolylineKind(kind) for kind in scene.polyline_kind]
+    city = {(kinds[index], int(number)): scene.polyline(index) + scene.origin for index, number in enumerate(scene.polyline_id)}
+    expected: dict[tuple[PolylineKind, int], np.ndarray] = {}
+    links = set()
+    for number, lane in oracle.vector_lane_segments.items():
+        kind = PolylineKind[f"LANE_{lane.lane_type.value}"]
+        expected[kind, number] = oracle.get_lane_segment_centerline(number)[:, :2]
+        flags = scene.polyline_flags[scene.polyline_id.tolist().index(number)]
+        assert flags == (LaneFlag.INTERSECTION if lane.is_intersection else 0)
+        links |= {(number, other, EdgeKind.SUCCESSOR) for other in lane.successors}
+        links |= {(number, other, EdgeKind.PREDECESSOR) for other in lane.predecessors}
+        links |= {(number, lane.left_neighbor_id, EdgeKind.LEFT), (number, lane.right_neighbor_id, EdgeKind.RIGHT)}
+    for number, crossing in oracle.vector_pedestrian_crossings.items():
+        expected[PolylineKind.CROSSWALK, number] = crossing.polygon[:, :2]
+    for number, area in oracle.vector_drivable_areas.items():
+        expected[PolylineKind.DRIVABLE_AREA, number] = area.xyz[:, :2]
+    assert city.keys() == expected.keys()
+    for key, points in expected.items():
+        assert np.abs(city[key] - points).max() < TOLERANCE, key
+    names = scene.polyline_id[scene.edge].tolist()
+    known = {link for link in links if link[1] in oracle.vector_lane_segments}
+    assert set(zip(*names, scene.edge_kind.tolist(), strict=True)) == known

@@ -1,0 +1,292 @@
+"""The reader of sensor logs: windows, steps, roles, causality and the map."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import sensor_logs
+from support.sensor_logs import (
+    EGO_YAW,
+    HISTORY_FIELDS,
+    F,
+    H,
+    Track,
+    annotations,
+    assert_same_history,
+    ego_path,
+    make,
+    poses,
+    read,
+    small_tracks,
+    straight,
+    take,
+    without_future,
+    write_log,
+)
+
+from data_prep.reader import Input
+from data_prep.readers.argoverse2.log import KINDS
+from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
+from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
+
+SENSOR = Argoverse2Sensor()
+
+
+def agent(scene: Scene, name: str) -> int:
+    return scene.agent_id.index(name)
+
+
+def named(scene: Scene, role: AgentRole) -> set[str]:
+    return {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == role)}
+
+
+# ---- layout and windows --------------------------------------------------------------------------------------------
+
+
+def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
+    tracks = small_tracks()
+    scene = read(write_log(tmp_path / "raw" / "val" / "log-1"), "010")
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("log-1-010", "argoverse2_sensor", "val", "PIT")
+    assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (H, F, H + F, 0.1)
+    assert scene.agent_id == ("AV", "bus", "car", "cone", "glimpse", "parked", "walker")  # "late" is late
+    kinds = [AgentKind.VEHICLE, AgentKind.BUS, AgentKind.VEHICLE, AgentKind.CONSTRUCTION, AgentKind.UNKNOWN]
+    assert scene.agent_kind.tolist() == [*kinds, AgentKind.VEHICLE, AgentKind.PEDESTRIAN]
+    bus = next(track for track in tracks if track.name == "bus")  # the focal agent
+    assert np.abs(scene.origin - bus.position[10 + H - 1]).max() < 1e-6
+    assert np.abs(scene.position[0] + scene.origin - ego_path(130)[10:120]).max() < 1e-3
+    assert np.allclose(scene.heading[0], EGO_YAW, atol=1e-6)
+    for index, name in enumerate(scene.agent_id[1:], 1):
+        track = next(track for track in tracks if track.name == name)
+        step = track.start + np.arange(len(track.position)) - 10
+        inside = (step >= 0) & (step < H + F)
+        assert np.flatnonzero(scene.valid[index]).tolist() == step[inside].tolist(), name
+        assert np.abs(scene.position[index, step[inside]] + scene.origin - track.position[inside]).max() < 1e-3
+        error = scene.heading[index, step[inside]] - track.heading
+        assert np.abs(np.arctan2(np.sin(error), np.cos(error))).max() < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({}, [0, 10, 20]),
+        ({"stride_s": 0.5}, [0, 5, 10, 15, 20]),
+        ({"stride_s": 2.1}, [0]),
+        ({"history_s": 2.0, "future_s": 3.0, "stride_s": 4.0}, [0, 40, 80]),
+        ({"history_s": 6.5, "future_s": 6.5}, [0]),
+    ],
+)
+def test_windows_follow_the_options(tmp_path: Path, options: dict[str, float], starts: list[int]) -> None:
+    path = write_log(tmp_path / "val" / "log-1")  # 130 steps
+    reader = Argoverse2Sensor(**options)
+    inputs = reader.inputs(tmp_path, "val")
+    assert inputs == [Input(path, f"{start:03d}") for start in starts]
+    for start, item in zip(starts, inputs, strict=True):
+        scene = reader.read(item, "val", tmp_path).validate()
+        assert scene.num_history == round(reader.history_s / 0.1)
+        assert scene.num_future == round(reader.future_s / 0.1)
+        assert np.abs(scene.position[0, 0] + scene.origin - ego_path(130)[start]).max() < 1e-3
+
+
+def test_splits_are_folders_with_annotated_logs_or_the_folder_itself(tmp_path: Path) -> None:
+    for name in ("train/a", "train/b", "val/c", "test/d"):
+        write_log(tmp_path / name)
+    (tmp_path / "test" / "d" / "annotations.feather").unlink()  # as published
+    assert SENSOR.splits(tmp_path) == ["train", "val"]
+    assert [item.path.parent.name for item in SENSOR.inputs(tmp_path, "train")] == ["a"] * 3 + ["b"] * 3
+    assert SENSOR.splits(tmp_path / "train") == ["logs"]
+    assert [item.path.parent.name for item in SENSOR.inputs(tmp_path / "train", "logs")] == ["a"] * 3 + ["b"] * 3
+    assert SENSOR.splits(tmp_path / "train" / "a") == []
+
+
+def test_annotations_that_name_the_ego_vehicle_give_the_same_scene(tmp_path: Path) -> None:
+    scene = read(write_log(tmp_path / "val" / "log-1"))
+    ego = Track("ego", "EGO_VEHICLE", ego_path(130), heading=EGO_YAW)
+    path = write_log(tmp_path / "ego" / "val" / "log-1", annotations([ego, *small_tracks()]))
+    path = path.rename(path.with_name("annotations_with_ego.feather"))
+    assert [item.path for item in SENSOR.inputs(tmp_path / "ego", "val")] == [path] * 3
+    assert scenes_equal(scene, read(path))
+
+
+@pytest.mark.parametrize("value", [5.03, 0.0, 0.1, -1.0, float("nan")])
+def test_a_history_that_is_not_a_number_of_steps_is_refused(value: float) -> None:
+    with pytest.raises(TrajformerError, match=r"history_s: \S+ s, expected a multiple of 0.1 s, at least 0.2 s"):
+        Argoverse2Sensor(history_s=value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("future_s", 0.0), ("stride_s", 0.25), ("min_observed_s", 5.1)])
+def test_other_times_are_checked_too(name: str, value: float) -> None:
+    with pytest.raises(TrajformerError, match=f"^{name}: "):
+        Argoverse2Sensor(**{name: value})
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_in_the_sweeps_leaves_steps_empty(tmp_path: Path) -> None:
+    rows = annotations(small_tracks())
+    missing = np.isin(rows["timestamp_ns"], sensor_logs.stamps(np.arange(20, 24)))
+    whole, gap = (
+        read(write_log(tmp_path / "a" / "val" / "log-1")),
+        read(write_log(tmp_path / "val" / "log-1", take(rows, ~missing))),
+    )
+    assert not gap.valid[:, 20:24].any()
+    assert np.array_equal(np.delete(gap.valid, range(20, 24), 1), np.delete(whole.valid, range(20, 24), 1))
+    for name in ("position", "velocity"):
+        left, right = (np.delete(getattr(scene, name), range(20, 24), 1) for scene in (gap, whole))
+        assert np.abs(left - right).max() < 1e-3, name  # also the velocity right after the gap
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows, pose_rows = (
+        take(table, rng.permutation(len(table["timestamp_ns"]))) for table in (annotations(small_tracks()), poses())
+    )
+    left = read(write_log(tmp_path / "a" / "val" / "log-1"))
+    assert scenes_equal(left, read(write_log(tmp_path / "val" / "log-1", rows, pose_rows)))
+
+
+def test_quaternions_need_not_be_quite_of_length_one(tmp_path: Path) -> None:
+    rows, pose_rows = annotations(small_tracks()), poses()
+    for name in ("qw", "qz"):
+        rows[name], pose_rows[name] = 0.995 * rows[name], 1.005 * pose_rows[name]
+    left = read(write_log(tmp_path / "a" / "val" / "log-1"))
+    right = read(write_log(tmp_path / "val" / "log-1", rows, pose_rows))
+    assert np.abs(left.position - right.position).max() < 1e-4
+    assert np.abs(left.heading - right.heading).max() < 1e-6
+
+
+def test_velocity_is_the_latest_difference(tmp_path: Path) -> None:
+    speed = np.linspace(2.0, 12.0, 130)
+    faster = straight(130, (0, 5), (0, 0)) + np.cumsum(0.1 * speed)[:, None] * (0.6, 0.8)
+    at_45 = Track("at 45", "BUS", straight(85, (0, 30), (3, 0)), 45)
+    at_49 = Track("at 49", "BUS", straight(81, (0, 40), (3, 0)), 49)
+    scene = make(tmp_path, [Track("x", "BUS", faster), at_45, at_49, *small_tracks()])
+    assert np.abs(scene.velocity[agent(scene, "x"), 1:] - speed[1:110, None] * (0.6, 0.8)).max() < 1e-3
+    assert np.array_equal(scene.velocity[agent(scene, "x"), 0], scene.velocity[agent(scene, "x"), 1])
+    assert np.abs(scene.velocity[agent(scene, "at 45"), 45:] - (3, 0)).max() < 1e-3  # the first step knows the second
+    assert not scene.velocity[agent(scene, "at 49"), :50].any()  # here that would be the future
+    assert np.abs(scene.velocity[agent(scene, "at 49"), 50:] - (3, 0)).max() < 1e-3
+    assert not scene.velocity[agent(scene, "glimpse")].any()
+    assert np.abs(scene.velocity[agent(scene, "AV")] - (5, 0)).max() < 1e-3
+
+
+# ---- roles ---------------------------------------------------------------------------------------------------------
+
+ROLE_TRACKS = [
+    Track("goes", "REGULAR_VEHICLE", straight(130, (0, 0), (0.5, 0))),  # 2.45 m in 49 steps
+    Track("stands", "REGULAR_VEHICLE", straight(130, (0, 5), (0.3, 0))),  # 1.5 m
+    Track("short", "REGULAR_VEHICLE", straight(99, (0, 10), (9, 0)), start=31),  # 19 observed steps
+    Track("long", "REGULAR_VEHICLE", straight(100, (0, 15), (9, 0)), start=30),  # 20
+    Track("leaves", "REGULAR_VEHICLE", straight(49, (0, 20), (9, 0))),  # not seen at the last observed step
+    Track("is found", "REGULAR_VEHICLE", straight(110, (0, 22), (0, 0)), start=20),  # and stands
+    Track("rolls", "BICYCLE", straight(130, (0, 25), (9, 0))),  # nobody on it
+]
+
+
+def test_scored_is_who_moves_and_is_seen_long_and_last(tmp_path: Path) -> None:
+    scene = make(tmp_path, ROLE_TRACKS, focal="none")
+    assert named(scene, AgentRole.SCORED) == {"goes", "long"}
+    assert named(scene, AgentRole.FOCAL) == set()
+    assert np.abs(scene.origin - ego_path(130)[H - 1]).max() < 1e-6
+
+
+def test_what_is_scored_is_an_option(tmp_path: Path) -> None:
+    scene = make(tmp_path, ROLE_TRACKS, focal="none", min_travel_m=1.0)
+    assert named(scene, AgentRole.SCORED) == {"goes", "long", "stands"}
+    scene = make(tmp_path, ROLE_TRACKS, focal="none", min_observed_s=1.9)
+    assert named(scene, AgentRole.SCORED) == {"goes", "long", "short"}
+
+
+@pytest.mark.parametrize("category", ["PEDESTRIAN", "BICYCLIST", "MOTORCYCLIST", "SCHOOL_BUS", "TRUCK", "WHEELED_RIDER"])
+def test_all_road_users_are_scored(tmp_path: Path, category: str) -> None:
+    scene = make(tmp_path, [Track("x", category, straight(130, (0, 0), (5, 0)))], focal="none")
+    assert named(scene, AgentRole.SCORED) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("focal", "expected"),
+    [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")],
+)
+def test_the_focal_agent_is_chosen_as_asked(tmp_path: Path, focal: str, expected: str) -> None:
+    starts = straight(130, (-40, 30), (1, 0))
+    starts[H:] += np.cumsum(np.full((130 - H, 2), (2.0, 0.0)), 0)
+    tracks = [
+        Track("near", "PEDESTRIAN", straight(130, (20, -5), (1, 0))),
+        Track("fast", "REGULAR_VEHICLE", straight(130, (-50, 20), (10, 0))),
+        Track("starts", "REGULAR_VEHICLE", starts),
+        Track("stands by", "REGULAR_VEHICLE", straight(130, (25, -4), (0, 0))),
+    ]
+    scene = make(tmp_path, tracks, focal=focal)
+    assert named(scene, AgentRole.FOCAL) == {expected}
+    assert named(scene, AgentRole.SCORED) == {"near", "fast", "starts"} - {expected}
+    assert np.abs(scene.position[agent(scene, expected), H - 1]).max() < 1e-6  # the origin
+    for option in ("farthest", "ego"):  # a car that leaves counts as far as it was seen
+        assert named(make(tmp_path, [*tracks, *ROLE_TRACKS], focal=option), AgentRole.FOCAL)
+
+
+def test_a_window_with_nobody_to_score_is_refused(tmp_path: Path) -> None:
+    parked = [track for track in small_tracks() if track.name in ("parked", "cone")]
+    with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: nobody who moves is seen at the last"):
+        make(tmp_path, parked)
+    assert named(make(tmp_path, parked, focal="ego"), AgentRole.FOCAL) == {"AV"}
+
+
+@pytest.mark.parametrize("focal", ["none", "ego"])
+def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path: Path, focal: str) -> None:
+    rows = annotations(small_tracks())
+    gone = rows["timestamp_ns"] == sensor_logs.stamps(np.array([H - 1]))[0]
+    path = write_log(tmp_path / "val" / "log-1", take(rows, ~gone))
+    with pytest.raises(SceneError, match="at the last observed step"):
+        read(path, focal=focal)
+    assert read(path, "010", focal=focal).num_agents == 7
+
+
+def test_every_category_of_the_data_set_has_a_kind() -> None:
+    constants = pytest.importorskip("av2.datasets.sensor.constants")
+    assert {category.value for category in constants.AnnotationCategories} == set(KINDS)
+    for category, kind in KINDS.items():  # what says what it is in its name
+        for word, expected in {"BUS": AgentKind.BUS, "TRUCK": AgentKind.VEHICLE, "CONSTRUCTION": AgentKind.CONSTRUCTION}.items():
+            assert word not in category or kind == expected, category
+
+
+# ---- the observed part knows nothing of the future -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("focal", ["nearest", "moving", "ego", "none"])
+def test_the_future_changes_nothing_before_it(tmp_path: Path, focal: str) -> None:
+    path = write_log(tmp_path / "raw" / "val" / "log-1", annotations([*small_tracks(), *ROLE_TRACKS]))
+    changed = without_future(path, int(sensor_logs.stamps(np.array([10 + H - 1]))[0]), tmp_path)
+    assert_same_history(read(path, "010", focal=focal), read(changed, "010", focal=focal))
+
+
+def test_later_history_changes_nothing_before_it(tmp_path: Path) -> None:
+    tracks = [*small_tracks(), *ROLE_TRACKS]
+    scene = make(tmp_path, tracks, focal="ego")
+    short = [replace(track, position=track.position[: 40 - track.start]) for track in tracks if track.start < 40]
+    cut = make(tmp_path, [*short, Track("keeper", "SIGN", straight(130, (0, 0), (0, 0)))], focal="ego")
+    for track in short:
+        for name in HISTORY_FIELDS:
+            left, right = (getattr(s, name)[agent(s, track.name), :40] for s in (scene, cut))
+            assert np.allclose(left, right, atol=1e-4), (track.name, name)
+
+
+# ---- lanes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path) -> None:
+    def lanes(offset: float, radius: float, **options: Any) -> list[int]:
+        track = Track("x", "BUS", straight(130, (offset, 0.0), (10.0, 0.0)))  # 49 m on at the last observed step
+        return make(tmp_path, [track], map_radius_m=radius, **options).polyline_id.tolist()
+
+    # lanes 1 and 3 end at x = 9, 2 at 16; crosswalk 5, area 6 ends at 20; the ego vehicle is at (24.5, -4)
+    assert lanes(1000.0, 100.0) == [1, 2, 3, 5, 6]
+    assert lanes(1000.0, 12.0) == [2, 6]
+    assert lanes(1000.0, 1.0) == []
+    assert lanes(-49.0 + 7.0, 2.5) == [1, 2, 5]  # the lane it is on, the next one and the crosswalk there
+    assert lanes(-49.0 + 7.0, 3.1) == [1, 2, 3, 5]  # and the lane beside
+    assert lanes(-60.0, 2.5) == []  # farther back nothing

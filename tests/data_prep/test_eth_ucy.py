@@ -1,0 +1,527 @@
+"""The ETH/UCY reader: windows and who is in them, estimated motion and its causality, broken files, the real counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.reader import Input
+from data_prep.readers.eth_ucy import EthUcy
+from trajformer import cli
+from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.store import SceneStore
+
+H, F, T, PERIOD_S = 8, 12, 20, 0.4
+CORNER = np.array([431.25, -77.5])
+
+
+@dataclass
+class Walk:
+    """A pedestrian: positions [n, 2] in consecutive frames from number `start` on."""
+
+    name: str
+    positions: np.ndarray
+    start: int = 0
+
+
+def straight(count: int, begin: tuple[float, float], velocity: tuple[float, float]) -> np.ndarray:
+    """Positions [count, 2] at constant velocity, m/s."""
+    return CORNER + np.array(begin) + PERIOD_S * np.arange(count)[:, None] * np.array(velocity)
+
+
+def crowd() -> list[Walk]:
+    """Three who stay, one who turns, and people who leave, pass, or come late."""
+    turn = straight(T, (0.0, 6.0), (1.5, 0.0))
+    turn[H:] = turn[H - 1] + PERIOD_S * np.arange(1, F + 1)[:, None] * (0.0, 1.0)
+    return [
+        Walk("3.0", straight(T, (0.0, 0.0), (1.2, 0.5))),
+        Walk("1.0", straight(T, (8.0, 2.0), (-1.0, 0.0))),
+        Walk("20.0", straight(T, (4.0, -3.0), (0.0, 0.0))),
+        Walk("4.0", turn),
+        Walk("5.0", straight(10, (1.0, 9.0), (0.8, 0.8)), start=0),  # leaves two frames into the future
+        Walk("6.0", straight(3, (2.0, 5.0), (-1.0, 1.0)), start=3),
+        Walk("7.0", straight(13, (9.0, 9.0), (-1.0, -1.0)), start=7),  # comes in the last observed frame
+        Walk("8.0", straight(12, (9.0, 7.0), (-1.0, -1.0)), start=8),  # comes one frame later
+    ]
+
+
+def lines(walks: list[Walk], interval: int = 10, first: int = 780) -> list[str]:
+    """Rows of a file, by frame."""
+    found = []
+    for walk in walks:
+        for step, (x, y) in enumerate(walk.positions.tolist(), walk.start):
+            unused = " ".join(["-1.0"] * 10)
+            found.append((step, f"{float(first + step * interval)} {walk.name} Pedestrian {unused} {x} -1.0 {y} -1.0"))
+    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+
+
+def write(path: Path, walks: list[Walk] | list[str], end: str = "\n", **options: int) -> Path:
+    rows = lines(walks, **options) if isinstance(walks[0], Walk) else walks
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(row + end for row in rows).encode())
+    return path
+
+
+def listed(raw: Path, split: str = "eth_test", reader: EthUcy | None = None) -> list[str]:
+    return [item.part for item in (reader or EthUcy()).inputs(raw, split)]
+
+
+def read(raw: Path, walks: list[Walk], **options: int) -> Scene:
+    """Write the people as the one recording of a set and read its first window."""
+    path = write(raw / "eth" / "biwi_eth.txt", walks, **options)
+    return EthUcy().read(Input(path, str(options.get("first", 780))), "eth_test", raw).validate()
+
+
+def agent(scene: Scene, name: str) -> int:
+    return scene.agent_id.index(name)
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("biwi_eth-780", "eth_ucy", "eth_test", "biwi_eth")
+    assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (H, F, T, PERIOD_S)
+    assert (scene.agent_kind == AgentKind.PEDESTRIAN).all()
+    assert scene.num_polylines == 0
+    for walk in crowd():
+        if walk.name == "8.0":
+            continue
+        index, span = agent(scene, walk.name), slice(walk.start, walk.start + len(walk.positions))
+        assert scene.valid[index].sum() == len(walk.positions)
+        assert scene.valid[index, span].all()
+        assert np.abs(scene.position[index, span] + scene.origin - walk.positions).max() < 1e-5
+
+
+def test_who_is_there_in_all_frames_is_scored_and_who_comes_later_is_left_out(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    assert scene.agent_id == ("1.0", "3.0", "4.0", "5.0", "6.0", "7.0", "20.0")  # by number
+    roles = dict(zip(scene.agent_id, scene.agent_role.tolist(), strict=True))
+    assert {name for name, role in roles.items() if role == AgentRole.SCORED} == {"1.0", "3.0", "4.0", "20.0"}
+    assert set(roles.values()) == {AgentRole.SCORED, AgentRole.CONTEXT}
+
+
+def test_the_origin_is_the_middle_of_all_who_are_there_now(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    now = [w.positions[H - 1 - w.start] for w in crowd() if w.start < H <= w.start + len(w.positions)]
+    assert len(now) == 6
+    assert np.abs(scene.origin - np.mean(now, 0)).max() < 1e-9
+
+
+@pytest.mark.parametrize(("interval", "first"), [(1, 78), (6, 0), (10, -30)])
+def test_the_interval_is_found_in_each_file(tmp_path: Path, interval: int, first: int) -> None:
+    walks = [Walk("1.0", straight(22, (0, 0), (1.0, 0))), Walk("2.0", straight(5, (3, 0), (1.0, 0)), start=1)]
+    write(tmp_path / "eth" / "a.txt", walks, interval=interval, first=first)
+    assert listed(tmp_path) == [str(first + step * interval) for step in range(3)]
+    scene = EthUcy().read(EthUcy().inputs(tmp_path, "eth_test")[2], "eth_test", tmp_path)
+    assert scene.valid[0].all()
+    assert scene.valid[1].tolist() == [True] * 4 + [False] * 16
+    assert np.abs(scene.velocity[0] - (1.0, 0.0)).max() < 1e-6
+
+
+def test_windows_do_not_span_gaps(tmp_path: Path) -> None:
+    before, after = straight(24, (0, 0), (1.0, 0)), straight(21, (30, 0), (1.0, 0))
+    path = tmp_path / "eth" / "a.txt"
+    write(path, [*lines([Walk("1.0", before)]), *lines([Walk("1.0", after, start=26)], first=783)])  # the grid moves, too
+    assert listed(tmp_path) == ["780", "790", "800", "810", "820", "1043", "1053"]
+    write(path, [row for row in lines([Walk("1.0", straight(30, (0, 0), (1.0, 0)))]) if not row.startswith("880.0 ")])
+    assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]  # 10 and 19 frames
+
+
+def test_a_row_off_the_grid_hides_no_window(tmp_path: Path) -> None:
+    rows = lines([Walk("1.0", straight(22, (0, 0), (1.0, 0)))])
+    write(tmp_path / "eth" / "a.txt", [*rows, rows[9].replace("870.0", "853.0")])
+    assert listed(tmp_path) == ["780", "790", "800"]
+    scene = EthUcy().read(Input(tmp_path / "eth" / "a.txt", "780"), "eth_test", tmp_path).validate()
+    assert np.allclose(scene.velocity, (1.0, 0.0), atol=1e-5)
+
+
+def test_a_window_needs_one_pedestrian_in_all_frames_not_a_chain_of_them(tmp_path: Path) -> None:
+    walks = [Walk("1.0", straight(15, (0, 0), (1, 0))), Walk("2.0", straight(21, (5, 0), (1, 0)), start=15)]
+    write(tmp_path / "eth" / "a.txt", [*walks, Walk("3.0", straight(10, (0, 5), (1, 0)), start=12)])
+    assert listed(tmp_path) == ["930", "940"]
+    scene = EthUcy().read(EthUcy().inputs(tmp_path, "eth_test")[0], "eth_test", tmp_path).validate()
+    assert scene.agent_id == ("2.0", "3.0")
+    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
+
+
+def test_windows_do_not_cross_files(tmp_path: Path) -> None:
+    write(tmp_path / "univ" / "students001.txt", [Walk("1.0", straight(19, (0, 0), (1.0, 0)), start=2)])
+    write(tmp_path / "univ" / "students003.txt", [Walk("1.0", straight(21, (0, 0), (1.0, 0)), start=21)])
+    write(tmp_path / "univ" / "students004.txt", [Walk("1.0", straight(20, (0, 0), (1.0, 0)), start=21)])
+    items = EthUcy().inputs(tmp_path, "univ_test")
+    assert [(item.path.stem, item.part) for item in items] == [
+        ("students001", ""),
+        ("students003", "990"),
+        ("students003", "1000"),
+        ("students004", "990"),
+    ]
+    scenes = [EthUcy().read(item, "univ_test", tmp_path) for item in items[1:]]
+    assert [scene.scene_id for scene in scenes] == ["students003-990", "students003-1000", "students004-990"]
+    assert [scene.city for scene in scenes] == ["students003", "students003", "students004"]
+
+
+def test_splits_are_sets_and_parts(tmp_path: Path) -> None:
+    for name in ("eth/biwi_eth", "eth/biwi_hotel_train", "eth/biwi_hotel_val", "my_set/a_train", "my_set/b_train"):
+        write(tmp_path / f"{name}.txt", crowd())
+    (tmp_path / "empty").mkdir()
+    for name in ("readme.txt", "eth/._biwi_eth.txt", "eth/notes.md"):
+        (tmp_path / name).touch()
+    assert EthUcy().splits(tmp_path) == ["eth_test", "eth_train", "eth_val", "my_set_train"]
+    assert [item.path.name for item in EthUcy().inputs(tmp_path, "my_set_train")] == ["a_train.txt", "b_train.txt"]
+    assert [item.path.name for item in EthUcy().inputs(tmp_path, "eth_test")] == ["biwi_eth.txt"]
+    [item] = EthUcy().inputs(tmp_path, "eth_val")
+    assert EthUcy().read(item, "eth_val", tmp_path).scene_id == "biwi_hotel-780"
+
+
+def test_stride_and_lengths_are_options(tmp_path: Path) -> None:
+    write(tmp_path / "eth" / "a.txt", [Walk("1.0", straight(26, (0, 0), (1.0, 0)))])
+    assert listed(tmp_path, reader=EthUcy(stride=3)) == ["780", "810", "840"]
+    short = EthUcy(num_history=4, num_future=3)
+    assert len(listed(tmp_path, reader=short)) == 20
+    scene = short.read(short.inputs(tmp_path, "eth_test")[19], "eth_test", tmp_path).validate()
+    assert (scene.scene_id, scene.num_history, scene.num_future, scene.num_steps) == ("a-970", 4, 3, 7)
+    for name in ("stride", "num_history", "num_future"):
+        with pytest.raises(TrajformerError, match=f"eth_ucy: {name} must be at least"):
+            EthUcy(**{name: 0})
+
+
+# ---- velocity and heading ------------------------------------------------------------------------------------------
+
+
+def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    for walk in crowd()[:6]:
+        index, span = agent(scene, walk.name), slice(walk.start, walk.start + len(walk.positions))
+        expected = np.diff(walk.positions, axis=0) / PERIOD_S
+        expected = np.concatenate([expected[:1], expected])
+        assert np.abs(scene.velocity[index, span] - expected).max() < 1e-5, walk.name
+        assert not scene.velocity[index][~scene.valid[index]].any()
+        if walk.name != "20.0":  # it stands
+            heading = np.arctan2(expected[:, 1], expected[:, 0])
+            assert np.abs(np.sin(scene.heading[index, span] - heading)).max() < 1e-5, walk.name
+
+
+def test_who_comes_in_the_last_observed_frame_has_no_motion_yet(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    index = agent(scene, "7.0")
+    assert scene.valid[index, H - 1]
+    assert not scene.velocity[index, H - 1].any()
+    assert scene.heading[index, H - 1] == 0.0
+    assert np.allclose(scene.velocity[index, H:], -1.0, atol=1e-5)
+
+
+def test_frames_without_a_row_are_counted_in_the_time(tmp_path: Path) -> None:
+    rows = lines([*crowd(), Walk("9.0", straight(T, (3.0, 3.0), (0.0, -1.5)))])
+    gone = {f"{780.0 + 10 * step} 9.0 " for step in (3, 4, 5)}
+    write(tmp_path / "eth" / "a.txt", [row for row in rows if not any(row.startswith(start) for start in gone)])
+    scene = EthUcy().read(Input(tmp_path / "eth" / "a.txt", "780"), "eth_test", tmp_path).validate()
+    index = agent(scene, "9.0")
+    assert scene.agent_role[index] == AgentRole.CONTEXT
+    assert np.flatnonzero(~scene.valid[index]).tolist() == [3, 4, 5]
+    assert np.allclose(scene.velocity[index][scene.valid[index]], (0.0, -1.5), atol=1e-5)
+
+
+def test_who_stands_has_no_direction_and_who_stops_keeps_theirs(tmp_path: Path) -> None:
+    jitter = 0.05 * np.random.default_rng(0).uniform(-1, 1, (T, 2))
+    stops = straight(T, (0.0, 0.0), (0.0, 0.0)) + np.minimum(np.arange(T), 4)[:, None] * (-0.3, 0.3) + jitter
+    turns = straight(T, (5.0, 5.0), (1.0, 0.0))
+    turns[4:] = turns[3] + np.arange(1, T - 3)[:, None] * (0.0, 0.4)
+    walks = [Walk("1.0", straight(T, (3, 3), (0, 0)) + jitter), Walk("2.0", stops), Walk("3.0", turns)]
+    scene = read(tmp_path, walks)
+    assert not scene.heading[0].any()
+    assert np.abs(scene.heading[1] - 0.75 * np.pi).max() < 0.35
+    assert np.abs(scene.heading[2, :4]).max() < 1e-5
+    assert np.abs(scene.heading[2, 4:] - np.pi / 2).max() < 1e-5  # at once, not after some steps
+
+
+FIELDS = ("position", "heading", "velocity", "valid")
+
+
+def test_the_future_changes_nothing_before_it(tmp_path: Path) -> None:
+    scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(2)
+    for walk in walks:
+        future = walk.positions[max(0, H - walk.start) :]
+        future[:] = CORNER + generator.normal(0, 20, future.shape)
+    changed = read(tmp_path, walks)
+    assert not np.allclose(scene.velocity[:, H:], changed.velocity[:, H:])
+    assert_same_history(scene, changed)
+    assert np.array_equal(scene.agent_role, changed.agent_role)
+
+
+def test_who_leaves_in_the_future_changes_the_roles_only(tmp_path: Path) -> None:
+    scene, walks = read(tmp_path, crowd()), crowd()
+    for walk in walks[1:]:
+        walk.positions = walk.positions[: max(1, H - walk.start)]
+    changed = read(tmp_path, walks)
+    assert changed.agent_id == scene.agent_id
+    assert_same_history(scene, changed)
+    assert (changed.agent_role == AgentRole.SCORED).tolist() == [name == "3.0" for name in changed.agent_id]
+
+
+def assert_same_history(scene: Scene, changed: Scene) -> None:
+    assert scene.agent_id == changed.agent_id
+    assert np.array_equal(scene.origin, changed.origin)
+    for name in FIELDS:
+        assert np.array_equal(getattr(scene, name)[:, :H], getattr(changed, name)[:, :H]), name
+
+
+@pytest.mark.parametrize("last", [1, 4, 6, 7, 12])
+def test_every_step_knows_only_what_came_before(tmp_path: Path, last: int) -> None:
+    scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(3)
+    walks = [walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1]  # a first step knows the second
+    for walk in walks:
+        later = walk.positions[max(0, last + 1 - walk.start) :]
+        later += generator.normal(0, 5, later.shape)
+    changed = read(tmp_path, walks)
+    for walk in walks:
+        if walk.name == "8.0":
+            continue
+        for name in FIELDS:
+            left, right = (getattr(s, name)[agent(s, walk.name), : last + 1].astype(float) for s in (scene, changed))
+            if name == "position":
+                known = changed.valid[agent(changed, walk.name), : last + 1]
+                left, right = left[known] + scene.origin, right[known] + changed.origin
+            assert np.allclose(left, right, atol=1e-5), (walk.name, name)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row.replace(" ", "\t"),
+        lambda row: "  " + row.replace(" ", "   ") + " \t ",
+        lambda row: row + "\n \n",
+        lambda row: row.replace("780.0 ", "780 "),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_white_space_does_not_matter(tmp_path: Path, change: Callable[[str], str], end: str) -> None:
+    scene = read(tmp_path, crowd())
+    path = write(tmp_path / "eth" / "biwi_eth.txt", [change(row) for row in lines(crowd())], end)
+    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
+    assert np.array_equal(scene.position, other.position)
+    assert scene.agent_id == other.agent_id
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    path = write(tmp_path / "eth" / "biwi_eth.txt", sorted(lines(crowd()), reverse=True))
+    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
+    assert all(np.array_equal(getattr(scene, name), getattr(other, name)) for name in (*FIELDS, "agent_role", "origin"))
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    scene = read(tmp_path, crowd())
+    path = tmp_path / "eth" / "biwi_eth.txt"
+    before = path.stat()
+    write(path, [row.replace(" 1.0 Pedestrian", " 2.0 Pedestrian") for row in lines(crowd())])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert path.stat().st_size == before.st_size
+    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
+    assert (scene.agent_id[0], other.agent_id[0]) == ("1.0", "2.0")
+
+
+def _replace(column: int, word: str, row: int = 4) -> Callable[[list[str]], list[str]]:
+    """Row 4, on line 5, gets a word in a column."""
+
+    def change(rows: list[str]) -> list[str]:
+        words = rows[row].split()
+        words[column] = word
+        return [*rows[:row], " ".join(words), *rows[row + 1 :]]
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "too few columns": (lambda rows: [*rows[:4], rows[4].rsplit(" ", 1)[0], *rows[5:]], "line 5: 16 columns, expected 17"),
+    "too many columns": (lambda rows: [*rows[:4], rows[4] + " 0.0", *rows[5:]], "line 5: 18 columns, expected 17"),
+    "cut short": (lambda rows: [*rows[:-1], rows[-1][:20]], "columns, expected 17"),
+    "a blank line before": (lambda rows: ["", *_replace(13, "east")(rows)], "line 6, column 13 (x): 'east'"),
+    "frame": (_replace(0, "noon"), "line 5, column 0 (frame): 'noon', expected a whole number"),
+    "half a frame": (_replace(0, "780.5"), "line 5, column 0 (frame): '780.5', expected a whole number"),
+    "endless frame": (_replace(0, "1e300"), "line 5, column 0 (frame): '1e300', expected a whole number"),
+    "id": (_replace(1, "nan"), "line 5, column 1 (id): 'nan', expected a whole number"),
+    "type": (_replace(2, "Car"), "line 5, column 2 (type): 'Car', expected 'Pedestrian'"),
+    "x": (_replace(13, "1,5"), "line 5, column 13 (x): '1,5', expected a number"),
+    "NaN": (_replace(15, "NaN"), "line 5, column 15 (y): 'NaN', expected a number"),
+    "infinity": (_replace(15, "-inf"), "line 5, column 15 (y): '-inf', expected a number"),
+    "far away": (_replace(13, "1e9"), "line 5, column 13 (x): '1e9', expected a number of metres up to 50000"),
+    "twice": (lambda rows: [*rows[:9], rows[1], *rows[9:]], "line 10, column 1 (id): 1.0 is twice in frame 780.0"),
+    "nothing": (lambda rows: [], "no rows, so no pedestrian"),
+    "blank": (lambda rows: ["", " "], "no rows, so no pedestrian"),
+    "few frames": (lambda rows: rows[:-1], "no pedestrian is there in 20 consecutive frames, of 19 in all"),
+    "one row": (lambda rows: rows[:1], "no pedestrian is there in 20 consecutive frames, of 1 in all"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_one_input_and_read_says_what_is_wrong(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    walks = [Walk("3.0", straight(19, (0, 0), (1, 0))), Walk("1.0", straight(20, (5, 0), (1, 0)))]
+    path = tmp_path / "eth" / "a.txt"
+    write(path, [*change(lines(walks)), ""])
+    assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]
+    with pytest.raises(SceneError) as caught:
+        EthUcy().read(Input(path), "eth_test", tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    with pytest.raises(SceneError):  # listed before it broke
+        EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
+
+
+def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "eth" / "a.txt"
+    path.parent.mkdir()
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]
+    for item, message in ((Input(path), "not a readable text file"), (Input(path.with_name("b.txt"), "1"), "No such file")):
+        with pytest.raises(SceneError, match=message):
+            EthUcy().read(item, "eth_test", tmp_path)
+
+
+def test_windows_that_are_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "eth" / "a.txt", crowd())
+    for part, message in (("790", "a.txt#790: no pedestrian is there in all 20"), ("", "a.txt: no window named")):
+        with pytest.raises(SceneError, match=message):
+            EthUcy().read(Input(path, part), "eth_test", tmp_path)
+
+
+# ---- the whole line --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Two good recordings and a broken one, with 2 + 1 windows to test on."""
+    raw = tmp_path / "raw"
+    write(raw / "eth" / "a.txt", [*crowd(), Walk("30.0", straight(T, (-5.0, 0.0), (0.0, 1.0)), start=1)])
+    write(raw / "eth" / "b.txt", crowd(), interval=6)
+    write(raw / "eth" / "c.txt", ["nothing of use"])
+    write(raw / "eth" / "d_train.txt", [Walk("1.0", straight(30, (0.0, 0.0), (1.0, 1.0)))])
+    return raw
+
+
+def test_a_folder_becomes_a_store(raw: Path, tmp_path: Path) -> None:
+    summary = prepare(EthUcy(), raw, tmp_path / "store", PrepareOptions(shard_size=2, progress=False))
+    assert {split.split: split.scenes for split in summary.splits} == {"eth_test": 3, "eth_train": 11}
+    assert summary.skipped == [("eth/c.txt", "eth/c.txt: line 1: 3 columns, expected 17")]
+    store = SceneStore(tmp_path / "store", "eth_test")
+    assert store.scene_ids() == ["a-780", "a-790", "b-780"]
+    assert len(set(SceneStore(tmp_path / "store", "eth_train").scene_ids())) == 11
+    fresh = EthUcy().read(Input(raw / "eth" / "b.txt", "780"), "eth_test", raw)
+    assert np.array_equal(store[2].position, fresh.position)
+    assert np.array_equal(store[2].heading, fresh.heading)
+
+
+def test_the_command_line_prepares_scores_predicts_and_draws(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: object) -> str:
+        assert cli.main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    store, table = tmp_path / "store", tmp_path / "figures.json"
+    text = run("preprocess", "eth_ucy", raw, store, "--workers", 1, "--stride", 1)
+    assert "eth_test: 3 scenes" in text and "skipped eth/c.txt: " in text
+    who = ("--model", "constant_velocity", "--store", store, "--split", "eth_test")
+    run("evaluate", *who, "--json", table)
+    figures = json.loads(table.read_text())
+    figures = figures.get("constant_velocity", figures)
+    assert figures["num_agents"] == 4 + 1 + 4
+    # All walk straight on but "4.0", who turns left in a.txt and b.txt: after 12 steps off by (7.2, -4.8) m.
+    assert figures["minFDE_1"] == pytest.approx(2 * np.hypot(7.2, 4.8) / 9, abs=1e-4)
+    assert figures["MR_1"] == pytest.approx(2 / 9)
+    run("predict", *who, "--out", tmp_path / "f.parquet")
+    run("plot", store, "--forecasts", tmp_path / "f.parquet", "--scene", "a-780", "--out", tmp_path / "plots")
+    assert (tmp_path / "plots" / "a-780.png").stat().st_size > 10_000
+    assert cli.main(["preprocess", "eth_ucy", str(raw), str(store), "--stride", "0"]) == 1
+    assert "stride must be at least 1" in capsys.readouterr().err
+
+
+# ---- the real recordings ---------------------------------------------------------------------------------------------
+
+# windows and trajectories of the test scenes, windows of train and of val
+GOLDEN = {
+    "eth": (253, 364, 3283, 733),
+    "hotel": (445, 1197, 3118, 688),
+    "univ": (947, 24334, 2719, 622),
+    "zara1": (705, 2356, 2889, 671),
+    "zara2": (998, 5910, 2681, 590),
+}
+
+
+def test_real_windows_are_those_of_the_protocol(real_data: Path) -> None:
+    reader, raw = EthUcy(), real_data / "eth_ucy"
+    counts = {split: len(reader.inputs(raw, split)) for split in reader.splits(raw)}
+    expected = {}
+    for name, (test, _, train, val) in GOLDEN.items():
+        expected |= {f"{name}_test": test, f"{name}_train": train, f"{name}_val": val}
+    assert counts == expected == reader.published
+    assert list(counts) == sorted(counts)
+    assert all(item.part for split in counts for item in reader.inputs(raw, split))
+
+
+def test_real_trajectories_are_those_of_the_protocol_and_so_is_the_floor(real_data: Path) -> None:
+    reader, raw, floor = EthUcy(), real_data / "eth_ucy", []
+    time = PERIOD_S * np.arange(1, F + 1)[:, None]
+    for name, (windows, trajectories, _, _) in GOLDEN.items():
+        split, ids, errors = f"{name}_test", set(), []
+        for item in reader.inputs(raw, split):
+            scene = reader.read(item, split, raw).validate()
+            scored = scene.agent_role == AgentRole.SCORED
+            assert np.array_equal(scored, scene.valid.all(1))
+            assert scene.valid[:, :H].any(1).all()
+            now, velocity = scene.position[scored, H - 1 : H], scene.velocity[scored, H - 1 : H]
+            errors.append(np.linalg.norm(now + velocity * time - scene.position[scored, H:], axis=-1))
+            ids.add(scene.scene_id)
+        error = np.concatenate(errors)
+        assert (len(ids), len(error)) == (windows, trajectories)
+        floor.append((error.mean(), error[:, -1].mean()))
+    assert np.mean(floor, 0) == pytest.approx((0.534, 1.148), abs=0.001)
+
+
+@pytest.mark.parametrize("split", ["eth_test", "hotel_train", "univ_test", "zara1_val"])
+def test_real_rows_are_kept(real_data: Path, split: str) -> None:
+    reader, raw = EthUcy(), real_data / "eth_ucy"
+    rows: dict[Path, dict[int, dict[str, tuple[float, float]]]] = {}
+    for item in reader.inputs(raw, split)[::29]:
+        if item.path not in rows:
+            rows[item.path] = defaultdict(dict)
+            for line in item.path.read_text().splitlines():
+                words = line.split(" ")
+                rows[item.path][int(float(words[0]))][words[1]] = float(words[13]), float(words[15])
+        frames = [rows[item.path][int(item.part) + step] for step in range(T)]
+        seen = set().union(*frames[:H])
+        scene = reader.read(item, split, raw)
+        assert set(scene.agent_id) == seen
+        assert scene.valid.sum() == sum(len(seen & set(frame)) for frame in frames)
+        for step, frame in enumerate(frames):
+            for name in seen & set(frame):
+                index = agent(scene, name)
+                assert scene.valid[index, step]
+                assert np.abs(scene.position[index, step] + scene.origin - frame[name]).max() < 1e-5
+        scored = {name for name in seen if all(name in frame for frame in frames)}
+        assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored
+
+
+def test_a_real_scene_is_scored_on_the_command_line(real_data: Path, tmp_path: Path) -> None:
+    words = ["preprocess", "eth_ucy", real_data / "eth_ucy", tmp_path / "store", "--split", "eth_test", "--workers", 1]
+    assert cli.main([str(word) for word in words]) == 0
+    who = ["--model", "constant_velocity", "--store", tmp_path / "store", "--split", "eth_test", "--json", tmp_path / "j"]
+    assert cli.main(["evaluate", *map(str, who)]) == 0
+    figures = json.loads((tmp_path / "j").read_text())
+    assert figures["num_agents"] == 364
+    assert 1.0 < figures["minADE_1"] < 1.1
+    assert 2.2 < figures["minFDE_1"] < 2.3

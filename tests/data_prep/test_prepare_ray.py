@@ -1,0 +1,127 @@
+"""Preparing on a Ray cluster: the same bytes as here, lost workers, and errors for the user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fixtures
+from support.odd_readers import Odd, odd_folder, reads
+
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.ray_runner import LOCAL_STORE_BYTES, TASKS_A_CPU
+from data_prep.engine.tasks import KILLED
+from data_prep.readers.argoverse1 import Argoverse1
+from trajformer.errors import SceneError, TrajformerError
+
+ray: Any = pytest.importorskip("ray")
+LOCAL = PrepareOptions(shard_size=3, workers=2, timeout_s=0.5, progress=False)
+ON_RAY = replace(LOCAL, executor="ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A small Ray on this machine, connected; its address."""
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1])])  # of a worker
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=LOCAL_STORE_BYTES,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
+    )
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run `trajformer preprocess` in another process."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "trajformer.cli", "preprocess", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_cluster_makes_the_same_bytes(cluster: str, tmp_path: Path) -> None:
+    words = ("fine", "kill", "fine", "fine", "value", "slow", "fine", "fine", "deaf", "fine", "once")
+    stores = {}
+    for name, options in (("local", LOCAL), ("ray", ON_RAY)):
+        raw = odd_folder(tmp_path / name / "raw", *words)
+        stores[name] = prepare(Odd(), raw, tmp_path / name / "store", options)
+        assert reads(raw).count("001") == 2
+        assert reads(raw).count("003") == 1
+    assert content(tmp_path / "ray" / "store") == content(tmp_path / "local" / "store")
+    skipped = dict(stores["ray"].skipped)
+    assert list(skipped) == [f"s/{number:03d}.txt" for number in (1, 4, 5, 8)]
+    assert skipped["s/001.txt"] == f"s/001.txt: {KILLED}"
+    assert skipped["s/008.txt"] == "s/008.txt: took longer than 0.5 s"
+    again = prepare(Odd(), raw, tmp_path / "ray" / "store", ON_RAY)
+    assert again.splits[0].kept_shards == 4
+
+
+def test_a_lost_worker_is_replaced(cluster: str, tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "orphan", "fine", "fine")
+    summary = prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, timeout_s=60.0))
+    assert (summary.scenes, summary.skipped, reads(raw).count("001")) == (4, [], 2)
+
+
+def test_a_few_tasks_are_handed_over_at_a_time(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, wait = [], ray.wait
+
+    def spy(running: list[Any], **rest: Any) -> Any:
+        seen.append(len(running))
+        return wait(running, **rest)
+
+    monkeypatch.setattr(ray, "wait", spy)
+    summary = prepare(Odd(), odd_folder(tmp_path / "raw", *["fine"] * 12), tmp_path / "store", replace(ON_RAY, shard_size=1))
+    assert summary.scenes == 12
+    assert max(seen) == TASKS_A_CPU * 2
+
+
+def test_errors_of_a_task_come_home(cluster: str, tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "bug")
+    with pytest.raises(SceneError, match=r"001\.txt: ZeroDivisionError"):
+        prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, strict=True))
+    assert list((tmp_path / "store" / "s").iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path, given: bool) -> None:
+    raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=5)
+    where = ["--ray-address", cluster] if given else []
+    done = command("argoverse1", raw, tmp_path / "ray", "--shard-size", 2, "--executor", "ray", *where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train: 5 scenes" in done.stdout
+    prepare(Argoverse1(), raw, tmp_path / "local", replace(LOCAL, shard_size=2, timeout_s=60.0))
+    assert content(tmp_path / "ray") == content(tmp_path / "local")
+
+
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        for address in (f"127.0.0.1:{nobody.getsockname()[1]}", "nonsense"):
+            done = command("argoverse1", raw, tmp_path / "store", "--executor", "ray", "--ray-address", address)
+            assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+            assert done.stderr.startswith(f"trajformer preprocess: no Ray cluster at {address}: ")
+    done = command("argoverse1", raw, tmp_path / "store", "--ray-address", "127.0.0.1:6379")
+    assert "a Ray address (--ray-address) is for the executor ray" in done.stderr
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(TrajformerError, match=r"needs the package ray .*pip install ray"):
+        prepare(Odd(), odd_folder(tmp_path / "raw", "fine"), tmp_path / "store", ON_RAY)

@@ -1,0 +1,526 @@
+"""Your own tracks: columns, clocks, windows, roles, broken tables; what a table says is what its scenes have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import tables
+from support.tables import SMALL, frame, read, read_all, track, two_tracks, write
+from test_cli import run
+
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.reader import Input
+from data_prep.readers.table import reader as table_module
+from data_prep.readers.table.reader import Table
+from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
+from trajformer.scenes.store import SceneStore
+
+HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
+
+
+def seen_fields(scene: Scene) -> dict[str, np.ndarray]:
+    """What is known of a scene at its last observed step."""
+    past = {name: getattr(scene, name)[:, : scene.num_history] for name in HISTORY_FIELDS}
+    return past | {name: getattr(scene, name) for name in ("origin", "agent_kind", "agent_role", "polyline_id")}
+
+
+# ---- a table becomes a scene ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_future", [True, False])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("geojson", [False, True])
+def test_a_scene_written_as_a_table_is_read_back(tmp_path: Path, with_future: bool, suffix: str, geojson: bool) -> None:
+    scene = tables.known_scene(with_future)
+    tables.write_lanes(tmp_path / "lanes.json", *tables.lanes_of(scene)["lanes"], geojson=geojson)
+    back = read(tmp_path, tables.table_of(scene), name=f"drive{suffix}")
+    assert back.num_steps == (10 if with_future else 5)
+    assert scenes_equal(tables.with_sorted_edges(back), scene)
+
+
+def test_three_columns_and_a_clock_are_enough(tmp_path: Path) -> None:
+    scene = read(tmp_path, two_tracks())
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("drive", "table", "val", "")
+    assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (0.1, 5, 5, 10)
+    assert scene.agent_id == ("a", "b")
+    assert scene.agent_kind.tolist() == [AgentKind.UNKNOWN] * 2
+    assert scene.agent_role.tolist() == [AgentRole.SCORED] * 2
+    assert scene.num_polylines == 0
+    assert scene.valid.all()
+    assert np.abs(scene.velocity - (5.0, 1.0)).max() < 0.02
+    assert np.abs(scene.heading - np.arctan2(1, 5)).max() < 1e-3
+    assert np.allclose(scene.position[1] + scene.origin, two_tracks()[["x", "y"]].to_numpy()[10:], atol=1e-5)
+
+
+def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_path: Path) -> None:
+    table = two_tracks(heading=-2.0, vx=7.0, vy=-3.0)
+    table.loc[3, "heading"] = np.nan
+    table.loc[4, ["vx", "vy"]] = np.nan
+    scene = read(tmp_path, table)
+    given = np.ones((2, 10), bool)
+    given[0, 3] = False
+    assert np.allclose(scene.heading[given], -2.0) and np.isclose(scene.heading[0, 3], np.arctan2(1, 5), atol=1e-3)
+    given[0, 3:5] = True, False
+    assert np.allclose(scene.velocity[given], (7.0, -3.0)) and np.allclose(scene.velocity[0, 4], (5.0, 1.0), atol=0.02)
+
+
+def test_many_agents_are_estimated_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read(tmp_path, two_tracks())
+    monkeypatch.setattr("data_prep.readers.table.tracks._BLOCK", 1)
+    assert scenes_equal(read(tmp_path, two_tracks()), expected)
+
+
+def test_headings_are_brought_to_half_a_turn(tmp_path: Path) -> None:
+    heading = np.tile([0.0, 3.0, -3.0, 3.5, 6.2, -6.2, np.pi, -np.pi, 1.0, 2.0], 2)
+    scene = read(tmp_path, two_tracks().assign(heading=heading))
+    expected = [0.0, 3.0, -3.0, 3.5 - 2 * np.pi, 6.2 - 2 * np.pi, 2 * np.pi - 6.2, np.pi, np.pi, 1.0, 2.0]
+    assert np.allclose(scene.heading[0], expected, atol=1e-6)
+
+
+def test_ids_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
+    names = ["007", "7", "NA", "nan", "a,b", 'q"x', "é 1", "1.50"]
+    scene = read(tmp_path, frame(*(track(name, range(10)) for name in names)))
+    assert scene.agent_id == tuple(sorted(names))
+
+
+def test_csv_equals_parquet(tmp_path: Path) -> None:
+    table = tables.table_of(tables.known_scene()).assign(extra="x, y")
+    csv = read(tmp_path / "csv", table)
+    assert scenes_equal(read(tmp_path / "parquet", table, name="drive.parquet"), csv)
+    coded = table.assign(**{name: table[name].astype("category") for name in ("track_id", "kind", "role")})
+    assert scenes_equal(read(tmp_path / "coded", coded, name="drive.parquet"), csv)
+    numbers = table[table.track_id != "AV"]
+    numbers = numbers.assign(track_id=numbers.track_id.astype(np.int64), step=numbers.step.astype(np.float32))
+    assert scenes_equal(read(tmp_path / "a", numbers, name="drive.parquet"), read(tmp_path / "b", numbers))
+
+
+def test_rows_may_stand_in_any_order(tmp_path: Path) -> None:
+    scene = tables.known_scene()
+    parts = [tables.table_of(scene).assign(scene_id=name) for name in ("one", "two")]
+    parts[1].loc[::3, "kind"] = "vehicle"  # a kind may change along a track
+    write(tmp_path / "a" / "val" / "drive.csv", frame(*parts))
+    write(tmp_path / "b" / "val" / "drive.csv", frame(*parts).sample(frac=1.0, random_state=0))
+    first, second = read_all(tmp_path / "a"), read_all(tmp_path / "b")
+    assert list(first) == list(second) == ["one", "two"]
+    assert all(scenes_equal(first[name], second[name]) for name in first)
+
+
+def test_spreadsheets_may_leave_blanks_and_a_mark_in_front(tmp_path: Path) -> None:
+    lines = [f"car, {step}, {step}.5,0, Vehicle " for step in range(10)]
+    text = "\ufefftrack_id, step, x ,y,kind\r\n" + "\r\n".join(lines) + "\r\n\r\n"
+    path = write(tmp_path / "val" / "drive.csv", two_tracks())
+    path.write_text(text, encoding="utf-8")
+    scene = SMALL.read(Input(path), "val", tmp_path)
+    assert scene.agent_id == ("car",) and scene.agent_kind.tolist() == [AgentKind.VEHICLE]
+    assert np.allclose(scene.position[0, :, 0] + scene.origin[0], np.arange(10) + 0.5)
+
+
+# ---- the future is not looked at -------------------------------------------------------------------------------------
+
+
+def test_what_is_known_at_the_last_observed_step_does_not_depend_on_the_future(tmp_path: Path) -> None:
+    tables.write_lanes(
+        tmp_path / "lanes.json", {"id": 1, "points": [[0, 0], [50, 0]]}, {"id": 2, "points": [[0, 300], [50, 300]]}
+    )
+    table = frame(two_tracks(kind="vehicle"), track("late", range(3, 10), (9.0, 9.0)), track("gone", range(4), (0.0, 8.0)))
+    rng = np.random.default_rng(0)
+    later = table.step >= 5
+    changed = table.copy()
+    changed.loc[later, "kind"] = "bus"
+    changed.loc[later, ["x", "y"]] = rng.normal((0, 300), 5.0, (later.sum(), 2))
+    full, other = read(tmp_path, table), read(tmp_path, changed)
+    short = read(tmp_path, table[~later])
+    assert full.num_steps == 10 and short.num_steps == 5
+    assert not np.allclose(full.position[:, 5:], other.position[:, 5:])
+    for name, value in seen_fields(full).items():
+        assert np.array_equal(value, seen_fields(other)[name]), name
+        assert np.array_equal(value, seen_fields(short)[name]), name
+    given = table.assign(heading=0.5, vx=1.0, vy=2.0)
+    given_other = given.assign(vx=np.where(later, 9.0, 1.0), heading=np.where(later, -1.0, 0.5))
+    for name, value in seen_fields(read(tmp_path, given)).items():
+        assert np.array_equal(value, seen_fields(read(tmp_path, given_other))[name]), name
+
+
+def test_who_is_scored_by_default(tmp_path: Path) -> None:
+    table = frame(
+        track("a", range(10)),
+        track("b now and before", [2, 4]),
+        track("c now only", range(4, 10)),
+        track("d before only", range(4)),
+        track("e later only", range(5, 10)),
+        track("f a cone", range(10), kind="construction"),
+    )
+    scene = read(tmp_path, table)
+    assert scene.agent_role.tolist() == [AgentRole.SCORED] * 2 + [AgentRole.CONTEXT] * 4
+    assert scene.agent_kind[5] == AgentKind.CONSTRUCTION
+
+
+def test_the_last_observed_row_says_kind_and_role(tmp_path: Path) -> None:
+    kinds = ["unknown", "", "cyclist", "Pedestrian", "cyclist", *["bus"] * 5]
+    roles = ["", "", "", "", "focal", *["context"] * 5]
+    late = track("b", range(7, 10), kind=["bus", "vehicle", "vehicle"], role="scored")
+    scene = read(tmp_path, frame(track("a", range(10), kind=kinds, role=roles), late, track("c", range(10), kind="", role="")))
+    assert scene.agent_kind.tolist() == [AgentKind.CYCLIST, AgentKind.BUS, AgentKind.UNKNOWN]
+    assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT]
+
+
+def test_the_origin_is_where_the_focal_agent_was_seen_last(tmp_path: Path) -> None:
+    table = frame(track("a", range(10), role="scored"), track("b", range(4), (70.0, 0.0), role="focal"))
+    assert read(tmp_path, table).origin.tolist() == [71.5, pytest.approx(0.3)]
+    later = frame(track("c", range(10), (30.0, 0.0), role="scored"), track("b", range(6, 10), role="focal"))
+    assert read(tmp_path, later).origin[0] == 32.0
+
+
+# ---- scenes, windows, clocks ---------------------------------------------------------------------------------------
+
+
+def test_splits_are_folders_and_loose_files_are_the_split_all(tmp_path: Path) -> None:
+    for name in ("train/a.csv", "val/b.parquet", "val/.hidden.csv", "val/._b.csv", "loose.csv", "notes/readme.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        if name.endswith("txt"):
+            (tmp_path / name).write_text("no table")
+        else:
+            write(tmp_path / name, two_tracks())
+    (tmp_path / "val" / "folder.csv").mkdir()
+    assert SMALL.splits(tmp_path) == ["all", "train", "val"]
+    assert [item.path for item in SMALL.inputs(tmp_path, "val")] == [tmp_path / "val" / "b.parquet"]
+    assert [item.path for item in SMALL.inputs(tmp_path, "all")] == [tmp_path / "loose.csv"]
+    write(tmp_path / "all" / "own.CSV".lower(), two_tracks())
+    assert list(read_all(tmp_path, split="all")) == ["own", "loose"]
+    assert SMALL.splits(tmp_path / "notes") == []
+
+
+def test_a_file_may_hold_several_scenes(tmp_path: Path) -> None:
+    parts = [two_tracks().assign(scene_id=name, x=lambda t, shift=shift: t.x + shift) for shift, name in enumerate("zax")]
+    path = write(tmp_path / "val" / "many.csv", frame(*parts))
+    assert [item[:2] for item in SMALL.inputs(tmp_path, "val")] == [(path, name) for name in "axz"]
+    scenes = read_all(tmp_path)
+    assert {name: scene.origin[0] for name, scene in scenes.items()} == {"a": 3.0, "x": 4.0, "z": 2.0}
+    assert SMALL.inputs(tmp_path, "val")[0].name(tmp_path) == "val/many.csv#a"
+
+
+def test_long_scenes_are_cut_into_windows(tmp_path: Path) -> None:
+    table = frame(track("a", range(100, 117)), track("b", range(108, 117), (0.0, 9.0)))
+    table = table.assign(heading=np.where(table.step % 3, np.nan, 0.5), y=table.y + 0.1 * (table.step - 108) ** 2)
+    write(tmp_path / "val" / "drive.csv", table)
+    scenes = read_all(tmp_path)
+    assert list(scenes) == ["drive-t100", "drive-t102", "drive-t104", "drive-t106"]  # 110 steps are complete until 106 + 10
+    for name, scene in scenes.items():
+        first = int(name.split("-t")[1])
+        alone = read(tmp_path / "alone", table[(table.step >= first) & (table.step < first + 10)])
+        assert scene.num_steps == 10 and scenes_equal(scene, _named(alone, name))
+    assert scenes["drive-t102"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
+    assert scenes["drive-t106"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.SCORED]
+    assert list(read_all(tmp_path, Table(num_history=5, num_future=5, stride=7))) == ["drive-t100", "drive-t107"]
+
+
+def _named(scene: Scene, name: str) -> Scene:
+    return replace(scene, scene_id=name)
+
+
+def test_windows_without_anybody_now_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "val" / "drive.csv", track("a", [*range(6), *range(30, 40)]))
+    parts = [item.part for item in SMALL.inputs(tmp_path, "val")]
+    assert parts == ["drive-t0", "drive-t26", "drive-t28", "drive-t30"]  # their last observed steps: 4, 30, 32, 34
+    write(tmp_path / "val" / "drive.csv", track("a", [0, 1, 2, 3, 500]))
+    [item] = SMALL.inputs(tmp_path, "val")
+    with pytest.raises(SceneError, match=r"drive\.csv: nobody is seen at the last observed step of any window"):
+        SMALL.read(item, "val", tmp_path)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(5, 5), (6, 10), (10, 10)])
+def test_history_alone_is_a_test_scene_and_a_future_may_be_short(tmp_path: Path, steps: int, expected: int) -> None:
+    scene = read(tmp_path, two_tracks(steps))
+    assert scene.num_steps == expected
+    assert scene.num_future == 5
+    assert scene.valid[:, :steps].all() and not scene.valid[:, steps:].any()
+
+
+def test_less_than_the_history_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(SceneError, match="4 steps from its first to its last row, expected at least the 5 of the history"):
+        read(tmp_path, two_tracks(4))
+
+
+def test_timestamps_are_snapped_to_the_period(tmp_path: Path) -> None:
+    jitter = np.random.default_rng(0).uniform(-0.008, 0.008, 20)
+    timed = two_tracks().assign(timestamp=lambda t: 1.7e9 + 0.1 * t.step + jitter * (t.step > 0))
+    expected = read(tmp_path, two_tracks())
+    assert scenes_equal(read(tmp_path, timed.drop(columns="step")), expected)
+    late = frame(timed.assign(scene_id="one"), timed.assign(timestamp=timed.timestamp + 77.77, scene_id="two"))
+    write(tmp_path / "late" / "val" / "drive.parquet", late.drop(columns="step"))
+    for scene in read_all(tmp_path / "late").values():
+        assert np.array_equal(scene.position, expected.position)
+    quick = two_tracks().assign(timestamp=lambda t: 0.04 * t.step).drop(columns="step")
+    scene = read(tmp_path, quick, Table(period_s=0.04, num_history=5, num_future=5))
+    assert scene.period_s == 0.04 and np.allclose(scene.velocity, (12.5, 2.5), atol=0.05)
+
+
+def test_a_timestamp_off_the_grid_says_what_the_period_seems_to_be(tmp_path: Path) -> None:
+    quick = two_tracks().assign(timestamp=lambda t: 8.0 + 0.04 * t.step).drop(columns="step")
+    with pytest.raises(SceneError, match=r"timestamp: 8\.04 is no multiple of the period of 0\.1 s after .* mostly 0\.04 apart"):
+        read(tmp_path, quick)
+
+
+def test_a_step_wins_over_a_timestamp(tmp_path: Path) -> None:
+    assert scenes_equal(read(tmp_path, two_tracks(timestamp=3.3)), read(tmp_path, two_tracks()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"period_s": 0.0}, "period_s: 0.0"),
+        ({"period_s": float("nan")}, "period_s: nan"),
+        ({"num_history": 1}, "num_history: 1, expected at least 2"),
+        ({"num_future": 0}, "num_future: 0"),
+        ({"stride": 0}, "stride: 0"),
+        ({"map_radius_m": float("nan")}, "map_radius_m: nan"),
+    ],
+)
+def test_impossible_options_are_named(options: dict[str, float], message: str) -> None:
+    with pytest.raises(TrajformerError, match=message):
+        Table(**options)
+
+
+# ---- broken tables -----------------------------------------------------------------------------------------------------
+
+
+def _cell(column: str, value: object, row: int = 13) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        cells = list(table[column]) if column in table else [""] * len(table)
+        return table.assign(**{column: pd.Series([*cells[:row], value, *cells[row + 1 :]], dtype=object)})
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "no track_id": (lambda t: t.drop(columns="track_id"), "track_id: no such column; its columns are step, x, y"),
+    "no x": (lambda t: t.rename(columns={"x": "X"}), "x: no such column; its columns are track_id, step, X, y"),
+    "no clock": (lambda t: t.drop(columns="step"), "step: no such column (nor timestamp); its columns are"),
+    "no vy": (lambda t: t.assign(vx=1.0), "vy: no such column"),
+    "two columns": (lambda t: pd.concat([t, t[["x"]]], axis=1), "x: two columns of this name"),
+    "no rows": (lambda t: t.iloc[:0], "track_id: no rows"),
+    "NaN": (_cell("x", np.nan), "x: empty or NaN (track 'b', step 3)"),
+    "infinity": (_cell("y", -np.inf), "y: infinite or no number (track 'b', step 3)"),
+    "underscore": (_cell("y", "1_0"), "y: infinite or no number (track 'b', step 3)"),
+    "text": (_cell("y", "four"), "y: infinite or no number (track 'b', step 3)"),
+    "far": (_cell("x", 1e9), "x: 1000000000, expected at most 1e+08 either way (track 'b', step 3)"),
+    "too far": (_cell("x", 60_000.0), "position: farther than 50 km"),
+    "empty step": (_cell("step", np.nan), "step: empty or NaN"),
+    "half step": (_cell("step", 3.5), "step: 3.5, expected a whole number"),
+    "huge step": (_cell("step", 1e300), "step: 1e+300, expected a whole number of at most 2^52"),
+    "infinite step": (_cell("step", np.inf), "step: infinite or no number"),
+    "text step": (_cell("step", "t3"), "step: infinite or no number"),
+    "twice": (lambda t: frame(t, t.iloc[[13]]), "track_id: two rows of one track for one step (track 'b', step 3)"),
+    "no name": (_cell("track_id", ""), "track_id: empty or with a line break"),
+    "line break": (_cell("track_id", "b\nc"), "track_id: empty or with a line break"),
+    "degrees": (_cell("heading", 90.0), "heading: 90, expected at most 6.283 either way (track 'b', step 3)"),
+    "heading": (_cell("heading", "north"), "heading: infinite or no number (track 'b', step 3)"),
+    "half a velocity": (lambda t: _cell("vx", 1.0)(t.assign(vx="", vy="")), "vx: one of vx and vy is empty (track 'b', step 3)"),
+    "speed": (lambda t: t.assign(vx=1e9, vy=0.0), "vx: 1000000000, expected at most 1e+04 either way (track 'a', step 0)"),
+    "kind": (lambda t: t.assign(kind="tram"), "kind: 'tram' (track 'a'), expected one of unknown, vehicle, pedestrian"),
+    "role": (lambda t: t.assign(role="hero"), "role: 'hero' (track 'a'), expected one of context, scored, focal"),
+    "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
+    "nobody to predict": (lambda t: t.assign(role="context"), "role: no track to predict is seen in the history"),
+    "nobody now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
+    "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 of them in one scene"),
+    "commas": (lambda t: t.assign(y="1,5,"), "y: infinite or no number"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_table_is_named_with_its_column(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    path = write(tmp_path / "val" / "drive.csv", change(two_tracks()))
+    [item] = SMALL.inputs(tmp_path, "val")
+    assert item[:2] == (path, "")
+    with pytest.raises(SceneError) as caught:
+        SMALL.read(item, "val", tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read: Empty CSV"),
+        (b"track_id,x,y,step\n1,2,3\n", "cannot be read: CSV parse error"),
+        (b"track_id,x,y,step\n\xff\xfe,1,2,3\n", "cannot be read: "),
+        (b"\xff\xfet\x00r\x00", "cannot be read: "),
+        (b"track_id;x;y;step\n1;2;3;4\n", "track_id: no such column; its columns are track_id;x;y;step"),
+    ],
+)
+def test_a_file_that_is_no_csv(tmp_path: Path, content: bytes, message: str) -> None:
+    path = write(tmp_path / "val" / "drive.csv", two_tracks())
+    path.write_bytes(content)
+    assert [item[:2] for item in SMALL.inputs(tmp_path, "val")] == [(path, "")]
+    with pytest.raises(SceneError) as caught:
+        SMALL.read(Input(path), "val", tmp_path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.assign(x=t.x.astype(str)), "x: type large_string, expected numbers"),
+        (lambda t: t.assign(x=t.x > 1), "x: type bool, expected numbers"),
+        (lambda t: t.assign(timestamp=pd.Timestamp(0)).drop(columns="step"), "timestamp: type timestamp"),
+        (lambda t: t.assign(track_id=1.0), "track_id: type double, expected text or whole numbers"),
+        (lambda t: t.assign(track_id=[None, *t.track_id[1:]]), "track_id: empty or with a line break"),
+        (lambda t: t.assign(x=[None, *t.x[1:]]), "x: empty or NaN (track 'a', step 0)"),
+        (lambda t: t.drop(columns="y"), "y: no such column"),
+    ],
+)
+def test_a_parquet_file_with_the_wrong_types(tmp_path: Path, change: Callable[..., pd.DataFrame], message: str) -> None:
+    path = write(tmp_path / "val" / "drive.parquet", change(two_tracks()))
+    with pytest.raises(SceneError) as caught:
+        SMALL.read(*SMALL.inputs(tmp_path, "val"), "val", tmp_path)
+    assert message in str(caught.value).replace("type string", "type large_string")
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(SceneError, match=r"drive\.parquet: cannot be read: "):
+        SMALL.read(*SMALL.inputs(tmp_path, "val"), "val", tmp_path)
+
+
+@pytest.mark.parametrize("case", [name for name in BROKEN if not name.startswith(("no ", "two col", "commas"))])
+def test_trouble_in_one_scene_leaves_the_others_of_its_file_alone(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    good = two_tracks(heading=0.1, vx=1.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
+    parts = [good.assign(scene_id="one"), change(good).assign(scene_id="two"), good.assign(scene_id="three")]
+    path = write(tmp_path / "val" / "drive.csv", frame(*parts))
+    assert [item.part for item in SMALL.inputs(tmp_path, "val")] == ["one", "three", "two"]
+    alone = read(tmp_path / "alone", good)
+    for name in ("one", "three"):
+        assert scenes_equal(SMALL.read(Input(path, name), "val", tmp_path), _named(alone, name))
+    if case != "nobody now":  # here a role was given
+        with pytest.raises(SceneError) as caught:
+            SMALL.read(Input(path, "two"), "val", tmp_path)
+        assert str(caught.value).startswith(f"{path}: scene two: ")
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "a\\b", "..", ".hidden", "", "a\nb", "a\x00b", "x" * 300])
+def test_scenes_whose_names_are_no_file_names_are_skipped(tmp_path: Path, name: str) -> None:
+    raw, store = tmp_path / "raw", tmp_path / "store"
+    write(raw / "val" / "drive.parquet", frame(two_tracks(scene_id=name), two_tracks(scene_id="good")))
+    summary = prepare(SMALL, raw, store, PrepareOptions(progress=False))
+    [(item, reason)] = summary.skipped
+    assert item.startswith("val/drive.parquet#") and item.isprintable()
+    assert "scene_id: " in reason and reason.isprintable()
+    assert SceneStore(store, "val").scene_ids() == ["good"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "store"]
+
+
+def test_a_name_that_two_scenes_have_is_an_error_that_names_both(tmp_path: Path) -> None:
+    write(tmp_path / "val" / "a.csv", two_tracks(scene_id="1"))
+    write(tmp_path / "val" / "b.csv", two_tracks(scene_id="1"))
+    with pytest.raises(TrajformerError, match=r"b\.csv: scene_id: scene '1' is also in .*a\.csv"):
+        SMALL.inputs(tmp_path, "val")
+    (tmp_path / "val" / "b.csv").unlink()
+    write(tmp_path / "val" / "a.parquet", two_tracks())
+    write(tmp_path / "val" / "a.csv", two_tracks())
+    with pytest.raises(TrajformerError, match=r"a\.parquet: scene_id: scene 'a' is also in .*a\.csv"):
+        SMALL.inputs(tmp_path, "val")
+
+
+def test_a_scene_that_has_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:
+    write(tmp_path / "val" / "a.csv", frame(two_tracks(12, scene_id="s"), two_tracks(scene_id="s-t2")))
+    items = SMALL.inputs(tmp_path, "val")
+    assert [item.part for item in items] == ["s-t0", "s-t2"]
+    assert SMALL.read(items[0], "val", tmp_path).scene_id == "s-t0"
+    with pytest.raises(SceneError, match="scene s-t2: scene_id: also the name of a window"):
+        SMALL.read(items[1], "val", tmp_path)
+
+
+def test_one_distant_row_costs_no_memory(tmp_path: Path) -> None:
+    write(tmp_path / "val" / "a.csv", frame(two_tracks(12), track("c", [10**15])))
+    assert list(read_all(tmp_path)) == ["a-t0", "a-t2", "a-t4", "a-t6"]
+
+
+# ---- files are read once, and again when they change -------------------------------------------------------------------
+
+
+def test_a_file_of_many_scenes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+    original = table_module.read_columns
+
+    def spy(path: Path, *wanted: tuple[str, ...]) -> object:
+        calls.append(wanted[0] if wanted else ("all",))
+        return original(path, *wanted)
+
+    monkeypatch.setattr(table_module, "read_columns", spy)
+    write(tmp_path / "val" / "a.csv", frame(*(two_tracks(scene_id=f"s{i}") for i in range(20))))
+    path = write(tmp_path / "val" / "b.csv", frame(*(two_tracks(scene_id=f"b{i}", kind="tram") for i in range(20))))
+    items = SMALL.inputs(tmp_path, "val")
+    assert calls == [("scene_id", "step", "timestamp")] * 2
+    for item in items:
+        if item.path == path:
+            with pytest.raises(SceneError, match="tram"):
+                SMALL.read(item, "val", tmp_path)
+        else:
+            SMALL.read(item, "val", tmp_path)
+    assert calls[2:] == [("all",)] * 2
+    path.write_text("track_id,x,y,step,scene_id\n1,2\n")
+    for _ in range(2):
+        with pytest.raises(SceneError, match="CSV parse error"):
+            SMALL.read(items[-1], "val", tmp_path)
+    assert len(calls) == 5
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    path = write(tmp_path / "val" / "a.csv", two_tracks())
+    first = SMALL.read(Input(path), "val", tmp_path)
+    write(path, two_tracks().assign(y=7.0))
+    os.utime(path, ns=(0, 12345))
+    assert not scenes_equal(SMALL.read(Input(path), "val", tmp_path), first)
+    path.unlink()
+    with pytest.raises(SceneError, match=r"a\.csv: cannot be read: No such file"):
+        SMALL.read(Input(path), "val", tmp_path)
+
+
+# ---- the command line ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_takes_the_options_and_lists_what_was_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, store = tmp_path / "raw", tmp_path / "store"
+    bad = two_tracks(12, scene_id="bad")
+    bad.loc[3, "x"] = np.nan
+    write(raw / "val" / "drive.csv", frame(two_tracks(12, scene_id="good"), bad))
+    write(raw / "val" / "short.csv", two_tracks(3))
+    words = ("preprocess", "table", raw, store, "--num-history", 4, "--num-future", 3, "--stride", 4, "--period-s", 0.2)
+    assert run(*words, "--workers", 1) == 0
+    text = capsys.readouterr().out
+    assert "val: 3 scenes" in text and "2 skipped" in text
+    assert "  skipped val/drive.csv#bad-t0: val/drive.csv: scene bad-t0: x: empty or NaN (track 'a', step 3)" in text
+    assert "  skipped val/short.csv: val/short.csv: 3 steps from its first to its last row" in text
+    scenes = list(SceneStore(store, "val"))
+    assert [scene.scene_id for scene in scenes] == ["bad-t4", "good-t0", "good-t4"]
+    assert {(scene.num_history, scene.num_future, scene.period_s) for scene in scenes} == {(4, 3, 0.2)}
+    assert run("preprocess", "table", raw, store, "--stride", 0) == 1
+    assert "table: stride: 0, expected at least 1" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert run("preprocess", "table", tmp_path / "empty", store) == 1
+    assert "not a table folder (expected RAW/<split>/*.csv" in capsys.readouterr().err
+
+
+def test_an_edited_table_or_map_is_prepared_anew(tmp_path: Path) -> None:
+    raw, store = tmp_path / "raw", tmp_path / "store"
+    for name in ("a", "b"):
+        (raw / "val").mkdir(parents=True, exist_ok=True)
+        two_tracks().to_csv(raw / "val" / f"{name}.csv", index=False)
+    options = PrepareOptions(shard_size=1, progress=False)
+    assert prepare(SMALL, raw, store, options).splits[0].kept_shards == 0
+    assert prepare(SMALL, raw, store, options).splits[0].kept_shards == 2
+    two_tracks(9).to_csv(raw / "val" / "b.csv", index=False)
+    assert prepare(SMALL, raw, store, options).splits[0].kept_shards == 1
+    (raw / "lanes.json").write_text('{"lanes": [{"id": 1, "points": [[0, 0], [9, 0]]}]}')
+    assert prepare(SMALL, raw, store, options).splits[0].kept_shards == 0
+    assert SceneStore(store, "val")[0].num_polylines == 1

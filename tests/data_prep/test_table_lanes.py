@@ -1,0 +1,254 @@
+"""Lanes for a table of tracks: where they are looked for, both formats, broken files, and which of them a scene keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import tables
+from support.tables import SMALL, read, two_tracks, write, write_lanes
+
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.reader import Input
+from data_prep.readers.table.lanes import read_lanes
+from data_prep.readers.table.reader import Table
+from data_prep.readers.vector_map import VectorMap
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind, Scene
+
+LINE = [[0, 0], [9, 0]]
+RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
+
+
+def edges(scene: Scene | VectorMap) -> set[tuple[int, int, EdgeKind]]:
+    names = scene.polyline_id[scene.edge]
+    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, scene.edge_kind.tolist(), strict=True)}
+
+
+# ---- where lanes are looked for ------------------------------------------------------------------------------------
+
+
+def test_the_nearest_lanes_win(tmp_path: Path) -> None:
+    table = write(tmp_path / "val" / "drive.csv", two_tracks())
+    write(tmp_path / "val" / "other.csv", two_tracks())
+    places = ["lanes.json", "lanes.geojson", "val/lanes.json", "val/lanes.geojson", "val/drive.lanes.json"]
+    places += ["val/drive.lanes.geojson"]
+    for number, place in enumerate(places):
+        write_lanes(tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson"))
+        assert SMALL.read(Input(table), "val", tmp_path).polyline_id.tolist() == [number]
+    assert SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path).polyline_id.tolist() == [3]
+
+
+def test_loose_tables_have_the_lanes_beside_them(tmp_path: Path) -> None:
+    table = write(tmp_path / "drive.csv", two_tracks())
+    write_lanes(tmp_path / "lanes.json", {"id": 4, "points": LINE})
+    assert SMALL.read(Input(table), "all", tmp_path).polyline_id.tolist() == [4]
+
+
+def test_changed_lanes_are_read_anew(tmp_path: Path) -> None:
+    path = write_lanes(tmp_path / "lanes.json", {"id": 4, "points": LINE})
+    assert read_lanes(path).polyline_id.tolist() == [4]
+    write_lanes(path, {"id": 5, "points": LINE})
+    os.utime(path, ns=(0, 12345))
+    assert read_lanes(path).polyline_id.tolist() == [5]
+    assert read_lanes(path) is read_lanes(path)
+
+
+# ---- what they say -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("geojson", [False, True])
+def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
+    lanes: list[dict[str, Any]] = [
+        {"id": 1, "points": LINE, "successors": [2, "gone"], "left": 3},
+        {"id": 2, "kind": "bus", "points": [[9, 0], [12, 0], [12, 0], [12, 8]], "intersection": True, "turn": "left"},
+        {"id": 3, "kind": "bike", "points": [[0, 3, 100], [9, 3, 100]], "right": 1, "turn": "right", "traffic_control": 1},
+        {"id": 4, "points": [[20, 0], [30, 0]], "predecessors": [2, 2], "turn": None, "intersection": None},
+        {"id": 1, "kind": "crosswalk", "points": RING, "successors": [3]},  # rings have ids of their own and no links
+        {"kind": "drivable_area", "points": [*RING, RING[0]]},
+    ]
+    write_lanes(tmp_path / "lanes.json", *lanes, geojson=geojson)
+    scene = read(tmp_path, two_tracks())
+    assert scene.polyline_id.tolist()[:5] == [1, 2, 3, 4, 1]
+    assert scene.polyline_kind.tolist() == [*(0, 1, 2, 0), PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
+    assert scene.polyline_flags.tolist() == [0, left, right, 0, 0, 0]
+    assert np.diff(scene.polyline_offset).tolist() == [2, 3, 2, 2, 5, 5]
+    assert np.allclose(scene.polyline(1) + scene.origin, [[9, 0], [12, 0], [12, 8]])
+    for ring in (4, 5):
+        assert np.allclose(scene.polyline(ring) + scene.origin, [*RING, RING[0]])
+    successor, predecessor = EdgeKind.SUCCESSOR, EdgeKind.PREDECESSOR
+    both = {(1, 2, successor), (2, 1, predecessor), (2, 4, successor), (4, 2, predecessor)}
+    assert edges(scene) == both | {(1, 3, EdgeKind.LEFT), (3, 1, EdgeKind.RIGHT)}
+    assert scene.edge.shape[1] == 6
+
+
+def test_a_feature_is_a_lane_or_an_area_by_its_shape(tmp_path: Path) -> None:
+    line, area = {"type": "LineString", "coordinates": LINE}, {"type": "Polygon", "coordinates": [RING, [[1, 1], [2, 2], [1, 2]]]}
+    ring = {"type": "LineString", "coordinates": RING}
+    features: list[dict[str, Any]] = [
+        {"type": "Feature", "id": "way/7", "geometry": line, "properties": None},
+        {"type": "Feature", "geometry": area, "properties": {"name": "Elm Street"}},
+        {"type": "Feature", "geometry": ring, "properties": {"kind": "crosswalk"}},
+    ]
+    path = tmp_path / "lanes.geojson"
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    lanes = read_lanes(path)
+    assert lanes.polyline_kind.tolist() == [0, PolylineKind.DRIVABLE_AREA, PolylineKind.CROSSWALK]
+    assert np.diff(lanes.polyline_offset).tolist() == [2, 5, 5]  # the hole is gone
+
+
+def test_ids_may_be_text(tmp_path: Path) -> None:
+    names = ["north arm", "é", "12", "012", 12.0, "123456789012345678901234567890", "-7", ""]
+    first = [{"id": name, "points": LINE} for name in names if name != 12.0]
+    path = write_lanes(tmp_path / "a.json", *first, {"id": 99, "points": LINE, "successors": names})
+    lanes = read_lanes(path)
+    ids = lanes.polyline_id.tolist()
+    assert len(set(ids)) == len(ids) == 8 and ids[2] == 12 and ids[5] == -7
+    assert [(a, b) for a, b, kind in edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99] == []
+    assert {b for a, b, kind in edges(lanes) if kind == EdgeKind.SUCCESSOR} == set(ids) - {99}
+    again = read_lanes(write_lanes(tmp_path / "b.json", *reversed(first)))
+    assert again.polyline_id.tolist() == ids[-2::-1]  # the same text gives the same number in another file
+
+
+def test_lanes_near_where_an_agent_was_seen_last_are_kept(tmp_path: Path) -> None:
+    table = tables.frame(
+        two_tracks(), tables.track("gone", range(3), (0.0, 499.0)), tables.track("later", range(5, 10), (0, 900))
+    )
+    lanes = [{"id": y, "points": [[-5000, y], [5000, y]]} for y in (0, 120, 400, 900)]
+    write_lanes(tmp_path / "lanes.json", *lanes, {"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]})
+    assert read(tmp_path, table).polyline_id.tolist() == [0, 400]
+    near = Table(num_history=5, num_future=5, map_radius_m=198.5)
+    scene = read(tmp_path, table, near)
+    assert scene.polyline_id.tolist() == [0, 120, 400, 7]
+    assert edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
+
+
+# ---- broken lanes --------------------------------------------------------------------------------------------------
+
+
+def plain(**fields: Any) -> str:
+    """A good lane, then one with these fields."""
+    return json.dumps({"lanes": [{"id": 0, "points": LINE}, {"id": 1, "points": LINE} | fields]})
+
+
+def feature(geometry: Any, **properties: Any) -> str:
+    """GeoJSON with one feature."""
+    return json.dumps({"features": [{"geometry": geometry, "properties": properties}]})
+
+
+ENTRY, POINTS = "lanes[1]: ", "lanes[1]: points: "
+BROKEN: dict[str, tuple[str, str]] = {
+    "empty": ("", "lanes cannot be read: "),
+    "cut short": (plain()[:-9], "lanes cannot be read: "),
+    "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
+    "no lanes": ('{"type": "Topology"}', "lanes: no list 'lanes'"),
+    "lanes by name": ('{"lanes": {}}', "lanes: no list 'lanes'"),
+    "nested": ("[" * 200_000 + "]" * 200_000, "lanes cannot be read: "),
+    "nested points": (
+        plain(points=0).replace('"points": 0', '"points": ' + "[" * 500 + "]" * 500),
+        POINTS + "expected a list of [x",
+    ),
+    "nested id": (
+        plain(id=0).replace('"id": 0', '"id": ' + "[" * 500 + "]" * 500),
+        "id: a list, expected text or a whole number",
+    ),
+    "no object": ('{"lanes": [3]}', "lanes[0]: points: missing"),
+    "no points": (plain(points=None), POINTS + "missing, expected a list of [x, y]"),
+    "points by name": (plain(points={"x": 1}), POINTS + "missing"),
+    "one point": (plain(points=[[1, 1]]), POINTS + "1 different ones, expected at least 2"),
+    "one point twice": (plain(points=[[1, 1], [1, 1]]), POINTS + "1 different ones"),
+    "none": (plain(points=[]), POINTS + "expected a list of [x, y], found shape [0]"),
+    "numbers": (plain(points=[1, 2]), POINTS + "expected a list of [x, y], found shape [2]"),
+    "text": (plain(points=[["a", "b"], [1, 2]]), POINTS + "expected a list of [x, y]"),
+    "ragged": (plain(points=[[1, 2], [3]]), POINTS + "expected a list of [x, y]"),
+    "null": (plain(points=[[1, 2], [None, 3]]), POINTS + "NaN, infinite or huge"),
+    "huge": (plain(points=[[1, 2], [1e300, 3]]), POINTS + "NaN, infinite or huge"),
+    "NaN": (plain(points=[[1, 2], [float("nan"), 3]]), ""),  # no JSON to some readers, a NaN to others
+    "a ring of two": (plain(kind="crosswalk", points=LINE), POINTS + "2 different ones, expected at least 3"),
+    "kind": (plain(kind="tram"), ENTRY + "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area"),
+    "kinds": (plain(kind=["bus"]), ENTRY + "kind: a list, expected one of"),
+    "turn": (plain(turn="back"), ENTRY + "turn: 'back', expected one of none, left, right"),
+    "flag": (plain(intersection="no"), ENTRY + "intersection: 'no', expected true or false"),
+    "id": (plain(id=1.5), ENTRY + "id: 1.5, expected text or a whole number"),
+    "true id": (plain(id=True), ENTRY + "id: True, expected text"),
+    "id twice": (plain(id="0"), ENTRY + "id: '0' is that of lanes[0], too"),
+    "successor": (plain(successors=7), ENTRY + "successors: expected a list of ids"),
+    "successors": (plain(successors=[{}]), ENTRY + "successors: a dict, expected text or a whole number"),
+    "neighbour": (plain(left=[3]), ENTRY + "left: a list, expected text or a whole number"),
+    "no geometry": (feature(None), "features[0]: geometry: None, expected one of LineString, Polygon"),
+    "many": (feature({"type": "MultiLineString"}), "features[0]: geometry: 'MultiLineString', expected one of"),
+    "a lane's outline": (
+        feature({"type": "Polygon", "coordinates": [RING]}, kind="bus"),
+        "features[0]: kind: a polygon is a crosswalk or a drivable_area",
+    ),
+    "no ring": (feature({"type": "Polygon", "coordinates": []}), "features[0]: points: expected a list of [x, y], found shape"),
+    "degrees": (feature({"type": "LineString", "coordinates": [[8.4, 49.0], [8.4001, 49.0]]}), "coordinates look like degrees"),
+    "far away": (
+        plain(points=[[5e5, 4e6], [5e5, 4.1e6]]).replace("[0, 0], [9, 0]", "[5e5, 4e6], [6e5, 4e6]"),
+        "not the same frame",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_lanes_are_named_with_entry_and_field(tmp_path: Path, case: str) -> None:
+    content, message = BROKEN[case]
+    path = tmp_path / "lanes.json"
+    path.write_text(content)
+    with pytest.raises(SceneError) as caught:
+        read(tmp_path, two_tracks())
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'val' / 'drive.csv'}: {path}: ")
+    assert message in text and len(text) < 500
+
+
+def test_broken_lanes_of_one_table_leave_the_others_alone(tmp_path: Path) -> None:
+    raw, store = tmp_path / "raw", tmp_path / "store"
+    for name in "abc":
+        write(raw / "val" / f"{name}.csv", two_tracks())
+    (raw / "val" / "b.lanes.json").write_text(plain(kind="tram"))
+    summary = prepare(SMALL, raw, store, PrepareOptions(progress=False))
+    assert summary.scenes == 2
+    assert [name for name, _ in summary.skipped] == ["val/b.csv"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["vehicle", "crosswalk", "left", "Polygon", ""]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["id", "points", "x"]), inner, max_size=3),
+    max_leaves=12,
+)
+points = st.lists(st.tuples(*[st.floats(-9, 9)] * 2), min_size=1, max_size=5) | values
+names = st.integers(0, 5) | st.sampled_from(["a", "b"]) | values
+lane = st.fixed_dictionaries(
+    {},
+    optional={"id": names, "points": points, "kind": st.sampled_from([*tables.LANE_KINDS, 1]), "successors": st.lists(names)}
+    | {"predecessors": values, "left": names, "right": names, "turn": values, "intersection": values},
+)
+geometry = st.fixed_dictionaries({"type": st.sampled_from(["LineString", "Polygon"]), "coordinates": points | st.lists(points)})
+features = st.fixed_dictionaries({}, optional={"geometry": geometry | values, "properties": lane | values, "id": names})
+documents = st.fixed_dictionaries({"lanes": st.lists(lane | values, max_size=4)}) | values
+documents |= st.fixed_dictionaries({"features": st.lists(features | values, max_size=4)})
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(documents)
+def test_any_json_is_a_map_or_a_scene_error(tmp_path: Path, document: object) -> None:
+    path = tmp_path / "lanes.json"
+    path.write_text(json.dumps(document))
+    os.utime(path, ns=(0, np.random.default_rng().integers(2**60)))
+    try:
+        lanes = read_lanes(path)
+    except SceneError as error:
+        assert str(error).startswith(f"{path}: ")
+        return
+    assert isinstance(document, dict) and len(lanes.polyline_id) == len(document.get("lanes", document.get("features")))
+    assert np.isfinite(lanes.point).all()
+    assert (np.diff(lanes.polyline_offset) >= 2).all()
+    assert lanes.edge.size == 0 or lanes.polyline_kind[lanes.edge].max() <= PolylineKind.LANE_BIKE

@@ -1,0 +1,562 @@
+"""The ETH/UCY protocol: nothing of the future reaches a model, figures scored again from text files, the table, mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trajformer import cli
+from trajformer.cli.protocols import SHIPPED, models_of, read_test_sets
+from trajformer.core.blocks import BlockConfig
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import BatchConfig, Frame
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.evaluate import Predictor, evaluate, load_predictor, run
+from trajformer.evaluation.protocols import eth_ucy as protocol
+from trajformer.evaluation.protocols.eth_ucy import COUNTS, Outcome, Score, TestSet, most_probable, observed, outcomes, truth
+from trajformer.evaluation.protocols.eth_ucy_export import SampleFolder
+from trajformer.evaluation.protocols.eth_ucy_table import BEST_OF_20, MOST_PROBABLE, table
+from trajformer.models import ModelConfig, build_model
+from trajformer.models.constant_velocity import (
+    ConstantVelocity,
+    ConstantVelocityConfig,
+    SampledConstantVelocity,
+    SampledConstantVelocityConfig,
+)
+from trajformer.models.crowd import CrowdConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.recipes.checkpoint import describe, load_checkpoint
+from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.scenes.scene import AgentRole
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
+H, F = 8, 12
+FILES = {
+    "eth": ["biwi_eth"],
+    "hotel": ["biwi_hotel"],
+    "univ": ["students001", "students003"],
+    "zara1": ["crowds_zara01"],
+    "zara2": ["crowds_zara02"],
+}
+Tracks = dict[str, tuple[int, np.ndarray]]  # by pedestrian: the first frame, positions [n, 2]
+
+
+def walkers(seed: int, count: int = 9, frames: int = 26) -> Tracks:
+    """Random people who come and go; the first three are there in all frames."""
+    rng = np.random.default_rng(seed)
+    tracks: Tracks = {}
+    for number in range(count):
+        first = 0 if number < 3 else int(rng.integers(0, frames - 3))
+        length = frames if number < 3 else int(rng.integers(2, frames - first + 1))
+        steps = rng.normal(0, 0.35, 2) + rng.normal(0, 0.12, (length, 2))
+        tracks[f"{number + 1}.0"] = (first, 400.0 + rng.uniform(-3, 3, 2) + steps.cumsum(0))
+    return tracks
+
+
+def write(path: Path, tracks: Tracks, first: int = 70) -> None:
+    rows = [
+        (first + start + step, name, x, y) for name, (start, way) in tracks.items() for step, (x, y) in enumerate(way.tolist())
+    ]
+    unused = " ".join(["-1.0"] * 10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{float(frame)} {name} Pedestrian {unused} {x} -1.0 {y} -1.0\n" for frame, name, x, y in sorted(rows)]
+    path.write_text("".join(lines))
+
+
+def counted(raw: Path, name: str) -> tuple[int, int]:
+    """Windows and trajectories, counted from the text."""
+    windows, trajectories = 0, 0
+    for path in sorted((raw / name).glob("*.txt")):
+        seen: dict[float, set[int]] = {}
+        for line in path.read_text().splitlines():
+            seen.setdefault(float(line.split()[1]), set()).add(round(float(line.split()[0])))
+        for frame in range(500):
+            whole = sum(all(frame + step in frames for step in range(H + F)) for frames in seen.values())
+            windows, trajectories = windows + (whole > 0), trajectories + whole
+    return windows, trajectories
+
+
+@pytest.fixture
+def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five small scenes, and a protocol that expects them."""
+    folder = tmp_path / "raw"
+    for number, (name, files) in enumerate(FILES.items()):
+        for part, file in enumerate(files):
+            write(folder / name / f"{file}.txt", walkers(10 * number + part))
+        monkeypatch.setitem(COUNTS, name, counted(folder, name))
+    return folder
+
+
+def read_set(raw: Path, name: str = "eth") -> TestSet:
+    return next(found for found in read_test_sets(raw) if found.name == name)
+
+
+class Spy(nn.Module):
+    """Goes on at constant velocity, and far away by whatever else it can find in the batch."""
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        forecast = ConstantVelocity()(batch)
+        values = [getattr(batch, field.name) for field in fields(batch)]
+        found = sum(value.double().flatten(1).sum(1) for value in values if isinstance(value, Tensor))
+        found = found + torch.tensor([len(agents) for agents in batch.agent_id]) + 10 * batch.target_mask.sum(1)
+        return replace(forecast, position=forecast.position + found.float()[:, None, None, None, None])
+
+
+def predictor(model: nn.Module, **more: object) -> Predictor:
+    return Predictor(model.eval(), BatchConfig(), torch.device("cpu"), **more)  # type: ignore[arg-type]
+
+
+def learned() -> nn.Module:
+    torch.manual_seed(0)
+    block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
+    return build_model(ModelConfig(mmtransformer=MMTransformerConfig(num_future=F, block=block, map_width=8, max_polylines=4)))
+
+
+def crowd() -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(ModelConfig(crowd=CrowdConfig(block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0))))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "constant velocity": ConstantVelocity,
+    "sampled": SampledConstantVelocity,
+    "mmtransformer": learned,
+    "crowd": crowd,
+    "spy": Spy,
+}
+
+
+# what a model sees -----------------------------------------------------------------------------------------------------
+
+
+def predictions(model: nn.Module, found: TestSet, batch_size: int = 1) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """Positions and logits by window and pedestrian; one window at a time, so that padding is the same."""
+    result = {}
+    for outcome in outcomes(predictor(model), found, batch_size=batch_size, progress=False):
+        position = outcome.forecast.in_city_frame(outcome.batch)
+        for b, s in outcome.batch.target_mask.nonzero().tolist():
+            key = (outcome.batch.scene_id[b], outcome.batch.agent_id[b][s])
+            result[key] = (position[b, s], outcome.forecast.logit[b, s].detach().numpy())
+    return result
+
+
+def changes(tracks: Tracks, last: int) -> Iterator[tuple[str, Tracks]]:
+    """Recordings that differ only after frame `last`."""
+    moved = {name: (first, way.copy()) for name, (first, way) in tracks.items()}
+    for first, way in moved.values():
+        way[max(last + 1 - first, 0) :] += 50.0
+    yield "everybody goes elsewhere", moved
+    gone = {
+        name: (first, way[: last + 1 - first] if number else way) for number, (name, (first, way)) in enumerate(tracks.items())
+    }
+    yield "all but one are gone", {name: (first, way) for name, (first, way) in gone.items() if len(way)}
+    one = dict(tracks)
+    one["2.0"] = (0, tracks["2.0"][1][: last + 3])
+    yield "one leaves after two more frames", one
+    yield "a crowd comes", tracks | {f"{n}.0": (last + 1, np.full((9, 2), 400.0 + n / 9)) for n in range(50, 90)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neither_the_future_nor_who_is_in_it_changes_a_prediction(raw: Path, name: str) -> None:
+    path, tracks, model = raw / "eth" / "biwi_eth.txt", walkers(0), MODELS[name]()
+    before = predictions(model, read_set(raw))
+    windows = sorted({window for window, _ in before})
+    for window in (windows[0], windows[3]):
+        last = int(window.split("-")[1]) - 70 + H - 1
+        for change, tracks_after in changes(tracks, last):
+            write(path, tracks_after)
+            reader_sees = read_without_check(raw)
+            after = predictions(model, reader_sees)
+            same = [key for key in before if key[0] == window]
+            assert len(same) >= 3 and {key for key in after if key[0] == window} == set(same), change
+            for key in same:
+                for left, right in zip(before[key], after[key], strict=True):
+                    np.testing.assert_array_equal(left, right, err_msg=f"{change}: {key}")
+            scored = {scene.scene_id: int(protocol._scored(scene).sum()) for scene in reader_sees.windows}
+            if "gone" in change:
+                assert scored[window] == 1  # so that the change is one
+
+
+def read_without_check(raw: Path) -> TestSet:
+    """The first set, whatever its counts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TestSet, "check", lambda self: self)
+        return read_set(raw)
+
+
+def test_the_spy_would_be_caught_if_windows_were_shown_as_they_are(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "observed", lambda scene: scene)
+    with pytest.raises(AssertionError, match=r"Arrays are not equal|assert"):
+        test_neither_the_future_nor_who_is_in_it_changes_a_prediction(raw, "spy")
+
+
+def test_an_observed_window_ends_with_the_eighth_frame(raw: Path) -> None:
+    found = read_set(raw)
+    assert any((scene.valid[:, :H].all(1) & ~scene.valid.all(1)).any() for scene in found.windows)
+    for scene in found.windows:
+        blind = observed(scene).validate()
+        assert blind.num_steps == H and blind.num_future == F and blind.agent_id == scene.agent_id
+        expected = np.where(scene.valid[:, :H].all(1), AgentRole.SCORED, AgentRole.CONTEXT)
+        np.testing.assert_array_equal(blind.agent_role, expected)
+        batch = collate([blind])
+        assert not batch.target_valid.any() and not batch.target.any()
+        assert scene.num_steps == H + F  # the window itself is as it was
+
+
+def test_the_truth_is_put_beside_the_right_pedestrians(raw: Path) -> None:
+    windows = read_set(raw).windows[:4]
+    batch = collate([observed(scene) for scene in windows])
+    target, valid = truth(batch, windows)
+    scored = 0
+    for b, scene in enumerate(windows):
+        for s in range(batch.num_targets):
+            if not batch.target_mask[b, s]:
+                assert not valid[b, s].any()
+                continue
+            row = scene.agent_id.index(batch.agent_id[b][s])
+            assert valid[b, s].all() == scene.valid[row].all() and valid[b, s].any() == valid[b, s].all()
+            if valid[b, s].all():
+                np.testing.assert_array_equal(target[b, s], scene.position[row, H:])
+                scored += 1
+    assert scored == sum(int(scene.valid.all(1).sum()) for scene in windows) < int(batch.target_mask.sum())
+
+
+def test_batch_size_and_order_change_nothing(raw: Path) -> None:
+    found = read_set(raw)
+    backwards = replace(found, windows=found.windows[::-1])
+    for name in ("constant velocity", "sampled"):
+        one = predictions(MODELS[name](), found)
+        for other in (predictions(MODELS[name](), found, batch_size=5), predictions(MODELS[name](), backwards)):
+            assert one.keys() == other.keys()
+            assert all(np.array_equal(one[key][0], other[key][0]) for key in one)
+
+
+# sampled constant velocity ---------------------------------------------------------------------------------------------
+
+
+def test_sampled_directions_are_normal_with_25_degrees_and_keep_the_speed(raw: Path) -> None:
+    windows = [scene for found in read_test_sets(raw)[:2] for scene in found.windows]
+    batch = collate(windows)
+    plain = ConstantVelocity()(batch).position[:, :, 0]
+    forecast = SampledConstantVelocity(SampledConstantVelocityConfig(modes=200))(batch)
+    here = batch.position[:, : batch.num_targets, -1]
+    real = batch.target_mask & ((plain[:, :, -1] - here).norm(dim=-1) > 1.0)
+    way, straight = (forecast.position - here[:, :, None, None])[real], (plain - here[:, :, None])[real]
+    torch.testing.assert_close(way.norm(dim=-1), straight[:, None].norm(dim=-1).expand(way.shape[:-1]), rtol=1e-4, atol=1e-4)
+    turn = torch.atan2(way[..., 1], way[..., 0]) - torch.atan2(straight[..., 1], straight[..., 0])[:, None]
+    turn = torch.rad2deg((turn + math.pi) % (2 * math.pi) - math.pi)
+    assert turn.std().item() == pytest.approx(25.0, abs=0.7) and abs(turn.mean().item()) < 0.7
+    assert turn[..., 0].allclose(turn[..., -1], atol=0.1)  # a mode is straight
+    logit = forecast.logit[real]
+    rank = logit.argsort(-1, descending=True)
+    ordered = turn[..., 0].abs().gather(1, rank)
+    assert (ordered.diff(dim=-1) > -0.05).all()  # the most probable turns the least
+
+
+def test_samples_depend_on_the_seed_and_on_whom_they_are_of(raw: Path) -> None:
+    batch = collate(read_set(raw).windows[:3])
+    first, again, other = (SampledConstantVelocity(SampledConstantVelocityConfig(seed=s))(batch).logit for s in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.isclose(first, other)[batch.target_mask].any()
+    rows = first[batch.target_mask]
+    assert len({tuple(row.tolist()) for row in rows}) == len(rows) > 3
+
+
+# figures ---------------------------------------------------------------------------------------------------------------
+
+
+def run_cli(*words: object) -> int:
+    try:
+        return cli.main([str(word) for word in words])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def scored_from_text(raw: Path, folder: Path, name: str) -> dict[str, float]:
+    """ADE and FDE of exported samples against the raw recordings, as AgentFormer's public eval.py reads and scores them."""
+    ade, fde = [], []
+    for recording in sorted((folder / "samples").iterdir()):
+        rows = np.array([line.split() for line in (raw / name / f"{recording.name}.txt").read_text().splitlines()], object)
+        rows = rows[:, [0, 1, 13, 15]].astype(np.float32)
+        for window in sorted(recording.iterdir()):
+            samples = np.stack([np.loadtxt(path, dtype=np.float32, ndmin=2) for path in sorted(window.iterdir())])
+            assert (window.name, samples[0, 0, 0]) == (f"frame_{int(samples[0, 0, 0]) - 1:06d}", samples[:, :, 0].min())
+            for identity in np.unique(samples[..., 1]):
+                own = samples[:, samples[0, :, 1] == identity]
+                truth_rows = rows[(rows[:, 1] == identity) & np.isin(rows[:, 0], own[0, :, 0])]
+                assert own.shape[1] == len(truth_rows) == F
+                distance = np.linalg.norm(own[..., 2:] - truth_rows[:, 2:], axis=-1)
+                ade.append(distance.mean(-1).min())
+                fde.append(distance[:, -1].min())
+            recorded = np.loadtxt(folder / "gt" / recording.name / f"{window.name}.txt", ndmin=2)
+            assert set(map(tuple, recorded[:, :2])) == set(map(tuple, samples[0, :, :2].astype(float)))
+    return {"ADE_20": float(np.mean(ade)), "FDE_20": float(np.mean(fde)), "num_trajectories": len(ade)}
+
+
+def test_exported_samples_scored_from_outside_give_the_figures(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, samples = tmp_path / "new" / "figures.json", tmp_path / "samples"
+    assert run_cli("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", figures, "--export", samples) == 0
+    text, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(figures.read_text())
+    assert list(found) == ["constant_velocity", "constant_velocity_sampled", "crowd"]
+    for model, scenes in found.items():
+        assert list(scenes) == [*FILES, "mean"]
+        for name in FILES:
+            expected = scored_from_text(raw, samples / model / name, name)
+            assert {key: scenes[name][key] for key in expected} == pytest.approx(expected, abs=2e-4)
+            assert (scenes[name]["num_windows"], scenes[name]["num_trajectories"]) == counted(raw, name)
+        for key in ("ADE_20", "FDE_20", "ADE_1", "FDE_1", "JADE_20", "JFDE_20", "collision_rate_20"):
+            assert scenes["mean"][key] == pytest.approx(np.mean([scenes[name][key] for name in FILES]))
+        row = f"{scenes['eth']['ADE_20']:.3f}/{scenes['eth']['FDE_20']:.3f}"
+        assert any(line.startswith(model) and row in line for line in text.splitlines())
+    plain, sampled = found["constant_velocity"]["mean"], found["constant_velocity_sampled"]["mean"]
+    assert sampled["ADE_20"] < plain["ADE_20"] == plain["ADE_1"] == pytest.approx(plain["JADE_20"])
+    assert sampled["ADE_20"] <= sampled["JADE_20"] and sampled["FDE_20"] <= sampled["FDE_at_best_ADE_20"]
+    assert not list(samples.rglob(".*")) and (samples / "constant_velocity" / "eth" / "samples").is_dir()
+    assert run_cli("evaluate", "--protocol", "eth_ucy", "--data", raw, "--export", samples) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_failed_export_leaves_nothing(raw: Path, tmp_path: Path) -> None:
+    found = read_set(raw)
+    with pytest.raises(ZeroDivisionError), SampleFolder(tmp_path / "out", found) as samples:
+        samples.add(next(outcomes(predictor(ConstantVelocity()), found, batch_size=2, progress=False)))
+        assert list(tmp_path.rglob("sample_000.txt"))
+        _ = 1 / 0
+    assert {path.name for path in tmp_path.iterdir()} == {"raw"}
+
+
+def marginal_and_joint() -> list[Forecast]:
+    position = torch.randn(2, 3, 25, F, 2, generator=torch.Generator().manual_seed(0))
+    logit = torch.randn(2, 3, 25, generator=torch.Generator().manual_seed(1))
+    return [Forecast(position, logit, Frame.SCENE), Forecast(position, logit[:, 0], Frame.SCENE)]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_of_more_than_20_modes_the_most_probable_count(number: int) -> None:
+    forecast = marginal_and_joint()[number]
+    best = most_probable(forecast, 20)
+    assert best.num_modes == 20 and most_probable(best, 20) is best
+    for b, s in np.ndindex(2, 3):
+        logit = forecast.logit[b] if number else forecast.logit[b, s]
+        kept = sorted(range(25), key=lambda mode: -logit[mode].item())[:20]
+        assert torch.equal(best.position[b, s], forecast.position[b, s, kept])
+        assert torch.equal(best.logit[b] if number else best.logit[b, s], logit[kept])
+
+
+def test_what_is_not_predicted_or_not_a_number_is_no_figure(raw: Path) -> None:
+    found = read_set(raw)
+    (outcome,) = outcomes(predictor(ConstantVelocity()), found, batch_size=500, progress=False)
+
+    def figures(changed: Outcome) -> dict[str, float]:
+        score = Score("eth")
+        score.add(changed)
+        return score.figures()
+
+    assert figures(outcome)["num_trajectories"] == COUNTS["eth"][1]
+    lost = outcome.valid.clone()
+    lost[0] = False
+    with pytest.raises(TrajformerError, match="the model predicted"):
+        figures(replace(outcome, valid=lost))
+    with pytest.raises(TrajformerError, match="ADE_1 is not a number"):
+        figures(replace(outcome, forecast=replace(outcome.forecast, position=outcome.forecast.position * torch.nan)))
+
+
+def test_published_rows_have_the_means_that_they_say() -> None:
+    assert len({row.name for row in BEST_OF_20}) == len(BEST_OF_20) == 9 and len(MOST_PROBABLE) == 2
+    for row in BEST_OF_20:
+        assert np.mean(row.scenes, axis=0) == pytest.approx(row.mean, abs=0.0101), row.name  # all are rounded
+        assert len(row.scenes) == len(FILES) and row.source
+    text = table({"ours": {"eth": dict.fromkeys(_names(), 0.25)}}, {"eth": 0.5})
+    (agentformer,) = [line for line in text.splitlines() if line.startswith("AgentFormer")]
+    assert agentformer.split()[2:8] == ["0.45/0.75", "0.14/0.22", "0.25/0.45", "0.18/0.30", "0.14/0.24", "0.23/0.39"]
+    ours = [line.split() for line in text.splitlines() if line.startswith("ours")]
+    assert ours == [["ours", "0.250/0.250", *["-"] * 5]] * 4 + [["ours", "25.00", *["-"] * 5]]
+    assert any(line.split() == ["recorded", "50.00", *["-"] * 5] for line in text.splitlines())
+
+
+def _names() -> list[str]:
+    names = ("ADE", "FDE", "FDE_at_best_ADE", "JADE", "JFDE", "collision_rate")
+    return [f"{name}_20" for name in names] + ["ADE_1", "FDE_1"]
+
+
+# models and mistakes ---------------------------------------------------------------------------------------------------
+
+
+def checkpoint(path: Path, split: str = "eth_train") -> Path:
+    model = ModelConfig(constant_velocity=ConstantVelocityConfig(modes=3))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"trajformer": describe(TrainConfig(model, DataConfig(train_split=split))), "state_dict": {}}, path)
+    return path
+
+
+def test_checkpoints_are_told_by_the_names_of_the_scenes(tmp_path: Path) -> None:
+    first = [checkpoint(tmp_path / "a" / f"{name}.ckpt") for name in ("zara1", "eth")]
+    second = [checkpoint(tmp_path / "b" / name / "best.ckpt") for name in ("eth", "hotel")]
+    (tmp_path / "b" / "notes").mkdir()
+    found = models_of([tmp_path / "a", *second])
+    assert found == {"a": {"eth": first[1], "zara1": first[0]}, "b": {"eth": second[0], "hotel": second[1]}}
+    assert list(found["a"]) == ["eth", "zara1"]
+    assert models_of([*first, tmp_path / "b"]) == found
+    assert models_of([]) == {}
+    twin = checkpoint(tmp_path / "other" / "a" / "eth.ckpt")
+    assert list(models_of([tmp_path / "a", twin])) == [str(tmp_path / "a"), str(twin.parent)]
+    for wrong, message in (
+        ([tmp_path / "nothing"], "no checkpoint that is named after one of the scenes"),
+        ([tmp_path / "other"], "no checkpoint that is named after one of the scenes"),
+        ([tmp_path / "a", checkpoint(tmp_path / "a" / "eth" / "best.ckpt")], "is for eth, too"),
+    ):
+        with pytest.raises(TrajformerError, match=message):
+            models_of(wrong)
+
+
+def test_models_stand_in_the_table_by_scene(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("eth", "zara2"):
+        checkpoint(tmp_path / "mine" / f"{name}.ckpt", f"{name}_train")
+    words = ("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", tmp_path / "j", "--batch-size", 3)
+    assert run_cli(*words, "--checkpoint", tmp_path / "mine") == 0
+    found = json.loads((tmp_path / "j").read_text())
+    assert list(found["mine"]) == ["eth", "zara2"]
+    assert found["mine"]["eth"]["ADE_1"] == pytest.approx(found["constant_velocity"]["eth"]["ADE_1"])
+    assert found["mine"]["eth"]["ADE_20"] < found["mine"]["eth"]["ADE_1"]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
+    assert all(row[2:5] == ["-"] * 3 and row[6] == "-" for row in rows) and len(rows) == 5
+
+
+def test_a_model_that_has_seen_the_scene_is_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
+    assert run_cli("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
+    assert "a model trained on split 'eth_train' has seen zara1" in capsys.readouterr().err
+    assert load_predictor(path, torch.device("cpu")).trained_on == "eth_train"
+    next(iter(outcomes(predictor(ConstantVelocity(), trained_on="pedestrians"), read_set(raw), progress=False)))
+
+
+def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*words: object) -> str:
+        assert run_cli("evaluate", "--protocol", "eth_ucy", *words) == 1
+        text = capsys.readouterr()
+        assert text.out == "" and len(text.err.splitlines()) == 1
+        return text.err
+
+    windows, trajectories = COUNTS["hotel"]
+    tracks = walkers(10)
+    del tracks["3.0"]
+    write(raw / "hotel" / "biwi_hotel.txt", tracks)
+    line = fails("--data", raw)
+    assert f"hotel: {windows} windows and {trajectories - windows} trajectories to score, the protocol has" in line
+    (raw / "zara1" / "crowds_zara01.txt").unlink()
+    assert "no test recording of zara1" in fails("--data", raw)
+    assert "nowhere: no such folder" in fails("--data", tmp_path / "nowhere")
+    assert "with --data" in fails()
+    for option, value in (("--store", raw), ("--model", "constant_velocity"), ("--csv", raw / "x")):
+        assert f"{option} is not for an evaluation by --protocol" in fails("--data", raw, option, value)
+    for option in ("--data", "--export"):
+        assert run_cli("evaluate", "--model", "constant_velocity", "--store", raw, option, raw) == 1
+        assert f"{option} is for an evaluation by --protocol" in capsys.readouterr().err
+
+
+def test_windows_cut_otherwise_are_refused(raw: Path) -> None:
+    found = read_set(raw)
+    shorter = [replace(scene, num_history=7, num_future=13) for scene in found.windows]
+    with pytest.raises(TrajformerError, match="7 observed and 13 future frames, the protocol has 8 and 12"):
+        replace(found, windows=shorter).check()
+
+
+# stores ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_scored_by_20_modes_too(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, who = tmp_path / "store", ("--model", "constant_velocity_sampled")
+    assert run_cli("preprocess", "eth_ucy", raw, store, "--workers", 1) == 0
+    words = ("evaluate", *who, "--store", store, "--split", "eth_test")
+    assert run_cli(*words, "--json", tmp_path / "j", "--csv", tmp_path / "c") == 0
+    found = json.loads((tmp_path / "j").read_text())
+    assert [name for name in found if name.endswith("_20")] == ["minADE_20", "minFDE_20", "MR_20", "brier_minFDE_20"]
+    assert "minFDE_20" in (tmp_path / "c").read_text().splitlines()[0]
+    assert "minADE_20" in capsys.readouterr().out
+    forecasts = tmp_path / "f.parquet"
+    assert run_cli("predict", *who, "--store", store, "--split", "eth_test", "--out", forecasts) == 0
+    for extra in ((), ("--density",)):
+        out = tmp_path / f"pictures{len(extra)}"
+        assert run_cli("plot", store, "--forecasts", forecasts, "--random", 1, "--out", out, *extra) == 0
+        (picture,) = out.iterdir()
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert run_cli("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none") == 1
+    assert "--density needs --forecasts" in capsys.readouterr().err
+
+
+class Worlds(nn.Module):
+    """Constant velocity as a joint forecast."""
+
+    def forward(self, batch: SceneBatch) -> Forecast:
+        forecast = ConstantVelocity(ConstantVelocityConfig(modes=6))(batch)
+        return replace(forecast, logit=forecast.logit[:, 0])
+
+
+class Listed(list):  # type: ignore[type-arg]
+    """Scenes that were made here."""
+
+    split, root = "eth_test", Path("here")
+
+
+def test_joint_forecasts_have_the_figures_of_worlds(raw: Path) -> None:
+    scenes = Listed(read_set(raw).windows)
+    joint = evaluate(predictor(Worlds()), scenes, progress=False)  # type: ignore[arg-type]
+    marginal = evaluate(predictor(ConstantVelocity(ConstantVelocityConfig(modes=6))), scenes, progress=False)  # type: ignore[arg-type]
+    assert joint["num_scenes"] == len(scenes) and "num_scenes" not in marginal
+    assert joint["minFDE_6"] == pytest.approx(marginal["minFDE_6"]) and joint["avgMinFDE_6"] >= joint["minFDE_6"]
+    assert {name for name in joint if name not in marginal} == {
+        "num_scenes",
+        *(f"{name}_6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")),
+    }
+    assert sum(batch.num_scenes for batch, _ in run(predictor(Worlds()), scenes, progress=False)) == len(scenes)  # type: ignore[arg-type]
+
+
+# the recordings themselves ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scored(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The protocol without checkpoints: figures by model and scene."""
+    file = tmp_path_factory.mktemp("scored") / "figures.json"
+    assert run_cli("evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file) == 0
+    return dict(json.loads(file.read_text()))
+
+
+def test_constant_velocity_on_the_real_recordings(scored: dict[str, Any]) -> None:
+    plain, sampled = scored["constant_velocity"], scored["constant_velocity_sampled"]
+    assert {name: (plain[name]["num_windows"], plain[name]["num_trajectories"]) for name in COUNTS} == COUNTS
+    rows = {"eth": (1.0755, 2.2819), "hotel": (0.3194, 0.6142), "univ": (0.5242, 1.1651), "zara1": (0.4272, 0.9524)}
+    for name, row in (rows | {"zara2": (0.3239, 0.7244), "mean": (0.5340, 1.1476)}).items():
+        assert (plain[name]["ADE_1"], plain[name]["FDE_1"]) == pytest.approx(row, abs=1e-4)
+    assert (sampled["mean"]["ADE_20"], sampled["mean"]["FDE_20"]) == pytest.approx((0.418, 0.866), abs=1e-3)
+    assert plain["univ"]["collision_rate_20"] == pytest.approx(0.2022, abs=1e-4)
+
+
+def test_the_weights_that_come_with_the_software_give_the_documented_figures(scored: dict[str, Any]) -> None:
+    plain, crowd = scored["constant_velocity"], scored["crowd"]
+    assert (crowd["mean"]["ADE_20"], crowd["mean"]["FDE_20"]) == pytest.approx((0.201, 0.328), abs=2e-3)
+    for scene, counts in COUNTS.items():
+        assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts
+        assert crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]
+        assert crowd[scene]["ADE_1"] < plain[scene]["ADE_1"] and crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]
+
+
+@pytest.mark.parametrize("scene", ["eth", "hotel", "univ", "zara1", "zara2"])
+def test_shipped_weights_are_small_and_have_not_seen_their_scene(scene: str) -> None:
+    path = SHIPPED / f"{scene}.safetensors"
+    _, recipe = load_checkpoint(path, TrainConfig)
+    assert recipe.data.train_split == f"{scene}_train" and path.stat().st_size <= 4_000_000
+    assert not Path(recipe.data.train).is_absolute()

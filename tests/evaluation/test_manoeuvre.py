@@ -1,0 +1,133 @@
+"""What agents did, on tracks made by hand: every manoeuvre, its limits, noise, gaps, other frames and other clocks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.scenes.geometry import from_frame
+
+PERIOD_S, STEPS = 0.1, 30
+TIME = PERIOD_S * torch.arange(1, STEPS + 1)
+STRAIGHT, TURN, STOP, LANE_CHANGE = Manoeuvre
+
+
+def driven(speed: Tensor, heading: Tensor) -> Tensor:
+    """Positions [F, 2] from the origin at speeds (m/s) and headings (radians) of each step."""
+    way = speed * PERIOD_S
+    return torch.stack([(way * heading.cos()).cumsum(0), (way * heading.sin()).cumsum(0)], -1)
+
+
+def arc(degrees: float, speed: float = 8.0) -> Tensor:
+    """A steady curve that ends so many degrees from where it began."""
+    return driven(torch.full((STEPS,), speed), math.radians(degrees) * TIME / TIME[-1])
+
+
+def shifted(aside: float, speed: float = 12.0) -> Tensor:
+    """A lane change: to the side along half a cosine between 0.3 s and 2.7 s."""
+    share = ((TIME - 0.3) / 2.4).clamp(0, 1)
+    return torch.stack([speed * TIME, aside * (1 - torch.cos(math.pi * share)) / 2], -1)
+
+
+def braking(speed: float, after: float) -> Tensor:
+    """Straight on with a speed that falls evenly to nothing at a time."""
+    return driven((speed * (1 - TIME / after)).clamp(min=0), torch.zeros(STEPS))
+
+
+def done(track: Tensor, valid: Tensor | None = None, heading: float = 0.0, period_s: float = PERIOD_S) -> Manoeuvre:
+    """What is made of one track that begins at the origin."""
+    real = torch.ones(len(track), dtype=torch.bool) if valid is None else valid
+    kind, known = manoeuvres(track[None, None], real[None, None], torch.tensor([[[0.0, 0.0, heading]]]), period_s)
+    assert known.item()
+    return Manoeuvre(int(kind))
+
+
+@pytest.mark.parametrize(
+    ("track", "expected"),
+    [
+        (arc(0), STRAIGHT),
+        (arc(0, speed=0.9), STRAIGHT),  # walks 2.7 m
+        (arc(25), STRAIGHT),
+        (arc(-14, speed=14.0), STRAIGHT),  # ends 5 m aside, of one direction and the other
+        (arc(60), TURN),
+        (arc(-60), TURN),
+        (arc(40), TURN),
+        (arc(179), TURN),
+        (arc(120, speed=1.5), TURN),
+        (torch.zeros(STEPS, 2), STOP),
+        (arc(0, speed=0.5), STOP),  # 1.5 m
+        (braking(10.0, 2.5), STOP),
+        (braking(10.0, 4.0), STRAIGHT),  # still has 2.5 m/s
+        (shifted(3.5), LANE_CHANGE),
+        (shifted(-3.5), LANE_CHANGE),
+        (shifted(1.2), STRAIGHT),
+        (shifted(7.0), STRAIGHT),
+    ],
+)
+def test_each_manoeuvre_is_told_from_the_path(track: Tensor, expected: Manoeuvre) -> None:
+    assert done(track) is expected
+
+
+def test_who_turns_and_stops_has_stopped_and_who_sets_off_has_not() -> None:
+    turning = driven((8 * (1 - TIME / 2)).clamp(min=0), math.radians(80) * (TIME / 2).clamp(max=1))
+    assert done(turning) is STOP
+    assert done(driven(3 * TIME, torch.zeros(STEPS))) is STRAIGHT
+
+
+def test_a_heading_that_is_a_little_wrong_makes_no_lane_change_of_a_straight_drive() -> None:
+    assert done(arc(0, speed=14.0), heading=math.radians(5)) is STRAIGHT  # the path ends 3.7 m aside of that heading
+    assert done(arc(0, speed=14.0), heading=math.radians(-12)) is STRAIGHT
+
+
+def test_reversing_and_headings_made_of_noise_are_no_turns() -> None:
+    assert done(arc(0), heading=math.pi) is STRAIGHT
+    assert done(arc(0), heading=math.radians(-100)) is STRAIGHT
+    assert done(arc(0), heading=math.radians(80)) is TURN
+
+
+@pytest.mark.parametrize(("track", "expected"), [(torch.zeros(STEPS, 2), STOP), (arc(0, 2.0), STRAIGHT), (arc(90, 3.0), TURN)])
+def test_noise_of_positions_changes_nothing(track: Tensor, expected: Manoeuvre) -> None:
+    for seed in range(50):  # sums of steps would be 4 m for an agent that stands, and directions of steps anything
+        noise = 0.1 * torch.randn(track.shape, generator=torch.Generator().manual_seed(seed))
+        assert done(track + noise) is expected, seed
+
+
+def test_steps_that_are_not_valid_are_not_looked_at() -> None:
+    for track, expected in ((arc(0), STRAIGHT), (shifted(3.5), LANE_CHANGE), (braking(10.0, 2.0), STOP), (arc(60), TURN)):
+        valid = torch.arange(STEPS) % 5 == 4
+        for junk in (0.0, 1e4, torch.nan):
+            assert done(torch.where(valid[:, None], track, junk), valid) is expected
+
+
+def test_agents_whose_end_is_unknown_do_not_count() -> None:
+    target, valid = torch.stack([arc(60), arc(60), arc(60)])[None], torch.ones(1, 3, STEPS, dtype=torch.bool)
+    valid[0, 1, -1] = False
+    valid[0, 2] = False
+    kind, known = manoeuvres(target, valid, torch.zeros(1, 3, 3), PERIOD_S)
+    assert known.tolist() == [[True, False, False]] and kind.tolist() == [[TURN, STRAIGHT, STRAIGHT]]
+    assert kind.dtype == torch.int64
+
+
+def test_a_batch_is_its_agents_and_frames_do_not_matter() -> None:
+    tracks = [arc(0), arc(70), torch.zeros(STEPS, 2), shifted(3.0), arc(-25), braking(9.0, 2.0)]
+    expected = [STRAIGHT, TURN, STOP, LANE_CHANGE, STRAIGHT, STOP]
+    generator = torch.Generator().manual_seed(3)
+    pose = torch.rand(6, 3, generator=generator) * torch.tensor([500.0, -300.0, 6.0]) - torch.tensor([0.0, 0.0, 3.0])
+    target = from_frame(torch.stack(tracks), pose[:, None])
+    kind, known = manoeuvres(target.view(2, 3, STEPS, 2), torch.ones(2, 3, STEPS, dtype=torch.bool), pose.view(2, 3, 3), PERIOD_S)
+    assert known.all() and kind.flatten().tolist() == expected
+
+
+def test_time_is_in_seconds() -> None:
+    slow = torch.stack([0.3 * torch.arange(1.0, 13.0), torch.zeros(12)], -1)
+    assert done(slow, period_s=0.5) is STRAIGHT  # 0.6 m/s
+    assert done(slow, period_s=1.0) is STOP  # 0.3 m/s
+    assert done(torch.tensor([[4.0, 0.0]]), period_s=0.1) is STRAIGHT  # a horizon below a second
+
+
+def test_labels_are_words() -> None:
+    assert [kind.label for kind in Manoeuvre] == ["straight", "turn", "stop", "lane change"]

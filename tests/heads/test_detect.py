@@ -1,0 +1,275 @@
+"""Training a detector, and the command that uses it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trajformer import cli
+from trajformer.cli.convert import write_checkpoint
+from trajformer.core.blocks import BlockConfig
+from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.heads.detr import task as detection
+from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
+from trajformer.heads.detr.boxes import overlap
+from trajformer.heads.detr.data.batch import collate
+from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig, draw_shapes
+from trajformer.heads.detr.data.voc import VocConfig
+from trajformer.heads.detr.loss import BoxLossConfig, box_loss
+from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, find
+from trajformer.heads.detr.task import DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.training.run import train
+
+SIZE = 32
+MODEL = DetrConfig(
+    queries=6,
+    block=BlockConfig(width=32, heads=4, feedforward=48, dropout=0.0, norm_first=False),
+    layers=(1, 2),
+    backbone=BackboneConfig(cnn=CnnConfig((8, 16, 24), groups=4)),
+)
+DATA = DetectionDataConfig(
+    shapes=ShapesConfig(height=SIZE, width=SIZE, objects=(1, 2), radius=(0.2, 0.3), train=16, val=6, test=5),
+    shorter=SIZE,
+    longest=64,
+    batch_size=8,
+)
+RECIPE = DetectionRecipe(
+    MODEL, data=DATA, backbone_rate=0.5, optim=OptimConfig(learning_rate=1e-3),
+    trainer=TrainerConfig(epochs=2, accelerator="cpu", log_every=1),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short training; not enough to find anything."""
+    pytest.importorskip("pycocotools")
+    folder = tmp_path_factory.mktemp("detection") / "run"
+    train(RECIPE, folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkpoint that knows one picture by heart, and the picture."""
+    torch.manual_seed(0)
+    example = draw_shapes(DATA.shapes, (8, 4))
+    batch, model = collate([example]), Detr(replace(MODEL, classes=len(LABELS)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(120):
+        optimizer.zero_grad()
+        box_loss(model(batch.pixels), batch.targets, BoxLossConfig())["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    (found,) = find(model.eval()(batch.pixels), batch.original, score=0.5)
+    assert found.label.sort().values.tolist() == example.label.sort().values.tolist(), "it has not learned the picture"
+    assert overlap(found.box[:, None], example.box[None]).amax(1).min() > 0.7
+    folder = tmp_path_factory.mktemp("expert")
+    write_checkpoint(folder / "best.ckpt", replace(RECIPE, labels=LABELS), model.state_dict())
+    pixels = (example.image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+    Image.fromarray(pixels).save(folder / "known.png")
+    return folder / "best.ckpt", folder / "known.png"
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.main(["detect", *map(str, words)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_run_leaves_a_checkpoint_that_knows_its_classes(run: Path) -> None:
+    model, recipe = load_checkpoint(run / "best.ckpt", DetectionRecipe)
+    assert isinstance(model, Detr) and recipe.labels == LABELS and model.classify.out_features == 4
+    text = (run / "csv" / "metrics.csv").read_text()
+    assert all(name in text for name in ("val/AP50", "val/AP50_disc", "train/giou", "val/loss"))
+
+
+def test_a_run_can_begin_with_the_weights_of_another(run: Path) -> None:
+    start = replace(RECIPE, start=str(run / "best.ckpt"))
+    before = load_checkpoint(run / "best.ckpt", DetectionRecipe)[0].state_dict()
+    same = DetectionModule(start).model.state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in same.items())
+    folder = DetectionDataConfig(voc=VocConfig("somewhere"))
+    other = DetectionModule(replace(start, data=folder, labels=("a", "b"), model=replace(MODEL, queries=9))).model
+    changed = {name for name, tensor in other.state_dict().items() if name not in before or not torch.equal(tensor, before[name])}
+    assert changed == {"classify.weight", "classify.bias", "queries.weight"}
+    renamed = DetectionModule(replace(start, data=folder, labels=("a", "b", "c"))).model  # as many, but others
+    assert not torch.equal(renamed.classify.weight, before["classify.weight"])
+    with pytest.raises(CheckpointError, match=r"'decoder\.layers\.1\..*' is not of the same size"):
+        DetectionModule(replace(start, model=replace(MODEL, layers=(1, 1))))
+
+
+def test_the_backbone_has_a_learning_rate_of_its_own_and_frozen_parts_none() -> None:
+    resnet = replace(MODEL, backbone=BackboneConfig(resnet=ResNetConfig((1, 1, 1, 1), 4)))
+    for model in (MODEL, resnet):
+        module = DetectionModule(replace(RECIPE, model=model, backbone_rate=0.1))
+        groups, names = module.groups(), {id(p): name for name, p in module.model.named_parameters()}
+        seen: list[str] = []
+        for group in groups:
+            mine = [names[id(parameter)] for parameter in group["params"]]
+            assert {name.startswith("backbone") for name in mine} == {group["lr"] == 0.1}
+            assert group["lr"] in (0.1, 1.0) and mine
+            seen += mine
+        assert sorted(seen) == sorted(name for name, p in module.model.named_parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"data": replace(DATA, voc=VocConfig())}, r"data\.voc\.root: give a folder"),
+        ({"data": replace(DATA, voc=VocConfig("x"))}, "labels: name the classes"),
+        ({"data": replace(DATA, shapes=replace(DATA.shapes, objects=(3, 2)))}, r"data\.shapes\.objects: 3, 2"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused_by_field(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(TrajformerError, match=complaint):
+        train(replace(RECIPE, **change), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_pictures_differ_between_epochs_and_validation_does_not() -> None:
+    data = DetectionData(RECIPE)
+    first, second = (np.concatenate(list(data.order().epoch(epoch))) for epoch in (0, 1))
+    assert sorted(second - 16) == sorted(first) == list(range(16))
+    assert not torch.equal(data.train[[0]].pixels, data.train[[16]].pixels)
+    assert torch.equal(data.val[[0]].pixels, Shapes(DATA.shapes, "val")[[0]].pixels)
+
+
+def test_average_precision_is_over_the_pictures_of_all_processes(
+    expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pycocotools")
+    module = DetectionModule(replace(RECIPE, start=str(expert[0])))
+    batch, logged = collate([draw_shapes(DATA.shapes, (8, index)) for index in range(6)]), dict[str, float]()
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
+    with torch.no_grad():
+        module.eval().validation_step(batch, 0)
+    everything = list(module.seen)
+    module.on_validation_epoch_end()
+    alone = dict(logged)
+    assert alone["val/AP50"] > 0 and not module.seen
+
+    def gather(found: list[Any], mine: list[Any]) -> None:
+        found[:] = [mine, everything[2:]]
+
+    monkeypatch.setattr(detection.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(detection.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(detection.distributed, "all_gather_object", gather)
+    module.seen = everything[:2]
+    module.on_validation_epoch_end()
+    assert logged == alone
+
+
+def test_detect_tells_draws_and_lists_objects(
+    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, picture = expert
+    broken = tmp_path / "in" / "broken.png"
+    broken.parent.mkdir()
+    broken.write_bytes(b"no picture")
+    Image.open(picture).resize((48, 48)).save(broken.parent / "known.png")  # another size, the same name
+    code, out, _ = command(capsys, picture, broken.parent, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention")
+    assert code == 0
+    truth = draw_shapes(DATA.shapes, (8, 4))
+    name = LABELS[truth.label[0]]
+    assert f"{picture}: " in out and f" {name}" in out and f"skipped {broken}: not a readable image" in out
+    rows = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
+    assert [(row["image"], row["width"], row["height"]) for row in rows] == [
+        (str(picture), 32, 32), (str(broken.parent / "known.png"), 48, 48)]  # fmt: skip
+    assert sorted(one["label"] for one in rows[0]["objects"]) == sorted(LABELS[label] for label in truth.label.tolist())
+    found = torch.tensor([one["box"] for one in rows[0]["objects"]])
+    assert overlap(found[:, None], truth.box[None]).amax(1).min() > 0.7
+    larger = torch.tensor([one["box"] for one in rows[1]["objects"]])
+    torch.testing.assert_close(larger, found * 1.5, atol=2.0, rtol=0.0)  # in pixels of the larger file
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["known-2.png", "known.png"]
+    widths = {Image.open(path).size for path in (tmp_path / "out").glob("*.png")}
+    code, _, _ = command(capsys, picture, "--checkpoint", checkpoint, "--out", tmp_path / "plain")
+    assert code == 0 and Image.open(tmp_path / "plain" / "known.png").width < min(width for width, _ in widths)
+
+
+def test_detect_hides_what_is_not_sure_and_can_merge_layers(
+    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, picture = expert
+    counts = {}
+    for words in (("--score", "1"), ("--score", "0"), ("--score", "0", "--nms"), ("--nms",)):
+        code, _, _ = command(capsys, picture, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words)
+        assert code == 0
+        counts[words] = len(json.loads((tmp_path / "out" / "detections.jsonl").read_text())["objects"])
+    truth = len(draw_shapes(DATA.shapes, (8, 4)).label)
+    assert counts["--score", "1"] == 0 and counts["--score", "0"] == MODEL.queries and counts[("--nms",)] == truth
+    assert counts["--score", "0", "--nms"] <= 2 * MODEL.queries
+
+
+def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command(capsys, "--checkpoint", run / "last.ckpt", "--split", "val", "--out", tmp_path / "out")
+    assert code == 0 and "shapes: val: 6 pictures" in out and "AP50 " in out
+    result = json.loads((tmp_path / "out" / "average_precision.json").read_text())
+    last = [line for line in (run / "csv" / "metrics.csv").read_text().splitlines() if line]
+    columns = last[0].split(",")
+    logged = [dict(zip(columns, line.split(","), strict=True))["val/AP50"] for line in last[1:]]
+    assert result["AP50"] == pytest.approx(float([value for value in logged if value][-1]), abs=1e-6)
+    assert len((tmp_path / "out" / "detections.jsonl").read_text().splitlines()) == 6
+    assert len(list((tmp_path / "out").glob("val_*.png"))) == 6
+
+
+def test_a_folder_of_ones_own_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, picture = expert
+    for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
+        (tmp_path / part).mkdir(parents=True)
+    (tmp_path / "JPEGImages" / "known.png").write_bytes(picture.read_bytes())
+    (tmp_path / "ImageSets/Main/test.txt").write_text("known\n")
+    truth = draw_shapes(DATA.shapes, (8, 4))
+    objects = ""
+    for (left, top, right, bottom), label in zip(truth.box.tolist(), truth.label.tolist(), strict=True):
+        corners = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
+        objects += f"<object><name>{LABELS[label]}</name><bndbox>{corners}</bndbox></object>"
+    (tmp_path / "Annotations" / "known.xml").write_text(f"<annotation>{objects}</annotation>")
+    code, out, _ = command(capsys, tmp_path, "--checkpoint", checkpoint, "--split", "test")
+    assert code == 0 and f"{tmp_path}: test: 1 pictures, {len(truth.label)} objects" in out and "AP50 1.000" in out
+
+
+def test_mistakes_end_in_one_line(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, picture = expert
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"")
+    cases: list[tuple[list[object], str]] = [
+        (["--checkpoint", checkpoint], "give pictures or folders"),
+        ([picture, "--checkpoint", tmp_path / "none.ckpt"], "no such checkpoint"),
+        ([broken, "--checkpoint", checkpoint], "none of the 1 pictures can be read"),
+        ([picture, "--checkpoint", checkpoint, "--attention"], "--out DIR"),
+        (["--checkpoint", checkpoint, "--split", "tset"], "no split 'tset'"),
+        ([tmp_path, "--checkpoint", checkpoint, "--split", "test"], "cannot be read"),
+        ([tmp_path, tmp_path, "--checkpoint", checkpoint, "--split", "test"], "one folder at most"),
+    ]
+    for words, complaint in cases:
+        code, _, err = command(capsys, *words)
+        assert code == 1 and complaint in err and len(err.splitlines()) == 1, words
+
+
+def test_attention_maps_are_those_of_the_objects_queries(expert: tuple[Path, Path]) -> None:
+    model, _ = load_checkpoint(expert[0], DetectionRecipe)
+    assert isinstance(model, Detr)
+    batch = collate([draw_shapes(DATA.shapes, (8, 4))])
+    with torch.no_grad():
+        before = model(batch.pixels)
+    (found,) = find(before, batch.original, score=0.5)
+    maps = attention_maps(model, batch.pixels, batch.original, found)
+    assert maps.decoder.shape == maps.encoder.shape == (len(found.label), 4, 4)
+    torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(found.label)))
+    with torch.no_grad():
+        feature, _ = model.backbone(batch.pixels)
+        x, place = model.project(feature).flatten(2).transpose(1, 2), model._place(feature, None).flatten(1, 2)
+        block = model.encoder.layers[0]
+        weights = block.attention.sublayer.weights(x + place, x + place, x)[0].mean(0)  # [L, L]
+        row, column = (found.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
+    torch.testing.assert_close(maps.encoder[0].flatten(), weights[4 * row + column])
+    assert torch.equal(model(batch.pixels).logit, before.logit)

@@ -1,0 +1,320 @@
+"""Pictures with boxes: generated, read from Pascal VOC folders, varied, batched; average precision."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trajformer.errors import TrajformerError
+from trajformer.heads.detr.data import shapes
+from trajformer.heads.detr.data.batch import Example, collate
+from trajformer.heads.detr.data.pictures import Anew
+from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig, draw_shapes
+from trajformer.heads.detr.data.vary import VariationConfig, fit, vary
+from trajformer.heads.detr.data.voc import VocConfig, VocFolder, read_annotation
+from trajformer.heads.detr.metrics import Labelled, average_precision, compare
+from trajformer.heads.detr.model import Found
+
+SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
+
+
+# generated shapes
+
+
+def test_a_shape_fills_its_box_and_has_its_area() -> None:
+    chance, kinds = np.random.default_rng(0), set()
+    config = replace(SMALL, height=200, width=200, radius=(0.1, 0.2))
+    for _ in range(60):
+        shape = shapes._shape(chance, config)
+        rows, columns = np.nonzero(shape.cover > 0.5)
+        left, top = shape.window[1].start, shape.window[0].start
+        seen = [columns.min() + left, rows.min() + top, columns.max() + left + 1, rows.max() + top + 1]
+        np.testing.assert_allclose(seen, shape.box, atol=2.5)  # a sharp corner covers less than half of its pixels
+        if shape.box.min() > 0 and shape.box.max() < 200:
+            assert shape.cover.sum() == pytest.approx(shape.area, rel=0.02)
+            width, height = shape.box[2:] - shape.box[:2]
+            kinds.add((LABELS[shape.label], round(shape.area / (width * height), 1)))
+    shares = {name: {share for kind, share in kinds if kind == name} for name in LABELS}
+    assert shares["disc"] == {0.8} and max(shares["triangle"]) <= 0.5 < max(shares["rectangle"])
+
+
+def test_pictures_hold_what_the_config_says() -> None:
+    counts = set()
+    for index in range(80):
+        example = draw_shapes(SMALL, (0, index))
+        counts.add(len(example.label))
+        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
+        assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
+        assert (example.box[:, 2] <= 56).all() and (example.box[:, 3] <= 40).all()
+        assert set(example.label.tolist()) <= {0, 1, 2}
+    assert counts == set(range(1, 9))
+
+
+def test_at_least_half_of_every_shape_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, make = [], shapes._shape
+
+    def note(chance: np.random.Generator, config: ShapesConfig) -> shapes._Shape:
+        drawn.append(make(chance, config))
+        return drawn[-1]
+
+    monkeypatch.setattr(shapes, "_shape", note)
+    hidden = 0
+    for index in range(40):
+        drawn.clear()
+        example = draw_shapes(SMALL, (1, index))
+        boxes = {tuple(box) for box in example.box.tolist()}
+        kept = [one for one in drawn if tuple(one.box.astype(np.float32).tolist()) in boxes]
+        assert len(kept) == len(boxes)
+        owner = np.full((40, 56), -1)
+        for number, one in enumerate(kept):
+            owner[one.window][one.cover > 0.5] = number
+        seen = [(owner == number).sum() / one.area for number, one in enumerate(kept)]
+        assert min(seen) >= 0.5
+        hidden += min(seen) < 0.8
+    assert hidden, "nothing overlaps: this shows nothing"
+
+
+def test_a_number_is_a_picture_for_ever() -> None:
+    train, val = Shapes(SMALL, "train", seed=3), Shapes(SMALL, "val", seed=3)
+    again = Shapes(SMALL, "train", seed=3)
+    assert torch.equal(train[[2, 5]].pixels, again[[2, 5]].pixels)
+    assert torch.equal(train[[6 * 4 + 2]].pixels[0], collate([train.example(2, epoch=4)]).pixels[0])
+    different = [train.example(2), train.example(3), train.example(2, epoch=1), Shapes(SMALL, "train", seed=4).example(2),
+                 val.example(2), Shapes(SMALL, "test").example(2)]  # fmt: skip
+    for index, one in enumerate(different):
+        assert not any(torch.equal(one.image, other.image) for other in different[:index])
+    assert torch.equal(val.example(2).image, Shapes(SMALL, "val", seed=9).example(2).image)
+    assert (len(train), len(val), train.sizes(np.arange(2)).tolist()) == (6, 4, [[40, 56]] * 2)
+    with pytest.raises(TrajformerError, match="no split 'tset'"):
+        Shapes(SMALL, "tset")
+
+
+def test_every_epoch_sees_every_picture_once_and_anew() -> None:
+    order = Anew(6, 2, 0, 1, lambda indices: np.ones((len(indices), 1)))
+    for epoch in range(3):
+        numbers = np.concatenate(list(order.epoch(epoch)))
+        assert sorted(numbers.tolist()) == list(range(6 * epoch, 6 * epoch + 6))
+    assert [step.tolist() for step in order.epoch(1, 1)] == [step.tolist() for step in order.epoch(1)][1:]
+
+
+# batches
+
+
+def marked(height: int, width: int, box: tuple[int, int, int, int], label: int = 1) -> Example:
+    """A black picture with one white box."""
+    image = torch.zeros(3, height, width)
+    left, top, right, bottom = box
+    image[:, top:bottom, left:right] = 1.0
+    return Example("a", image, torch.tensor([box], dtype=torch.float32), torch.tensor([label]), (height, width))
+
+
+def white_box(image: torch.Tensor) -> list[float]:
+    rows, columns = (image[0] > 0.5).nonzero().unbind(1)
+    return [columns.min().item(), rows.min().item(), columns.max().item() + 1, rows.max().item() + 1]
+
+
+def test_pictures_of_several_sizes_are_padded_and_boxes_are_shares_of_their_own() -> None:
+    one, two = marked(20, 30, (3, 4, 9, 16)), marked(10, 40, (0, 0, 40, 10), 2)
+    none = replace(marked(5, 5, (0, 0, 5, 5)), box=torch.zeros(0, 4), label=torch.zeros(0, dtype=torch.int64))
+    batch = collate([one, two, none])
+    assert batch.pixels.shape == (3, 3, 20, 40) and batch.mask is not None
+    assert [int(mask.sum()) for mask in batch.mask] == [600, 400, 25] and batch.mask[1, 9, 39] and not batch.mask[1, 10, 0]
+    assert not batch.pixels[~batch.mask[:, None].expand(-1, 3, -1, -1)].any()
+    assert batch.targets.mask.tolist() == [[True], [True], [False]] and batch.targets.label[:, 0].tolist() == [1, 2, 0]
+    torch.testing.assert_close(batch.targets.box[:2, 0], torch.tensor([[0.2, 0.5, 0.2, 0.6], [0.5, 0.5, 1.0, 1.0]]))
+    assert collate([one, one]).mask is None and len(batch) == 3
+    moved = batch.to(torch.device("cpu"))
+    assert moved.name == batch.name and torch.equal(moved.targets.box, batch.targets.box)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_boxes_go_where_the_picture_goes(seed: int) -> None:
+    example = marked(60, 90, (30, 25, 50, 37))
+    config = VariationConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
+    varied = vary(example, config, np.random.default_rng(seed))
+    assert white_box(varied.image) == varied.box[0].tolist()
+    small = fit(varied, 120, 150)
+    assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
+    np.testing.assert_allclose(white_box(small.image), small.box[0], atol=1.1)
+
+
+def test_variation_covers_every_kind_and_can_be_off() -> None:
+    example = marked(60, 90, (10, 10, 20, 15))
+    assert torch.equal(vary(example, VariationConfig(), np.random.default_rng(0)).image, example.image)
+    always = VariationConfig(flip=1.0, flip_vertical=1.0)
+    assert vary(example, always, np.random.default_rng(0)).box.tolist() == [[70.0, 45.0, 80.0, 50.0]]
+    cuts = [vary(example, VariationConfig(crop=1.0, smallest=0.5), np.random.default_rng(seed)) for seed in range(60)]
+    assert {len(cut.label) for cut in cuts} == {0, 1}, "boxes out of view go"
+    assert min(cut.image.shape[1] for cut in cuts) < 35 and max(cut.image.shape[1] for cut in cuts) > 54
+    whole = [cut for cut in cuts if len(cut.label) and (cut.box[0, 2:] - cut.box[0, :2]).prod() == 50]
+    part = [(cut.box[0, 2:] - cut.box[0, :2]).prod().item() for cut in cuts if len(cut.label)]
+    assert whole and min(part) > 0.3 * 50, "no more than a sliver is left of a box"
+
+
+def test_fit_keeps_proportions_within_both_limits() -> None:
+    for shape, size in (((480, 640), (240, 320)), ((640, 480), (320, 240)), ((100, 1000), (40, 400)), ((12, 16), (240, 320))):
+        example = fit(marked(*shape, (0, 0, 4, 8)), 240, 400)
+        assert tuple(example.image.shape[1:]) == size and example.original == shape
+        np.testing.assert_allclose(example.box[0], [0, 0, 4 * size[1] / shape[1], 8 * size[0] / shape[0]], rtol=1e-5)
+
+
+# Pascal VOC
+
+
+def annotation(*objects: tuple[str, float, float, float, float]) -> str:
+    items = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
+        for name, a, b, c, d in objects
+    )
+    return f"<annotation><size><width>40</width></size>{items}</annotation>"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four pictures: two sound ones, one without annotation, one whose picture is cut short."""
+    for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
+        (tmp_path / part).mkdir(parents=True)
+    for number, size in enumerate(((40, 30), (20, 50), (40, 30), (40, 30))):
+        pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "JPEGImages" / f"p{number}.jpg")
+        text = annotation(("cell", 4, 5, 20, 25), ("cell", 7, 7, 7, 9), ("dust", 1, 1, 3, 3))
+        (tmp_path / "Annotations" / f"p{number}.xml").write_text(text)
+    (tmp_path / "Annotations" / "p1.xml").write_text(annotation(("dish", 1.5, 2, 10, 40)))
+    (tmp_path / "Annotations" / "p2.xml").unlink()
+    cut = tmp_path / "JPEGImages" / "p3.jpg"
+    cut.write_bytes(cut.read_bytes()[:700])
+    (tmp_path / "ImageSets/Main/train.txt").write_text("p0 1\np1 -1\n\np2\np3\n")
+    return tmp_path
+
+
+def test_what_cannot_be_used_is_left_out_and_listed(folder: Path) -> None:
+    data = VocFolder(VocConfig(str(folder)), "train", ("dish", "cell"), (60, 100))
+    assert len(data) == 2 and data.sizes(np.array([1, 0])).tolist() == [[50, 20], [30, 40]]
+    first, second = data.example(0), data.example(1)
+    assert (first.name, first.label.tolist(), first.original) == ("p0", [1], (30, 40))
+    torch.testing.assert_close(first.box, torch.tensor([[8.0, 10.0, 40.0, 50.0]]))  # twice as large
+    assert second.label.tolist() == [0] and second.image.shape == (3, 100, 40)
+    complaints = "\n".join(data.complaints)
+    assert "p0: 1 boxes without area left out" in complaints and "1 objects of class 'dust' left out" in complaints
+    assert f"skipped {folder}/Annotations/p2.xml: not an annotation: no such file" in complaints
+    assert f"skipped {folder}/JPEGImages/p3.jpg: not a readable image" in complaints
+    assert len(data.complaints) == 4
+    kept = pickle.loads(pickle.dumps(data))
+    assert not kept.kept and torch.equal(kept.example(0).image, first.image)
+    batch = data[[0, 1]]
+    assert batch.original.tolist() == [[30, 40], [50, 20]] and batch.mask is not None
+
+
+def test_folders_without_anything_to_use_are_refused_in_one_line(folder: Path) -> None:
+    config = VocConfig(str(folder))
+    with pytest.raises(TrajformerError, match=r"ImageSets/Main/val\.txt: cannot be read \(splits here: train\)"):
+        VocFolder(config, "val", ("cell",), (60, 100))
+    with pytest.raises(TrajformerError, match="no object of the classes bird; 1 objects of class 'cell' left out"):
+        VocFolder(config, "train", ("bird",), (60, 100))
+    with pytest.raises(TrajformerError, match=r"cannot be read \(splits here: none\)"):
+        VocFolder(VocConfig(str(folder / "nowhere")), "train", ("cell",), (60, 100))
+
+
+def test_variation_is_another_one_in_every_epoch_and_the_same_again(folder: Path) -> None:
+    config = VocConfig(str(folder), vary=VariationConfig(flip=0.5, crop=1.0, light=0.3))
+    plain, varied = (VocFolder(config, "train", ("cell", "dish"), (60, 100), seed) for seed in (None, 7))
+    seen = [varied.example(0, epoch).image for epoch in range(4)]
+    assert not any(a.shape == b.shape and torch.equal(a, b) for i, a in enumerate(seen) for b in seen[:i])
+    assert torch.equal(varied.example(0, 2).image, seen[2])
+    assert torch.equal(plain.example(0, 2).image, plain.example(0).image)
+    uncached = VocFolder(replace(config, cache=False), "train", ("cell", "dish"), (60, 100), 7)
+    assert not uncached.kept and torch.equal(uncached.example(0, 2).image, seen[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "document type"),
+        ("<annotation><object>", "no element found"),
+        (annotation(("", 1, 2, 3, 4)), "no name"),
+        (annotation(("cell", 1, 2, float("nan"), 4)), "not finite"),
+        (annotation(("cell", 1, 2, 3, 4)).replace("<xmax>3", "<xmax>wide"), "wide"),
+        (annotation(("cell", 1, 2, 3, 4)).replace("ymin", "y"), "no bndbox/ymin"),
+        ("", "no element found"),
+    ],
+)
+def test_an_annotation_that_is_none_is_refused_by_name(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(text)
+    with pytest.raises(TrajformerError, match=rf"a\.xml: not an annotation: .*{reason}"):
+        read_annotation(path)
+
+
+def test_a_document_type_cannot_hide_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_bytes('<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"))
+    with pytest.raises(TrajformerError, match="document type"):
+        read_annotation(path)
+    with pytest.raises(TrajformerError, match="not a regular file"):
+        read_annotation(tmp_path)
+
+
+def test_the_blood_cells_are_all_there_but_for_two_boxes_without_area(real_data: Path) -> None:
+    config, labels = VocConfig(str(real_data / "bccd" / "BCCD"), cache=False), ("RBC", "WBC", "Platelets")
+    counts, complaints = dict.fromkeys(labels, 0), []
+    for split, pictures in (("train", 205), ("val", 87), ("test", 72)):
+        data = VocFolder(config, split, labels, (240, 320))
+        assert len(data) == pictures
+        complaints += data.complaints
+        for _, found, size in data.pictures:
+            assert size == (480, 640)
+            for name in found.names:
+                counts[name] += 1
+    assert counts == {"RBC": 4153, "WBC": 372, "Platelets": 361}
+    assert sorted(complaints) == [f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)]
+
+
+# average precision
+
+
+def boxes(*rows: tuple[float, float, float, float, int], scores: list[float] | None = None) -> Labelled:
+    table = np.array(rows, np.float32).reshape(-1, 5)
+    return Labelled(table[:, :4], table[:, 4].astype(np.int64), None if scores is None else np.array(scores))
+
+
+def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pycocotools")
+    true = [boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1)), boxes((5, 5, 15, 15, 0)), boxes()]
+    right = [
+        boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1), scores=[0.9, 0.8]),
+        boxes((5, 5, 15, 15, 0), scores=[0.3]),
+        boxes(scores=[]),
+    ]
+    result = average_precision(right, true, ("a", "b", "c"))
+    assert result == pytest.approx({"AP": 1.0, "AP50": 1.0, "AP75": 1.0, "AP50 a": 1.0, "AP50 b": 1.0})
+    # 6 of 10 rows: an overlap of 0.6 counts at three of ten thresholds (0.5, 0.55, 0.6).
+    rough = [boxes((0, 0, 10, 6, 0), (20, 20, 40, 40, 1), scores=[0.9, 0.8]), *right[1:]]
+    result = average_precision(rough, true, ("a", "b", "c"))
+    assert result["AP50"] == pytest.approx(1.0)
+    half = 51 / 101  # one of two found, and before it one that is wrong from 0.65 on
+    assert result["AP75"] == pytest.approx((half / 2 + 1.0) / 2, abs=1e-6)
+    # A surer wrong one halves the precision of everything after it.
+    wrong = [right[0], right[1], boxes((0, 0, 10, 10, 1), scores=[0.95])]
+    assert average_precision(wrong, true, ("a", "b", "c"))["AP50 b"] == pytest.approx(0.5)
+    nothing = [boxes(scores=[])] * 3
+    assert average_precision(nothing, true, ("a", "b", "c"))["AP"] == 0.0
+    with pytest.raises(TrajformerError, match="no object"):
+        average_precision(nothing, [boxes()] * 3, ("a", "b", "c"))
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_there_is_compared_in_pixels_of_the_original() -> None:
+    example = fit(marked(60, 90, (30, 15, 60, 45), 2), 20, 100)
+    batch = collate([example, marked(20, 40, (0, 0, 4, 4))])
+    found = [Found(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.7]), torch.tensor([1]), torch.tensor([0]))] * 2
+    (one, true), (_, other) = compare(batch, found)
+    np.testing.assert_allclose(true.box, [[30, 15, 60, 45]], atol=1e-4)
+    np.testing.assert_allclose(other.box, [[0, 0, 4, 4]], atol=1e-4)
+    assert true.label.tolist() == [2] and other.label.tolist() == [1] and true.score is None
+    assert one.box.tolist() == [[1.0, 2.0, 3.0, 4.0]] and one.score is not None and one.score.tolist() == pytest.approx([0.7])

@@ -1,0 +1,429 @@
+"""The Transformer against PyTorch's own, Hugging Face's Marian and the seeds' code; its loss, tokens and padding."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import run
+from torch import Tensor, nn
+
+from trajformer.cli.convert import convert, write_checkpoint
+from trajformer.core.blocks import BlockConfig
+from trajformer.core.positions import sinusoid
+from trajformer.core.record import recorded_weights
+from trajformer.core.weights import Options
+from trajformer.errors import TrajformerError
+from trajformer.heads.translation.loss import token_loss
+from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.task import Pairs, TranslationRecipe
+from trajformer.heads.translation.text import END, PAD, START, UNKNOWN, Tokenizer, learn_tokenizer, read_lines, read_pairs
+from trajformer.heads.translation.translator import SearchConfig, Translator, pad_tokens
+from trajformer.recipes.checkpoint import load_checkpoint
+
+TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
+
+
+def sentences(count: int, length: int, seed: int = 0) -> Tensor:
+    """Sentences of 2 to `length` tokens, padded behind."""
+    generator = torch.Generator().manual_seed(seed)
+    body = torch.randint(4, TOKENS, (count, length), generator=generator)
+    return torch.where(torch.arange(length) < torch.randint(2, length + 1, (count, 1), generator=generator), body, PAD)
+
+
+def shaken(model: nn.Module, seed: int = 0, std: float = 0.2) -> nn.Module:
+    """All weights at random, biases and norms too."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * std)
+    return model
+
+
+def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
+    """Weights of PyTorch's attention into ours."""
+    for name, weight, bias in zip(
+        ("query", "key", "value"), theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3), strict=True
+    ):
+        getattr(ours, name).weight, getattr(ours, name).bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+    ours.out.load_state_dict(theirs.out_proj.state_dict())
+
+
+def copy_layer(ours: nn.Module, theirs: nn.Module, cross: bool) -> None:
+    """Weights of a layer of PyTorch's encoder or decoder into ours."""
+    attention = (
+        [(ours.self_attention, theirs.self_attn, theirs.norm1), (ours.cross_attention, theirs.multihead_attn, theirs.norm2)]
+        if cross
+        else [(ours.attention, theirs.self_attn, theirs.norm1)]
+    )
+    for residual, layer, norm in attention:
+        copy_attention(residual.sublayer, layer)
+        residual.norm.load_state_dict(norm.state_dict())
+    ours.feedforward.sublayer[0].load_state_dict(theirs.linear1.state_dict())
+    ours.feedforward.sublayer[3].load_state_dict(theirs.linear2.state_dict())
+    ours.feedforward.norm.load_state_dict((theirs.norm3 if cross else theirs.norm2).state_dict())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    theirs = shaken(nn.Transformer(WIDTH, HEADS, 2, 3, INNER, 0.0, batch_first=True, norm_first=norm_first))
+    block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=norm_first)
+    ours = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
+    for stack, other in ((ours.encoder, theirs.encoder), (ours.decoder, theirs.decoder)):
+        for layer, there in zip(stack.layers, other.layers, strict=True):
+            copy_layer(layer, there, stack is ours.decoder)
+        stack.norm.load_state_dict(other.norm.state_dict())
+    source, target = sentences(5, 7), sentences(5, 6, seed=1)
+    embedded = [
+        (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()
+        for part, tokens in ((ours.source, source), (ours.target, target))
+    ]
+    wanted = theirs(
+        *embedded,
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(6).isinf(),
+        src_key_padding_mask=source == PAD,
+        memory_key_padding_mask=source == PAD,
+    )
+    found = ours.decode(target, *ours.encode(source))
+    real = target != PAD
+    torch.testing.assert_close(found[real], wanted[real], atol=1e-5, rtol=1e-5)
+    wanted[real].square().sum().backward()
+    found[real].square().sum().backward()
+    pairs = [
+        (ours.encoder.layers[0].feedforward.sublayer[0].weight, theirs.encoder.layers[0].linear1.weight),
+        (ours.decoder.layers[2].cross_attention.norm.weight, theirs.decoder.layers[2].norm2.weight),
+        (ours.decoder.layers[0].self_attention.sublayer.out.weight, theirs.decoder.layers[0].self_attn.out_proj.weight),
+    ]
+    for ours_weight, their_weight in pairs:
+        torch.testing.assert_close(ours_weight.grad, their_weight.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_equals_hugging_face_marian() -> None:
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    config = transformers.MarianConfig(
+        vocab_size=TOKENS, d_model=WIDTH, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, activation_function="relu", dropout=0.0,
+        scale_embedding=True, pad_token_id=PAD, eos_token_id=END, decoder_start_token_id=START, max_position_embeddings=64,
+        forced_eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = shaken(transformers.MarianMTModel(config)).eval()
+    theirs.final_logits_bias.zero_()
+    table = sinusoid(torch.arange(64).float(), WIDTH)  # Marian has sines first, cosines after them
+    for stack in (theirs.model.encoder, theirs.model.decoder):
+        stack.embed_positions.weight.data.copy_(table)
+    block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
+    ours = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).eval()
+    ours.target.token.weight.data.copy_(theirs.model.shared.weight)
+    for stack, other in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
+        for layer, there in zip(stack.layers, other.layers, strict=True):
+            places = (
+                [(layer.attention, "self_attn")]
+                if stack is ours.encoder
+                else [(layer.self_attention, "self_attn"), (layer.cross_attention, "encoder_attn")]
+            )
+            for residual, name in places:
+                for part, short in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "out")):
+                    getattr(residual.sublayer, part).load_state_dict(getattr(getattr(there, name), f"{short}_proj").state_dict())
+                residual.norm.load_state_dict(getattr(there, f"{name}_layer_norm").state_dict())
+            layer.feedforward.sublayer[0].load_state_dict(there.fc1.state_dict())
+            layer.feedforward.sublayer[3].load_state_dict(there.fc2.state_dict())
+            layer.feedforward.norm.load_state_dict(there.final_layer_norm.state_dict())
+    source, target = sentences(5, 7), sentences(5, 6, seed=1)
+    wanted = theirs(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target).logits
+    found, real = ours(source, target), target != PAD
+    torch.testing.assert_close(found[real], wanted[real], atol=1e-5, rtol=1e-5)
+    wanted[real].square().mean().backward()
+    found[real].square().mean().backward()
+    torch.testing.assert_close(ours.target.token.weight.grad, theirs.model.shared.weight.grad, atol=1e-4, rtol=1e-4)
+
+
+def official(state: dict[str, Tensor], source: Tensor, target: Tensor, heads: int, pad: int) -> Tensor:
+    """The seeds' code written down once more: logits [B, L, V] of its own state dict."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return nn.functional.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], 1e-6)
+
+    def attention(x: Tensor, memory: Tensor, mask: Tensor, name: str) -> Tensor:
+        q, k, v = (
+            (y @ state[f"{name}.{part}.weight"].T).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for y, part in ((x, "w_qs"), (memory, "w_ks"), (memory, "w_vs"))
+        )
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+        return norm(x + (weights @ v).transpose(1, 2).flatten(-2) @ state[f"{name}.fc.weight"].T, f"{name}.layer_norm")
+
+    def feedforward(x: Tensor, name: str) -> Tensor:
+        hidden = (x @ state[f"{name}.w_1.weight"].T + state[f"{name}.w_1.bias"]).relu()
+        return norm(x + hidden @ state[f"{name}.w_2.weight"].T + state[f"{name}.w_2.bias"], f"{name}.layer_norm")
+
+    def embed(tokens: Tensor, stack: str, word: str) -> Tensor:
+        x = state[f"{stack}.{word}_word_emb.weight"][tokens] + state[f"{stack}.position_enc.pos_table"][:, : tokens.shape[1]]
+        return norm(x, f"{stack}.layer_norm")
+
+    source_mask, length = (source != pad)[:, None], target.shape[1]
+    memory = embed(source, "encoder", "src")
+    for n in range(2):
+        memory = attention(memory, memory, source_mask, f"encoder.layer_stack.{n}.slf_attn")
+        memory = feedforward(memory, f"encoder.layer_stack.{n}.pos_ffn")
+    x, causal = embed(target, "decoder", "trg"), (target != pad)[:, None] & torch.ones(length, length, dtype=torch.bool).tril()
+    for n in range(2):
+        x = attention(x, x, causal, f"decoder.layer_stack.{n}.slf_attn")
+        x = attention(x, memory, source_mask, f"decoder.layer_stack.{n}.enc_attn")
+        x = feedforward(x, f"decoder.layer_stack.{n}.pos_ffn")
+    return x @ state["trg_word_prj.weight"].T * x.shape[-1] ** -0.5
+
+
+def official_state(width: int, heads: int, d_k: int, d_v: int) -> dict[str, Tensor]:
+    """Random weights under the names of the seeds' code, embeddings and projection shared."""
+    generator = torch.Generator().manual_seed(0)
+    place, channel = torch.arange(20, dtype=torch.float64)[:, None], torch.arange(width)
+    angle = place / 10_000 ** (2 * (channel // 2) / width)
+    shapes: dict[str, tuple[int, ...]] = {"encoder.src_word_emb.weight": (TOKENS, width)}
+    for stack, kinds in (("encoder", ("slf_attn",)), ("decoder", ("slf_attn", "enc_attn"))):
+        shapes |= {f"{stack}.layer_norm.{part}": (width,) for part in ("weight", "bias")}
+        for n in range(2):
+            here = f"{stack}.layer_stack.{n}"
+            for kind in kinds:
+                rows = {"w_qs": (heads * d_k, width), "w_ks": (heads * d_k, width), "w_vs": (heads * d_v, width)}
+                shapes |= {f"{here}.{kind}.{name}.weight": shape for name, shape in rows.items()}
+                shapes |= {f"{here}.{kind}.fc.weight": (width, heads * d_v)}
+                shapes |= {f"{here}.{kind}.layer_norm.{part}": (width,) for part in ("weight", "bias")}
+            shapes |= {f"{here}.pos_ffn.w_1.weight": (INNER, width), f"{here}.pos_ffn.w_1.bias": (INNER,)}
+            shapes |= {f"{here}.pos_ffn.w_2.weight": (width, INNER), f"{here}.pos_ffn.w_2.bias": (width,)}
+            shapes |= {f"{here}.pos_ffn.layer_norm.{part}": (width,) for part in ("weight", "bias")}
+    state = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
+    for stack in ("encoder", "decoder"):
+        state[f"{stack}.position_enc.pos_table"] = torch.where(channel % 2 == 0, angle.sin(), angle.cos())[None].float()
+    state["decoder.trg_word_emb.weight"] = state["trg_word_prj.weight"] = state["encoder.src_word_emb.weight"].clone()
+    return state
+
+
+def test_official_weights_give_the_official_logits_with_key_and_value_widths_of_their_own(tmp_path: Path) -> None:
+    state = official_state(WIDTH, heads=3, d_k=10, d_v=7)
+    torch.save(state, tmp_path / "official.pt")
+    recipe, weights = convert("attention_is_all_you_need", tmp_path / "official.pt", Options(heads=3))
+    write_checkpoint(tmp_path / "ours.ckpt", recipe, weights)
+    model, again = load_checkpoint(tmp_path / "ours.ckpt", TranslationRecipe)
+    assert again.model.block.d_k == 10 and again.model.block.d_v == 7 and again.model.tied == "all"
+    ours = torch.tensor([3, 0, 1, 2])  # unknown, padding, start, end of its numbering in ours
+    source, target = sentences(4, 8), sentences(4, 6, seed=1)
+    theirs = [torch.where(tokens == PAD, 1, tokens) for tokens in (source, target)]
+    wanted, real = official(state, *theirs, heads=3, pad=1), target != PAD
+    found = model(source, target)
+    torch.testing.assert_close(found[..., ours][real], wanted[..., :4][real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[..., 4:][real], wanted[..., 4:][real], atol=1e-5, rtol=1e-5)
+
+
+def test_positions_of_another_layout_are_refused(tmp_path: Path) -> None:
+    state = official_state(WIDTH, 4, 8, 8)
+    state["encoder.position_enc.pos_table"] = state["encoder.position_enc.pos_table"].roll(1, -1)
+    torch.save(state, tmp_path / "odd.pt")
+    with pytest.raises(TrajformerError, match=r"encoder\.position_enc\.pos_table"):
+        convert("attention_is_all_you_need", tmp_path / "odd.pt", Options(heads=4))
+
+
+@pytest.mark.parametrize("scale", ["none", "embedding", "projection"])
+def test_tied_weights_are_one_parameter_scaled_on_one_side(scale: str) -> None:
+    block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0)
+    model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (1, 1), scale=scale))  # type: ignore[arg-type]
+    assert model.source.token.weight is model.projection.weight is model.target.token.weight
+    x, tokens = torch.randn(2, WIDTH), torch.tensor([[4, 5]])
+    torch.testing.assert_close(model.project(x), x @ model.projection.weight.T * (WIDTH**-0.5 if scale == "projection" else 1))
+    embedded = model.source(tokens) - sinusoid(torch.arange(2.0), WIDTH)
+    wanted = model.source.token.weight[tokens] * (WIDTH**0.5 if scale == "embedding" else 1)
+    torch.testing.assert_close(embedded, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sentence_of_padding_leaves_the_others_alone_and_gradients_finite(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
+    model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).to(dtype)
+    source, target = sentences(3, 6), sentences(3, 5, seed=1)
+    padded, empty = (torch.cat([tokens, torch.full((1, tokens.shape[1]), PAD)]) for tokens in (source, target))
+    logits = model(padded, empty)
+    torch.testing.assert_close(logits[:3], model(source, target), atol=3e-2 if dtype != torch.float32 else 1e-6, rtol=1e-2)
+    loss = token_loss(logits[empty != PAD], empty[empty != PAD]) + logits[3].float().square().mean()
+    loss.backward()
+    assert loss.isfinite() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    nothing = token_loss(logits[:0].flatten(0, 1).detach().requires_grad_(), empty[:0].flatten())
+    assert nothing == 0
+
+
+def test_longer_padding_changes_nothing() -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(TOKENS, TOKENS, BlockConfig(WIDTH, HEADS, INNER), (2, 2))).eval()
+    source, target = sentences(3, 6), sentences(3, 5, seed=1)
+    longer = nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD)
+    torch.testing.assert_close(model(*longer)[:, :5], model(source, target), atol=1e-5, rtol=1e-5)
+
+
+def test_smoothed_mass_goes_to_the_wrong_tokens_alone() -> None:
+    logits, target, eps = torch.randn(6, 9), torch.tensor([0, 3, 8, 2, 2, 5]), 0.1
+    wanted = torch.full((6, 9), eps / 8).scatter(1, target[:, None], 1 - eps)
+    expected = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(token_loss(logits, target, eps), expected)
+    torch.testing.assert_close(token_loss(logits, target, 0.0), nn.functional.cross_entropy(logits, target))
+
+
+def corpus(count: int = 400) -> list[str]:
+    """Sentences of a small world."""
+    who, what, where = ("a man", "the dog", "two girls", "Grün"), ("runs", "sleeps", "sings"), ("here", "in the park", "ÄÖÜ")
+    return [f"{who[i % 4]} {what[i % 3]} {where[(i // 3) % 3]}." for i in range(count)]
+
+
+def test_tokens_come_back_as_text_and_the_model_travels_as_bytes() -> None:
+    tokenizer = learn_tokenizer(corpus(), 80)
+    assert len(tokenizer) == 80 and tokenizer == learn_tokenizer(corpus(), 80)
+    again = Tokenizer(tokenizer.model)
+    texts = ["the dog sings in the park.", "Grün sleeps ÄÖÜ.", ""]
+    tokens = again.encode(texts)
+    assert again.decode(tokens) == texts and tokens[2] == []
+    assert all(token > UNKNOWN for row in tokens for token in row)
+    assert "".join(again.pieces(tokens[0])).replace("▁", " ").strip() == texts[0]
+    with pytest.raises(TrajformerError, match="not a sentencepiece model"):
+        Tokenizer(b"nonsense")
+    with pytest.raises(TrajformerError, match=r"data\.vocabulary: 100000"):
+        learn_tokenizer(corpus(), 100_000)
+
+
+def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted() -> None:
+    tokenizer = learn_tokenizer(corpus(), 80)
+    source, target = ["a man runs here.", "", "the dog " * 40, "Grün sings ÄÖÜ."], ["the dog sings.", "here.", "a man", "runs"]
+    pairs = Pairs("x", (source, target), tokenizer, 20)
+    assert len(pairs) == 2 and pairs.left_out == 2
+    assert len(Pairs("x", (source, target), tokenizer, None)) == 4
+    batch = pairs[[1, 0]]
+    assert batch.text == ("runs", "the dog sings.") and (batch.target[:, 0] == START).all()
+    for row, text in zip(batch.target, batch.text, strict=True):
+        body = row[row != PAD][1:]
+        assert body[-1] == END and tokenizer.decode([body[:-1].tolist()]) == [text]
+    assert pairs.sizes(torch.arange(2).numpy()).tolist() == [
+        [len(s), len(t)] for s, t in zip(pairs.source, pairs.target, strict=True)
+    ]
+
+
+def test_text_files_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.de").write_text("eins\nzwei\n")
+    with pytest.raises(TrajformerError, match=r"train\.en: no such file"):
+        read_pairs(tmp_path, "train", "de", "en")
+    (tmp_path / "train.en").write_text("one\n")
+    with pytest.raises(TrajformerError, match="2 and 1 lines"):
+        read_pairs(tmp_path, "train", "de", "en")
+    (tmp_path / "cut.gz").write_bytes(b"\x1f\x8b\x08\x00cut")
+    (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
+    for name in ("cut.gz", "latin"):
+        with pytest.raises(TrajformerError, match=f"{name}: not UTF-8 text"):
+            read_lines(tmp_path / name)
+    (tmp_path / "blank").write_text("one\n\nthree\n")
+    assert read_lines(tmp_path / "blank") == ["one", "", "three"]
+
+
+def translator() -> Translator:
+    """A small untrained translator with a tokenizer."""
+    torch.manual_seed(0)
+    tokenizer, block = learn_tokenizer(corpus(), 80), BlockConfig(WIDTH, HEADS, INNER)
+    return Translator(Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer).eval()
+
+
+def test_translations_come_back_under_their_own_index_and_empty_ones_stay_empty() -> None:
+    model, texts = translator(), ["the dog sings in the park.", "", "a man runs here.", "Grün"]
+    config = SearchConfig(beam=3, batch_size=2)
+    found = dict(model.translate(texts, config))
+    assert sorted(found) == [0, 1, 2, 3] and found[1] == ""
+    assert {index: dict(model.translate([text], config))[0] for index, text in enumerate(texts)} == found
+
+
+def test_cross_attention_is_of_the_pieces_and_changes_nothing() -> None:
+    model = translator()
+    rows, columns, weights = model.cross_attention("the dog sings.", "a man")
+    assert weights.shape == (1, HEADS, len(rows), len(columns)) and rows[-1] == columns[-1] == "</s>"
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    source, target = pad_tokens(model.tokens(["the dog sings."])), pad_tokens([[START, 7, 9]])
+    plain = model(source, target)
+    with recorded_weights(model) as record:
+        assert torch.equal(model(source, target), plain)
+    assert len(record) == 3 and not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_translator_without_tokenizer_says_so() -> None:
+    model = translator()
+    model.tokenizer = None
+    with pytest.raises(TrajformerError, match="no tokenizer"):
+        list(model.translate(["x"], SearchConfig()))
+
+
+RECIPE = """
+task: translation
+model: {block: {width: 32, heads: 2, feedforward: 64, dropout: 0.1, norm_first: true}, layers: [1, 1]}
+data: {source: de, target: en, vocabulary: 80, batch_size: 32, bucket: 4}
+optim: {learning_rate: 5.0e-3, schedule: inverse_sqrt, warmup: 0.1}
+trainer: {epochs: 16, threads: 1, accelerator: cpu, validate_every: 8, log_every: 5}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text/ of a language that is another one with its words turned round, a recipe, and a run on them."""
+    folder = tmp_path_factory.mktemp("translation")
+    (folder / "text").mkdir()
+    for split, count in (("train", 400), ("val", 12)):
+        texts = corpus(count)
+        (folder / "text" / f"{split}.en").write_text("\n".join(texts) + "\n")
+        (folder / "text" / f"{split}.de").write_text("\n".join(text[:-1].upper() + "!" for text in texts) + "\n")
+    (folder / "recipe.yaml").write_text(RECIPE)
+    assert run("train", "--config", folder / "recipe.yaml", "--data.root", folder / "text", "--out", folder / "run") == 0
+    return folder
+
+
+def test_the_commands_train_translate_score_and_draw(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, text = trained / "run" / "best.ckpt", trained / "text"
+    options = ("--checkpoint", checkpoint, "--reference", text / "val.en", "--out", tmp_path / "out.txt", "--pictures", 2)
+    capsys.readouterr()
+    assert run("translate", text / "val.de", *options, "--attention", tmp_path / "maps") == 0
+    figures, *pictures = capsys.readouterr().out.splitlines()
+    assert json.loads(figures)["BLEU"] > 60 and "tok:13a" in json.loads(figures)["signature"]
+    assert len(pictures) == 2 and all(Path(picture).stat().st_size > 5000 for picture in pictures)
+    greedy = run("translate", text / "val.de", "--checkpoint", checkpoint, "--beam", 1)
+    assert greedy == 0 and len(capsys.readouterr().out.splitlines()) == 12
+    model, recipe = load_checkpoint(checkpoint, TranslationRecipe)
+    assert dict(model.translate(read_lines(text / "val.de"), SearchConfig())) == dict(enumerate(read_lines(tmp_path / "out.txt")))
+    assert recipe.optim.schedule == "inverse_sqrt"
+
+
+def test_mistakes_of_a_user_are_one_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, text = trained / "run" / "best.ckpt", trained / "text"
+    (tmp_path / "short").write_text("one\n")
+    for words, told in (
+        (("translate", tmp_path / "none", "--checkpoint", checkpoint), "none: cannot be read"),
+        (("translate", text / "val.de", "--checkpoint", checkpoint, "--reference", tmp_path / "short"), "has 1 lines"),
+        (("evaluate", "--checkpoint", checkpoint, "--store", tmp_path), "no"),
+        (("train", "--config", trained / "recipe.yaml", "--out", tmp_path / "x"), "data.root"),
+        (("train", "--config", trained / "recipe.yaml", "--out", trained / "run", "--data.root", text), "--resume"),
+    ):
+        assert run(*words) == 1
+        error = capsys.readouterr().err.strip()
+        assert told in error and "\n" not in error
+
+
+def test_a_run_on_other_text_is_not_resumed(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained / "run", tmp_path / "run")
+    shutil.copytree(trained / "text", tmp_path / "text")
+    with (tmp_path / "text" / "train.en").open("a") as file:
+        file.write("quite another sentence.\n" * 40)
+    with (tmp_path / "text" / "train.de").open("a") as file:
+        file.write("QUITE ANOTHER SENTENCE!\n" * 40)
+    options = ("--data.root", tmp_path / "text", "--out", tmp_path / "run", "--resume", "--trainer.epochs", 18)
+    assert run("train", "--config", trained / "recipe.yaml", *options) == 1
+    assert "tokenizer" in capsys.readouterr().err
+
+
+def test_every_task_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--task", "translation", "--help") == 0
+    text = capsys.readouterr().out
+    assert "--data.vocabulary" in text and "--data.batch.max_agents" not in text

@@ -1,0 +1,201 @@
+"""The set loss of forecasts: by hand, its invariances, where its gradient goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
+from trajformer.losses.set_loss import SetLossConfig, pairwise_errors, set_loss
+from trajformer.scenes.geometry import from_frame, rotate, to_frame
+
+CONFIG = SetLossConfig(cost_class=0.3)
+TERMS = ("regression", "endpoint", "classification", "confidence")
+
+
+def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(modes: int = 3, futures: int = 0, steps: int = 4, batch: tuple[int, int] = (2, 3)) -> tuple[Forecast, Tensor, Tensor]:
+    """A random forecast in the batch frame that wants gradients, targets and their masks (all valid)."""
+    position = draw(*batch, modes, steps, 2).requires_grad_()
+    logit = draw(*batch, modes, seed=1, scale=1.0).requires_grad_()
+    target = draw(*batch, *([futures] if futures else []), steps, 2, seed=2)
+    return Forecast(position, logit, Frame.SCENE), target, torch.ones(target.shape[:-1], dtype=torch.bool)
+
+
+def assert_equal_terms(left: dict[str, Tensor], right: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        torch.testing.assert_close(value, right[name], atol=tolerance, rtol=tolerance, msg=name)
+
+
+def test_pairwise_errors_by_hand() -> None:
+    position = torch.tensor([[[[0.0, 0.0], [3.0, 4.0], [0.0, 2.0]]]])
+    target = torch.zeros(1, 2, 3, 2)
+    valid = torch.tensor([[[True, True, False], [False, False, False]]])
+    ade, fde = pairwise_errors(position, target, valid)
+    assert ade.tolist() == [[[2.5, 0.0]]] and fde.tolist() == [[[5.0, 0.0]]]
+
+
+def test_value_by_hand() -> None:
+    position = torch.tensor([[[[[0.5, 0.0], [2.0, 0.0]], [[1.0, 0.0], [6.0, 0.0]]]]])
+    target = torch.tensor([[[[1.0, 0.0], [2.0, 3.0]]]])
+    forecast = Forecast(position, torch.tensor([[[0.0, math.log(3.0)]]]), Frame.SCENE)
+    terms = set_loss(forecast, target, torch.ones(1, 1, 2, dtype=torch.bool), SetLossConfig(temperature_m=2.0))
+    # Mode 0 ends 3 m away, mode 1 ends 5 m away. Smooth L1 of (0.5, 0) is 0.125, of (0, 3) 2.5.
+    wanted = 1 / (1 + math.exp(-(5.0 - 3.0) / 2.0))
+    confidence = wanted * math.log(wanted / 0.25) + (1 - wanted) * math.log((1 - wanted) / 0.75)
+    expected = {"regression": 1.3125, "endpoint": 2.5, "classification": math.log(4.0), "confidence": confidence}
+    expected["loss"] = 1.3125 + 0.2 * 2.5 + 0.2 * math.log(4.0) + 1.0 * confidence
+    assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
+
+
+def test_huber_width_is_metres() -> None:
+    forecast = Forecast(torch.zeros(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE)
+    target, valid = torch.tensor([[[[1.0, 0.0]]]]), torch.ones(1, 1, 1, dtype=torch.bool)
+    for width, expected in ((1.0, 0.5), (2.0, 0.25), (0.5, 0.75)):
+        assert set_loss(forecast, target, valid, SetLossConfig(huber_m=width))["regression"].item() == pytest.approx(expected)
+
+
+def test_errors_of_coordinates_or_of_their_distance() -> None:
+    position = torch.tensor([3.0, -4.0]).expand(1, 1, 1, 2, 2).clone().requires_grad_()
+    forecast = Forecast(position, torch.zeros(1, 1, 1), Frame.SCENE)
+    target, valid = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool)
+    values = {}
+    for error in ("coordinates", "distance"):
+        terms = set_loss(forecast, target, valid, SetLossConfig(error=error, huber_m=1.0))  # type: ignore[arg-type]
+        values[error] = terms["regression"].item(), terms["endpoint"].item()
+    assert values["coordinates"] == pytest.approx((6.0, 6.0))  # 2.5 + 3.5
+    assert values["distance"] == pytest.approx((4.5, 4.5))
+    exact = set_loss(forecast, position.detach()[:, :, 0], valid, SetLossConfig(error="distance", huber_m=0.02))
+    exact["loss"].backward()
+    assert exact["regression"].item() < 1e-5 and position.grad is not None and position.grad.isfinite().all()
+
+
+def test_the_first_mode_alone_can_be_trained_as_the_best_single_guess() -> None:
+    forecast, target, valid = make(modes=3)
+    alone = replace(forecast, position=forecast.position[:, :, :1], logit=forecast.logit[..., :1])
+    expected = set_loss(alone, target, valid, SetLossConfig())
+    plain, terms = (set_loss(forecast, target, valid, SetLossConfig(single=weight)) for weight in (0.0, 0.5))
+    assert "single" not in plain and terms["single"].item() == pytest.approx(
+        (expected["regression"] + expected["endpoint"]).item()
+    )
+    assert (terms["loss"] - plain["loss"]).item() == pytest.approx(0.5 * terms["single"].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("futures", [0, 2])
+def test_the_order_of_modes_does_not_matter(futures: int) -> None:
+    forecast, target, valid = make(modes=4, futures=futures)
+    order = torch.tensor([2, 0, 3, 1])
+    mixed = replace(forecast, position=forecast.position[:, :, order], logit=forecast.logit[..., order])
+    assert_equal_terms(set_loss(mixed, target, valid, CONFIG), set_loss(forecast, target, valid, CONFIG))
+
+
+def test_a_perfect_mode_has_no_regression() -> None:
+    forecast, target, valid = make()
+    position = forecast.position.detach().clone()
+    position[:, :, 1] = target
+    terms = set_loss(replace(forecast, position=position), target, valid, SetLossConfig())
+    assert terms["regression"] == 0 and terms["endpoint"] == 0
+    assert terms["classification"].item() == pytest.approx(-forecast.logit.log_softmax(-1)[..., 1].mean().item(), rel=1e-5)
+
+
+def test_gradient_reaches_the_matched_mode_alone() -> None:
+    forecast, target, valid = make(modes=5)
+    ade, fde = pairwise_errors(forecast.position.flatten(0, 1), target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None])
+    set_loss(forecast, target, valid, SetLossConfig())["loss"].backward()
+    touched = forecast.position.grad.abs().sum((-1, -2)).flatten(0, 1) > 0
+    matched = (0.5 * ade + fde)[..., 0].argmin(1)
+    assert torch.equal(touched, torch.nn.functional.one_hot(matched, 5).bool())
+    assert (forecast.logit.grad.abs() > 0).all()
+
+
+def test_only_valid_steps_count() -> None:
+    forecast, target, valid = make(steps=5)
+    valid[..., 3:] = False
+    short = replace(forecast, position=forecast.position[..., :3, :])
+    expected = set_loss(short, target[..., :3, :], valid[..., :3], CONFIG)
+    for garbage in (0.0, 1e4):
+        spoiled = torch.where(valid[..., None], target, torch.tensor(garbage))
+        assert_equal_terms(set_loss(forecast, spoiled, valid, CONFIG), expected)
+    set_loss(forecast, target, valid, CONFIG)["loss"].backward()
+    assert not forecast.position.grad[..., 3:, :].any()
+
+
+def test_agents_without_a_known_future_do_not_count() -> None:
+    forecast, target, valid = make(batch=(1, 4))
+    valid[0, 1], valid[0, 3] = False, False
+    known = torch.tensor([0, 2])
+    fewer = replace(forecast, position=forecast.position[:, known], logit=forecast.logit[:, known])
+    expected = set_loss(fewer, target[:, known], valid[:, known], CONFIG)
+    terms = set_loss(forecast, target, valid, CONFIG)
+    assert_equal_terms(terms, expected)
+    terms["loss"].backward()
+    assert not forecast.position.grad[0, [1, 3]].any() and not forecast.logit.grad[0, [1, 3]].any()
+
+
+def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
+    forecast, target, valid = make()
+    terms = set_loss(forecast, target, torch.zeros_like(valid), SetLossConfig())
+    assert all(value == 0 for value in terms.values())
+    terms["loss"].backward()
+    assert not forecast.position.grad.any() and not forecast.logit.grad.any()
+
+
+def test_several_futures_take_different_modes() -> None:
+    forecast, target, valid = make(modes=3, futures=2, batch=(1, 1))
+    near, far = target[0, 0]
+    position = torch.stack([far + 0.1, near + torch.tensor([0.2, 0.0]), near - 0.4])[None, None]
+    terms = set_loss(replace(forecast, position=position), target, valid, SetLossConfig())
+    # Smooth L1 below 1 m is half the square: both coordinates 0.1 off, and one coordinate 0.2 off.
+    assert terms["regression"].item() == pytest.approx((0.01 + 0.02) / 2, rel=1e-4)
+    assert terms["classification"].item() == pytest.approx(-forecast.logit.log_softmax(-1)[0, 0, :2].mean().item(), rel=1e-5)
+
+
+def test_one_future_is_the_same_with_or_without_its_axis_and_with_padding() -> None:
+    forecast, target, valid = make()
+    expected = set_loss(forecast, target, valid, CONFIG)
+    assert_equal_terms(set_loss(forecast, target[:, :, None], valid[:, :, None], CONFIG), expected)
+    padded = torch.stack([torch.zeros_like(target), target], 2), torch.stack([torch.zeros_like(valid), valid], 2)
+    assert_equal_terms(set_loss(forecast, *padded, CONFIG), expected)
+
+
+def test_auxiliary_layers_have_the_same_loss() -> None:
+    forecast, target, valid = make()
+    layers = tuple(Forecast(draw(2, 3, 3, 4, 2, seed=s).requires_grad_(), draw(2, 3, 3, seed=s), Frame.SCENE) for s in (7, 8))
+    alone = [set_loss(layer, target, valid, CONFIG)["loss"] for layer in (forecast, *layers)]
+    terms = set_loss(replace(forecast, auxiliary=layers), target, valid, CONFIG)
+    assert terms["auxiliary"].item() == pytest.approx((alone[1] + alone[2]).item() / 2, rel=1e-5)
+    assert terms["loss"].item() == pytest.approx((alone[0] + CONFIG.auxiliary * terms["auxiliary"]).item(), rel=1e-5)
+    terms["loss"].backward()
+    assert all(layer.position.grad.abs().sum() > 0 for layer in layers)
+    assert not any(value.requires_grad for name, value in terms.items() if name != "loss")
+
+
+def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
+    forecast, target, valid = make()
+    pose = torch.cat([draw(2, 3, 2, seed=4), draw(2, 3, 1, seed=5)], -1)
+    own = to_frame(forecast.position, pose[:, :, None, None]).detach()
+    local = Forecast(own, forecast.logit, Frame.AGENT, pose=pose)
+    expected = set_loss(local, target, valid, CONFIG)
+    back = Forecast(from_frame(own, pose[:, :, None, None]), forecast.logit, Frame.SCENE)
+    for name in ("classification", "confidence"):
+        torch.testing.assert_close(set_loss(back, target, valid, CONFIG)[name], expected[name], atol=1e-5, rtol=1e-5)
+    angle = torch.tensor(1.3)
+    turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
+    moved = set_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
+    assert_equal_terms(moved, expected)
+    assert set(expected) == {*TERMS, "loss"}
+
+
+def test_joint_forecasts_are_refused() -> None:
+    forecast = Forecast(torch.zeros(2, 1, 3, 4, 2), torch.zeros(2, 3), Frame.SCENE)
+    with pytest.raises(ValueError, match="joint"):
+        set_loss(forecast, torch.zeros(2, 1, 4, 2), torch.ones(2, 1, 4, dtype=torch.bool), SetLossConfig())

@@ -1,0 +1,208 @@
+"""The loss of a mixture against torch.distributions, where its gradient goes, and how a recipe asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.scenes import make_scene
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal
+
+from trajformer.core.blocks import BlockConfig
+from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
+from trajformer.errors import TrajformerError
+from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
+from trajformer.losses.set_loss import SetLossConfig, set_loss
+from trajformer.models import MMTransformerConfig, ModelConfig, WayformerConfig
+from trajformer.models.wayformer.fusion import SceneEncoderConfig
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.geometry import rotate, to_frame
+from trajformer.training.forecasting import ForecastingModule
+
+CONFIG = MixtureLossConfig(classification=0.7, regression=0.3)
+SMALL = WayformerConfig(
+    12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbours=4
+)
+
+
+def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(modes: int = 4, steps: int = 5) -> tuple[Forecast, Tensor, Tensor]:
+    """A random mixture for 2 x 3 agents that wants gradients; futures with gaps, one of them unknown."""
+    position, logit = draw(2, 3, modes, steps, 2).requires_grad_(), draw(2, 3, modes, seed=1, scale=1.0).requires_grad_()
+    scale = draw(2, 3, modes, steps, 2, seed=2, scale=0.5).exp().requires_grad_()
+    valid = torch.rand(2, 3, steps, generator=torch.Generator().manual_seed(3)) > 0.3
+    valid[1, 2] = False
+    return Forecast(position, logit, Frame.SCENE, scale=scale), draw(2, 3, steps, 2, seed=4), valid
+
+
+def oracle(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, float]:
+    """Agent by agent, mode by mode."""
+    terms: dict[str, list[Tensor]] = {"classification": [], "regression": []}
+    for b, s in valid.any(-1).nonzero().tolist():
+        steps, truth = valid[b, s], target[b, s][valid[b, s]]
+        distances = [(mode[steps] - truth).norm() for mode in forecast.position[b, s]]
+        i = min(range(len(distances)), key=lambda k: distances[k])
+        sigma = forecast.scale[b, s, i][steps].clamp(min=config.least_m)
+        future = Independent(Normal(forecast.position[b, s, i][steps], sigma), 2)
+        terms["regression"].append(-future.log_prob(truth))
+        terms["classification"].append(-Categorical(logits=forecast.logit[b, s]).log_prob(torch.tensor(i)))
+    means = {name: torch.stack(values).mean().item() for name, values in terms.items()}
+    return means | {"loss": config.classification * means["classification"] + config.regression * means["regression"]}
+
+
+@pytest.mark.parametrize("least", [0.01, 1.0])
+def test_it_is_the_likelihood_that_torch_distributions_has(least: float) -> None:
+    forecast, target, valid = make()
+    config = replace(CONFIG, least_m=least)
+    terms = mixture_loss(forecast, target, valid, config)
+    assert {name: value.item() for name, value in terms.items()} == pytest.approx(
+        oracle(forecast, target, valid, config), rel=1e-5
+    )
+
+
+def test_the_nearest_mean_is_meant_whatever_its_probability_and_spread() -> None:
+    position = torch.tensor([[[[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [5.0, 0.0]]]]])
+    sigma = torch.tensor([1e-6, 3.0])[:, None, None].expand_as(position)
+    forecast = Forecast(position, torch.tensor([[[-9.0, 9.0]]]), Frame.SCENE, scale=sigma)
+    target = torch.tensor([[[[0.0, 0.0], [2.0, 0.0]]]])
+    terms = mixture_loss(forecast, target, torch.ones(1, 1, 2, dtype=torch.bool), CONFIG)
+    assert terms["classification"].item() == pytest.approx(18.0, abs=1e-3)
+    assert terms["regression"].item() == pytest.approx(0.5 * (2.0 / 0.1) ** 2 + 4 * (0.9189385 - 2.3025851), rel=1e-5)
+
+
+def test_gradient_reaches_the_nearest_mode_alone_and_its_valid_steps() -> None:
+    forecast, target, valid = make()
+    mixture_loss(forecast, target, valid, CONFIG)["loss"].backward()
+    apart = ((forecast.position - target[:, :, None]).square().sum(-1) * valid[:, :, None]).sum(-1)
+    wanted = torch.nn.functional.one_hot(apart.argmin(-1), 4).bool()[..., None] & valid[:, :, None]
+    for tensor in (forecast.position, forecast.scale):
+        assert torch.equal(tensor.grad.abs().sum(-1) > 0, wanted)
+    assert torch.equal(forecast.logit.grad.abs().sum(-1) > 0, valid.any(-1))
+
+
+def test_unknown_steps_may_hold_anything() -> None:
+    forecast, target, valid = make()
+    expected = mixture_loss(forecast, target, valid, CONFIG)["loss"]
+    spoiled = torch.where(valid[..., None], target, torch.tensor(1e6))
+    torch.testing.assert_close(mixture_loss(forecast, spoiled, valid, CONFIG)["loss"], expected)
+
+
+def test_a_certain_mistake_stays_finite() -> None:
+    forecast, target, valid = make()
+    scale = torch.zeros_like(forecast.scale).requires_grad_()
+    loss = mixture_loss(replace(forecast, scale=scale), target + 1e4, valid, CONFIG)["loss"]
+    loss.backward()
+    assert loss.isfinite() and all(x.grad.isfinite().all() for x in (forecast.position, scale))
+
+
+@pytest.mark.parametrize(
+    ("sigma", "error", "slope"),
+    [
+        (0.05, 0.05, 0.0),  # certain, and right: it may stay
+        (0.05, 0.3, 1 / 0.1 - 0.09 / 0.1**3),  # certain, and wrong: that of the bound leads back
+        (0.1, 0.3, 1 / 0.1 - 0.09 / 0.1**3),
+        (0.2, 0.3, 1 / 0.2 - 0.09 / 0.2**3),
+        (0.4, 0.3, 1 / 0.4 - 0.09 / 0.4**3),
+    ],
+)
+def test_a_sigma_below_the_bound_is_led_back_by_large_errors_alone(sigma: float, error: float, slope: float) -> None:
+    scale = torch.full((1, 1, 1, 1, 2), sigma, requires_grad=True)
+    forecast = Forecast(torch.tensor([error, -error]).expand(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE, scale=scale)
+    everywhere = torch.ones(1, 1, 1, dtype=torch.bool)
+    terms = mixture_loss(forecast, torch.zeros(1, 1, 1, 2), everywhere, MixtureLossConfig(least_m=0.1))
+    terms["loss"].backward()
+    assert scale.grad.flatten().tolist() == pytest.approx([slope, slope], rel=1e-4)
+    density = Normal(torch.zeros(2), max(sigma, 0.1)).log_prob(torch.tensor([error, error])).sum()
+    assert terms["loss"].item() == pytest.approx(-density.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_beta_says_how_far_sure_steps_weigh_more(beta: float) -> None:
+    """A mean is pulled by error / sigma^(2 - 2 beta), log sigma as by the density, times sigma^(2 beta)."""
+    error, sigma = torch.tensor([[0.3, -0.2], [4.0, -9.0]]), torch.tensor([[0.2, 0.5], [3.0, 6.0]])
+    position, log_scale = error.clone().requires_grad_(), sigma.log().requires_grad_()
+    shape = (1, 1, 1, 2, 2)
+    forecast = Forecast(position.view(shape), torch.zeros(1, 1, 1), Frame.SCENE, scale=log_scale.exp().view(shape))
+    known = torch.ones(1, 1, 2, dtype=torch.bool)
+    mixture_loss(forecast, torch.zeros(1, 1, 2, 2), known, MixtureLossConfig(beta=beta))["loss"].backward()
+    torch.testing.assert_close(position.grad, error / sigma ** (2 - 2 * beta))
+    torch.testing.assert_close(log_scale.grad, sigma ** (2 * beta) * (1 - (error / sigma).square()))
+
+
+def test_it_is_least_at_the_truth_and_its_spread() -> None:
+    """Maximum likelihood: of many draws from one Gaussian, the mean and the deviation."""
+    target = 2.0 + draw(500, 1, 1, 2, scale=0.5)
+    mean, log_sigma = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([mean, log_sigma], max_iter=50)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        shape = (500, 1, 1, 1, 2)
+        forecast = Forecast(mean.expand(shape), torch.zeros(500, 1, 1), Frame.SCENE, scale=log_sigma.exp().expand(shape))
+        loss = mixture_loss(forecast, target, torch.ones(500, 1, 1, dtype=torch.bool), MixtureLossConfig())["loss"]
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    torch.testing.assert_close(mean.detach(), target.mean((0, 1, 2)), atol=1e-3, rtol=0)
+    torch.testing.assert_close(log_sigma.detach().exp(), target.std((0, 1, 2), unbiased=False), atol=1e-3, rtol=0)
+
+
+def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
+    forecast, target, valid = make()
+    pose = torch.cat([draw(2, 3, 2, seed=5), draw(2, 3, 1, seed=6)], -1)
+    local = replace(forecast, frame=Frame.AGENT, pose=pose)
+    expected = mixture_loss(local, target, valid, CONFIG)
+    own = to_frame(target, pose[:, :, None])
+    assert mixture_loss(forecast, own, valid, CONFIG)["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-6)
+    angle = torch.tensor(1.3)
+    turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
+    moved = mixture_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
+    assert moved["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-4)
+
+
+def test_auxiliary_layers_have_the_same_loss() -> None:
+    forecast, target, valid = make()
+    layer = replace(forecast, position=draw(2, 3, 4, 5, 2, seed=7))
+    alone = [mixture_loss(f, target, valid, CONFIG)["loss"].item() for f in (forecast, layer)]
+    terms = mixture_loss(replace(forecast, auxiliary=(layer,)), target, valid, CONFIG)
+    assert terms["auxiliary"].item() == pytest.approx(alone[1]) and terms["loss"].item() == pytest.approx(
+        alone[0] + 0.5 * alone[1]
+    )
+
+
+def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
+    forecast, target, valid = make()
+    terms = mixture_loss(forecast, target, torch.zeros_like(valid), CONFIG)
+    assert all(value == 0 for value in terms.values())
+    terms["loss"].backward()
+    assert not forecast.position.grad.any() and not forecast.logit.grad.any()
+
+
+def test_forecasts_that_are_no_mixture_are_refused() -> None:
+    forecast, target, valid = make()
+    for other in (replace(forecast, scale=None), replace(forecast, logit=torch.zeros(2, 4))):
+        with pytest.raises(ValueError, match="with a spread"):
+            mixture_loss(other, target, valid, CONFIG)
+
+
+def test_a_recipe_asks_for_it() -> None:
+    batch = collate([make_scene(4)])
+    for loss, terms in ((CONFIG, {"classification", "regression", "loss"}), (None, set(set_terms(batch)))):
+        config = TrainConfig(model=ModelConfig(wayformer=SMALL), mixture_loss=loss)
+        config.check()
+        assert set(ForecastingModule(config).loss(batch)) == terms
+    with pytest.raises(TrajformerError, match="mixture_loss: is not for this model"):
+        TrainConfig(model=ModelConfig(mmtransformer=MMTransformerConfig(12)), mixture_loss=CONFIG).check()
+
+
+def set_terms(batch: SceneBatch) -> dict[str, Tensor]:
+    position = torch.zeros(*batch.target_valid.shape[:2], 1, *batch.target.shape[2:])
+    return set_loss(Forecast(position, position[..., 0, 0], Frame.SCENE), batch.target, batch.target_valid, SetLossConfig())

@@ -1,0 +1,139 @@
+"""Squeeze-and-excite by its formula, its place in the block, and what the Spatial-Channel Transformer makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.scenes import make_scene
+from torch import Tensor, nn
+
+from trajformer.core.blocks import BlockConfig, EncoderBlock
+from trajformer.core.groups import Groups
+from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
+from trajformer.data.batch import collate
+from trajformer.models import SpatialChannel, SpatialChannelConfig
+
+BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
+PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbours=6, max_polylines=8, map_width=8)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(axis: str, channels: int = 0, reduction: int = 4) -> SqueezeExcite:
+    torch.manual_seed(0)
+    layer = SqueezeExcite(SqueezeConfig(axis, channels, reduction), 16)  # type: ignore[arg-type]
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
+
+
+def weights(layer: SqueezeExcite, z: Tensor) -> Tensor:
+    """s = sigmoid(W2 relu(W1 z))."""
+    return torch.sigmoid(layer.excite.weight @ torch.relu(layer.squeeze.weight @ z))
+
+
+def test_features_are_weighed_as_the_formula_says() -> None:
+    layer, x = make("feature"), draw(3, 7, 16)
+    real = torch.arange(7) < torch.tensor([7, 4, 0])[:, None]
+    out = layer(x, real[:, None])
+    for n, count in enumerate((7, 4, 0)):
+        z = x[n, :count].mean(0) if count else torch.zeros(16)
+        torch.testing.assert_close(out[n], x[n] * weights(layer, z))
+    torch.testing.assert_close(layer(x)[:1], out[:1])
+    assert layer.squeeze.weight.shape == (4, 16) and layer.excite.weight.shape == (16, 4)
+    assert make("feature", reduction=100).squeeze.weight.shape == (1, 16)
+
+
+def test_groups_are_weighed_as_the_formula_says() -> None:
+    """Three agents at four steps, then two tokens of nobody; six channels have weights."""
+    layer, x, agents = make("group", channels=6, reduction=2), draw(2, 14, 16), 3
+    real = torch.ones(2, 14, dtype=torch.bool)
+    real[0, [1, 4, 7, 10]], real[0, [0, 3]], real[1, 13] = False, False, False
+    out = layer(x, real[:, None], Groups(agents, agents, (2, 2)))
+    for n in range(2):
+        rows = [[t * agents + a for t in range(4) if real[n, t * agents + a]] for a in range(agents)]
+        z = torch.stack([x[n, r].mean() if r else torch.tensor(0.0) for r in rows] + [torch.tensor(0.0)] * 3)
+        s = weights(layer, z)
+        for token in range(12):
+            torch.testing.assert_close(out[n, token], x[n, token] * s[token % agents])
+        assert torch.equal(out[n, 12:], x[n, 12:])
+
+
+def test_who_is_a_channel_must_be_known() -> None:
+    x = draw(2, 6, 16)
+    with pytest.raises(ValueError, match="must be given"):
+        make("group", 3)(x)
+    with pytest.raises(ValueError, match="differs between queries"):
+        make("feature")(x, torch.ones(6, 6, dtype=torch.bool).tril())
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_its_place_is_after_attention_and_before_the_feed_forward(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    plain = replace(BLOCK, norm_first=norm_first)
+    block, x = EncoderBlock(replace(plain, squeeze=SqueezeConfig())), draw(2, 5, 16)
+    branch = block.attention.sublayer(block.attention.open(x), block.attention.open(x))
+    expected = block.feedforward(block.attention.close(x, block.squeeze(branch)))
+    torch.testing.assert_close(block(x), expected)
+    without = EncoderBlock(plain)
+    assert without.squeeze is None
+    without.load_state_dict({n: v for n, v in block.state_dict().items() if not n.startswith("squeeze")})
+    assert (without(x) - block(x)).abs().max() > 1e-3
+
+
+def build(**changes: object) -> SpatialChannel:
+    torch.manual_seed(0)
+    return SpatialChannel(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
+
+
+def gates(model: SpatialChannel, first: int = 0) -> list[Tensor]:
+    """Collects the weights of the channels of an encoder block at every call."""
+    found: list[Tensor] = []
+    model.encoder.layers[first].squeeze.excite.register_forward_hook(lambda module, args, out: found.append(out.sigmoid()))
+    return found
+
+
+def test_channels_are_features_or_agents() -> None:
+    batch = collate([make_scene(4), make_scene(9, seed=1)])
+    for axis, channels in (("feature", 16), ("agent", 6)):
+        model = build(channel_axis=axis)
+        found = gates(model)
+        model(batch)
+        assert found[0].shape == (6, channels), axis
+        assert all(layer.squeeze.axis == ("group" if axis == "agent" else axis) for layer in model.encoder.layers)
+
+
+def test_an_agents_channel_is_its_rank_by_distance() -> None:
+    """The order of a file gives no channel, and nothing but the order of distances does."""
+    model, batch = build(channel_axis="agent", road=False), collate([make_scene(6)])
+    found = gates(model)
+    first = model(batch)
+    order = torch.tensor([0, 1, 2, 5, 3, 4])
+    names = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
+    second = model(replace(batch, **{name: getattr(batch, name)[:, order] for name in names}))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(first.position, second.position)
+    assert found[0].std(-1).max() > 1e-3  # agents are weighed differently
+
+
+def test_lanes_are_seen_if_wanted() -> None:
+    batch = collate([make_scene(6)])
+    bent = replace(batch, polyline=batch.polyline * 1.01)
+    for axis in ("feature", "agent"):
+        with_road, without = build(channel_axis=axis), build(channel_axis=axis, road=False)
+        assert (with_road(batch).position - with_road(bent).position).abs().max() > 1e-4
+        assert torch.equal(without(batch).position, without(bent).position)
+        assert not any("road" in name for name, _ in without.named_parameters())
+
+
+def test_every_decoder_layer_forecasts() -> None:
+    batch = collate([make_scene(6)])
+    forecast = build(decoder_layers=3, modes=20)(batch)
+    assert forecast.num_modes == 20 and len(forecast.auxiliary) == 2
+    for layer in forecast.auxiliary:
+        assert layer.position.shape == forecast.position.shape and layer.pose is not None
+        assert (layer.position - forecast.position).abs().max() > 1e-3

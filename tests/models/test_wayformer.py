@@ -1,0 +1,270 @@
+"""Wayformer: what fusion, axes and latents compose to, what can influence what, and the inputs around a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from support.scenes import make_scene
+from torch import Tensor, nn
+
+from trajformer.core.axes import along
+from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
+from trajformer.data.batch import collate
+from trajformer.errors import TrajformerError
+from trajformer.models import ModelConfig, Wayformer, WayformerConfig
+from trajformer.models.tokens import agent_states, neighbours
+from trajformer.models.wayformer.aggregation import aggregate
+from trajformer.models.wayformer.fusion import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
+from trajformer.recipes.plain import from_plain
+from trajformer.scenes.geometry import from_frame, rotate
+
+BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
+PLAIN = SceneEncoderConfig(block=BLOCK)
+SIZES = [(5, 1), (5, 3), (1, 7)]  # history, agents, road
+FACTORISED = ("sequential", "interleaved")
+CONFIGS = Path(__file__).parents[2] / "configs" / "wayformer"
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def grids() -> list[Grid]:
+    """Two targets' modalities; one agent was never there, one is unseen early, and some polylines are padding."""
+    real = [torch.ones(2, *size, dtype=torch.bool) for size in SIZES]
+    real[0][0, :2], real[1][0, :2], real[1][1, :, 2], real[2][1, :, 4:] = False, False, False, False
+    return [Grid(draw(2, *size, 16, seed=n), mask) for n, (size, mask) in enumerate(zip(SIZES, real, strict=True))]
+
+
+def encoder(fusion: str = "early", attention: str = "multi_axis", **changes: object) -> SceneEncoder:
+    torch.manual_seed(0)
+    return SceneEncoder(replace(PLAIN, fusion=fusion, attention=attention, **changes), SIZES)  # type: ignore[arg-type]
+
+
+def influence(apply: Callable[[Tensor], Tensor], x: Tensor, index: tuple[int, ...]) -> Tensor:
+    """Bool, of which outputs (all axes but the last) change with the token x[index]."""
+    other = x.clone()
+    other[index] += 1.0
+    return (apply(x) != apply(other)).any(-1)
+
+
+def test_each_kind_of_attention_is_an_order_of_axes() -> None:
+    orders = {kind: replace(PLAIN, attention=kind).axes(4) for kind in ("multi_axis", *FACTORISED)}  # type: ignore[arg-type]
+    assert orders["multi_axis"] == [SPACE] * 4
+    assert orders["sequential"] == [TIME, TIME, SPACE, SPACE] and orders["interleaved"] == [TIME, SPACE, TIME, SPACE]
+    assert [replace(PLAIN, attention=kind).axes(3).count(SPACE) for kind in FACTORISED] == [2, 2]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("latents", [None, LatentConfig(counts=(2, 3))])
+def test_temporal_blocks_mix_no_slots_and_spatial_ones_no_steps(latents: LatentConfig | None) -> None:
+    torch.manual_seed(0)
+    whole = AxisEncoder(replace(PLAIN, attention="sequential", latents=latents), 4, (5, 6))
+    x, real = draw(1, 5, 6, 16), torch.ones(1, 5, 6, dtype=torch.bool)
+    temporal, spatial = nn.ModuleList(whole.blocks[:2]), nn.ModuleList(whole.blocks[2:])
+
+    def run(blocks: nn.ModuleList, axis: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: along(axis, blocks[1], along(axis, blocks[0], x))
+
+    changed = influence(run(temporal, TIME), x, (0, 1, 4))[0]
+    assert changed[:, 4].all() and not changed[:, [0, 1, 2, 3, 5]].any()
+    changed = influence(run(spatial, SPACE), x, (0, 1, 4))[0]
+    assert changed[1].all() and not changed[[0, 2, 3, 4]].any()
+    assert influence(lambda x: whole(Grid(x, real)).token, x, (0, 1, 4)).all()
+
+
+@pytest.mark.parametrize("kind", FACTORISED)
+def test_blocks_along_an_axis_of_one_go_along_the_other(kind: str) -> None:
+    history, agents, road = encoder("late", kind).own
+    assert history.axes == [TIME] * 4 and road.axes == [SPACE] * 4
+    assert agents.axes == replace(PLAIN, attention=kind).axes(4)
+
+
+def test_one_encoder_is_its_blocks_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    one = AxisEncoder(replace(PLAIN, attention="interleaved"), 2, (5, 3))
+    token, real = grids()[1]
+    expected = along(2, one.blocks[1], along(1, one.blocks[0], token, real), real)
+    out = one(Grid(token, real))
+    assert torch.equal(out.token, one.norm(expected)) and torch.equal(out.real, real)
+    assert isinstance(one.norm, nn.LayerNorm) and all(isinstance(block, EncoderBlock) for block in one.blocks)
+
+
+@pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
+def test_fusion_divides_the_depth_and_says_where_modalities_meet(attention: str) -> None:
+    for fusion, own, joint in (("early", 0, 4), ("late", 4, 0), ("hierarchical", 2, 2)):
+        scene = encoder(fusion, attention)
+        assert [len(one.blocks) for one in scene.own] == [own] * 3
+        assert (0 if scene.joint is None else len(scene.joint.blocks)) == joint
+        road = grids()[2]
+
+        def memory(x: Tensor, scene: SceneEncoder = scene, real: Tensor = road.real) -> Tensor:
+            return scene([*grids()[:2], Grid(x, real)])[0]
+
+        changed = influence(memory, road.token, (0, 0, 0))[0]
+        assert changed[-7:].all() and changed[:20].any() == (fusion != "late")
+
+
+@pytest.mark.parametrize("fusion", ["early", "late", "hierarchical"])
+@pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
+def test_every_token_comes_out_once_without_latents(fusion: str, attention: str) -> None:
+    token, real = encoder(fusion, attention)(grids())
+    assert token.shape == (2, 5 + 15 + 7, 16) and real.shape == (2, 27)
+    assert real.sum(1).tolist() == [sum(int(grid.real[n].sum()) for grid in grids()) for n in range(2)]
+
+
+def test_the_share_of_latents_is_of_the_longest_input() -> None:
+    half = LatentConfig(0.5)
+    multi, kind = 5 + 15 + 7, "sequential"
+    wanted = {
+        ("early", "multi_axis"): round(multi / 2),
+        ("late", "multi_axis"): 2 + 8 + 4,
+        ("hierarchical", "multi_axis"): 7,
+        ("early", kind): 2 * 6,  # of 5 steps x 11 slots
+        ("late", kind): 2 * 1 + 2 * 2 + 4,
+        ("hierarchical", kind): 1 * 4,  # of 2 steps x (1 + 2 + 4) slots
+    }
+    for (fusion, attention), count in wanted.items():
+        token, real = encoder(fusion, attention, latents=half)(grids())
+        assert token.shape == (2, count, 16), (fusion, attention)
+        assert real.all()
+    assert encoder(latents=LatentConfig(counts=(9,)))(grids())[0].shape[1] == 9
+    assert encoder("early", "interleaved", latents=LatentConfig(counts=(2, 3)))(grids())[0].shape[1] == 6
+
+
+def test_latents_of_what_is_not_there_are_not_real() -> None:
+    scene = encoder("late", latents=LatentConfig(0.5))
+    parts = grids()
+    none = Grid(parts[1].token, torch.zeros_like(parts[1].real))
+    token, real = scene([parts[0], none, parts[2]])
+    assert token.isfinite().all() and real[0].tolist() == [True] * 2 + [False] * 8 + [True] * 4
+
+
+def test_a_latent_block_by_hand() -> None:
+    torch.manual_seed(0)
+    block, x = LatentBlock(BLOCK, 3), draw(2, 5, 16)
+    mask = torch.tensor([[True] * 5, [True, False, True, False, False]])[:, None]
+    z, attention = block.latents.expand(2, -1, -1), block.attention
+    z = z + attention.sublayer(attention.norm(z), block.norm(x), mask=mask)
+    expected = z + block.feedforward.sublayer(block.feedforward.norm(z))
+    torch.testing.assert_close(block(x, mask), expected)
+    torch.testing.assert_close(block(x, mask)[1], block(x[1:, [0, 2]])[0])
+
+
+@pytest.mark.parametrize("axis", [1, 2, -2])
+def test_along_an_axis_that_is_shortened_equals_loops(axis: int) -> None:
+    torch.manual_seed(0)
+    block, x, real = LatentBlock(BLOCK, 2), draw(2, 3, 4, 16), draw(2, 3, 4, seed=1) > -0.5
+    out, fibres = along(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
+    keys = real.movedim(axis % 4, 2)
+    assert out.shape == (*fibres.shape[:2], 2, 16)
+    for i in range(2):
+        for j in range(fibres.shape[1]):
+            torch.testing.assert_close(out[i, j], block(fibres[i, j], keys[i, j][None]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", FACTORISED)
+def test_road_stands_at_the_steps_at_which_somebody_was_seen_and_its_copies_are_averaged(kind: str) -> None:
+    scene, parts = encoder("early", kind), grids()
+    seen: list[Tensor] = []
+    scene.joint.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    scene.joint.register_forward_hook(lambda module, args, out: seen.append(out))
+    token, real = scene(parts)
+    before, after = seen
+    assert before.token.shape == (2, 5, 11, 16) and torch.equal(before.token[:, 3, 4:], parts[2].token[:, 0])
+    assert torch.equal(before.real[:, :, 4:].any(-1), torch.tensor([[False] * 2 + [True] * 3, [True] * 5]))
+    torch.testing.assert_close(token[0, 20:], after.token[0, 2:, 4:].mean(0))  # two steps without anybody
+    torch.testing.assert_close(token[1, 20:24], after.token[1, :, 4:8].mean(0))
+    assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(real[:, 20:], parts[2].real[:, 0])
+
+
+def test_states_are_what_the_target_sees() -> None:
+    batch = collate([make_scene(8), make_scene(5, seed=1)])
+    index, near = neighbours(batch, 1e3, 20)
+    state, seen = agent_states(batch, index, 1)
+    assert index.shape == (2, 3, 8) and torch.equal(index[:, :, 0], torch.arange(3).expand(2, 3)) and near[0].sum() <= 24
+    for b, s, n, t in ((0, 0, 1, 9), (0, 2, 3, 4), (1, 1, 2, 6)):
+        agent, pose = index[b, s, n], batch.pose[b, s]
+        values = state[b, s, t, n]
+        assert seen[b, s, t, n] == batch.valid[b, agent, t] == (values[6] == 1)
+        if seen[b, s, t, n]:
+            torch.testing.assert_close(from_frame(10 * values[:2], pose), batch.position[b, agent, t], atol=1e-3, rtol=0)
+            torch.testing.assert_close(rotate(10 * values[2:4], pose[2]), batch.velocity[b, agent, t], atol=1e-4, rtol=0)
+            heading = torch.atan2(values[5], values[4]) + pose[2] - batch.heading[b, agent, t]
+            assert heading.cos().item() == pytest.approx(1.0, abs=1e-5)
+        assert values[7:].argmax() == batch.agent_kind[b, agent] and values[7:].sum() == 1
+    distance = (batch.pose[0, index[0, 1], :2] - batch.pose[0, 1, :2]).norm(dim=-1)[near[0, 1]]
+    assert torch.equal(distance, distance.sort().values)
+    stacked, some = agent_states(batch, index, 4)
+    assert stacked.shape[2] == 3 and torch.equal(stacked[:, :, -1, :, 21:28], state[:, :, -1, :, :7])
+    assert torch.equal(stacked[:, :, 0, :, :14], torch.zeros_like(stacked[:, :, 0, :, :14]))
+    assert torch.equal(some[:, :, 1], seen[:, :, 2:6].any(2))
+
+
+def small(**changes: object) -> Wayformer:
+    torch.manual_seed(0)
+    sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbours": 5, "max_polylines": 8, "map_width": 8}
+    return Wayformer(WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes)))  # type: ignore[arg-type]
+
+
+def test_positions_start_at_zero_and_count_back_from_the_last_step() -> None:
+    model, batch = small(), collate([make_scene(6)])
+    assert not any(table.any() for table in model.scenes.positions.parameters())
+    plain = model.scenes(batch)[1].token
+    time, slot = model.scenes.positions[1].tables
+    nn.init.constant_(time[0], 2.0)
+    nn.init.constant_(slot[1], 3.0)
+    moved = model.scenes(batch)[1].token - plain
+    expected = torch.zeros_like(moved)
+    expected[:, -1, :, :8], expected[:, :, 1, 8:] = 2.0, 3.0
+    torch.testing.assert_close(moved, expected)
+    assert all((grid.token >= 0).all() for grid in small().scenes(batch))
+
+
+def test_components_are_merged_in_evaluation_alone() -> None:
+    model, batch = small(proposals=12, modes=4), collate([make_scene(6)])
+    trained = model.train()(batch)
+    assert trained.num_modes == 12 and trained.position.shape == trained.scale.shape and (trained.scale > 0).all()
+    found, expected = model.eval()(batch), aggregate(trained, 4, model.config.aggregation)
+    assert found.num_modes == 4
+    torch.testing.assert_close(found.position, expected.position)
+    torch.testing.assert_close(found.scale, expected.scale)
+
+
+def test_far_agents_and_polylines_have_no_influence() -> None:
+    model, batch = small(social_radius_m=20.0, map_radius_m=20.0), collate([make_scene(12)])
+    far = (batch.pose[0, :, None, :2] - batch.pose[0, None, : batch.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
+    middle = batch.polyline[0, :, batch.polyline.shape[2] // 2]
+    out = (middle[:, None] - batch.pose[0, : batch.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
+    assert far.any() and out.any()
+    moved = replace(batch, velocity=batch.velocity + far[:, None, None], polyline_flags=batch.polyline_flags ^ out.long())
+    assert torch.equal(model(moved).position, model(batch).position)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "widths"), [("multi_axis", (1, 1024), (128, 512, 128, 512)), ("factorised", (6, 192), (256, 1536, 128, 768))]
+)
+def test_the_papers_recipes_have_the_papers_sizes(name: str, size: tuple[int, int], widths: tuple[int, ...]) -> None:
+    plain = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    with torch.device("meta"):
+        model = Wayformer(from_plain(ModelConfig, plain["model"]).wayformer)
+    assert model.encoder.joint.size == size and model.config.encoder.fusion == "early"
+    feedforward = [model.encoder.joint.blocks[0].feedforward, model.decoder.layers[0].feedforward]
+    assert widths == tuple(n for part in feedforward for n in (part.sublayer[0].in_features, part.sublayer[0].out_features))
+    assert len(model.encoder.joint.blocks) == 4 and len(model.decoder.layers) == 6 and len(model.queries) == 6
+    assert plain["optim"]["learning_rate"] == 2e-4 and plain["optim"]["schedule"] == "linear"
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TrajformerError, match=r"wayformer\.modes: 7 of only 6 proposals"):
+        small(modes=7)
+    for attention, counts in (("multi_axis", (2, 3)), ("sequential", (2,))):
+        with pytest.raises(TrajformerError, match=rf"latents\.counts: {len(counts)} numbers, {attention} has {3 - len(counts)}"):
+            encoder(attention=attention, latents=LatentConfig(counts=counts))
+    for fusion, layers in (("early", 1), ("hierarchical", 3)):
+        with pytest.raises(TrajformerError, match=rf"encoder\.layers: {layers}, factorised attention has at least two"):
+            encoder(fusion, "interleaved", layers=layers)

@@ -1,0 +1,151 @@
+"""The recipe on disk: to YAML and back, every recipe of configs/, and complaints about what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from test_bad_input import complaint, make_store
+from test_cli import run
+from test_training import recipe
+
+from trajformer.data.sample import BatchConfig, Frame
+from trajformer.errors import TrajformerError
+from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.training import run as run_file
+from trajformer.training.check import check_recipe
+from trajformer.training.run import train
+
+CONFIGS = sorted(p for p in (Path(__file__).parents[2] / "configs").rglob("*.yaml") if p.parent.name != "compare")  # tables
+ROOTS = {
+    "translation_multi30k": ("--data.root", "text"),
+    "detr_bccd": ("--data.voc.root", "cells"),
+}  # recipes that name a folder on the command line
+Fails = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of six small scenes."""
+    return make_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
+    """`complaint` of a command line that runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: complaint(capsys, *words)
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:
+    """The recipe that the command line hands to `train`."""
+    caught: list[TrainConfig] = []
+    monkeypatch.setattr(run_file, "train", lambda config, out, resume: caught.append(config))
+    assert run("train", "--out", "unused", *words) == 0
+    return caught[0]
+
+
+def test_the_resolved_recipe_can_be_fed_back(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = recipe(store, data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)}, trainer={"epochs": 1})
+    train(config, tmp_path, progress=False)
+    plain = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert plain.pop("task") == "forecasting" and from_plain(TrainConfig, plain) == config
+    again = parsed(monkeypatch, "--config", tmp_path / "config.yaml")
+    assert again == config
+    assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(config, seed=7)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_parses_and_builds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parsed(monkeypatch, "--config", path, *ROOTS.get(path.stem, ()))
+    check_recipe(config)
+    config.build_model()
+    assert from_plain(type(config), to_plain(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("optim.speed", 1, "config.optim: unknown field 'speed'"),
+        ("optim.learning_rate", "fast", "config.optim.learning_rate: expected .*float.*, found 'fast'"),
+        ("optim.betas", [0.9, "b"], r"config.optim.betas\[1\]: expected"),
+        ("optim.betas", [0.9], "config.optim.betas: expected"),
+        ("trainer.epochs", 1.5, "config.trainer.epochs: expected"),
+        ("trainer.epochs", True, "config.trainer.epochs: expected"),
+        ("trainer.compile", 1, "config.trainer.compile: expected"),
+        ("trainer.precision", "8-bit", "config.trainer.precision: expected"),
+        ("data.batch.frame", "MOON", "config.data.batch.frame: expected"),
+        ("data.limit_train", "all", "config.data.limit_train: expected"),
+        ("model.mmtransformer", {}, "config.model.mmtransformer: no field 'num_future'"),
+        ("data", 3, "config.data: expected fields of DataConfig"),
+    ],
+)
+def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected: str) -> None:
+    plain = to_plain(recipe(store))
+    *groups, name = field.split(".")
+    place = plain
+    for group in groups:
+        place = place[group]
+    place[name] = value
+    with pytest.raises(TrajformerError, match=expected):
+        from_plain(TrainConfig, plain)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("speed: 3", "Option 'speed' is not accepted (recipe r.yaml;"),
+        ("optim: {speed: 3}", "Group 'optim' does not accept option 'speed' (recipe r.yaml;"),
+        ("model: {mmtransformer: {num_future: 9, speed: 3}}", "Option 'speed' is not accepted (recipe r.yaml;"),
+        ("model: {mmtransformer: {modes: 6}}", "model.mmtransformer: the following arguments are required: num_future"),
+        ("optim: {learning_rate: fast}", "optim.learning_rate: Expected a float. Got value: fast (recipe r.yaml;"),
+        ("model: {mmtransformer: {num_future: many}}", "num_future: Expected a int. Got value: many"),
+        ("a: [1,\n b", "(recipe r.yaml;"),
+        ("just a sentence", "Unexpected config: just a sentence (recipe r.yaml;"),
+        ("", "Unexpected config: (recipe r.yaml;"),
+        ("\udc80\udc81", "not a text file"),
+    ],
+)
+def test_recipes_that_cannot_be_read(fails: Fails, text: str, expected: str) -> None:
+    Path("r.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    line = fails("train", "--config", "r.yaml", "--out", "r")
+    assert expected in line and len(line) < 300, line
+
+
+def test_a_recipe_that_is_not_there(fails: Fails) -> None:
+    assert "nothing.yaml" in fails("train", "--config", "nothing.yaml", "--out", "r")
+    assert "required" in fails("train")
+
+
+ABSURD = {
+    "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
+    "model.mmtransformer.block.width": (-16, "model.mmtransformer.block.width: -16, expected more than 0"),
+    "model.mmtransformer.block.dropout": (2, "dropout: 2.0, expected at most 1"),
+    "model.mmtransformer.proposals": (0, "proposals: 0, expected more than 0"),
+    "model.mmtransformer.social_layers": ("[1,0]", "social_layers[1]: 0 decoder layers"),
+    "model.mmtransformer.num_future": (13, "scenes want 12 future steps, the model predicts 13"),
+    "model.mmtransformer.max_history": (4, "scenes have 10 observed steps, the model max_history 4"),
+    "model.constant_velocity": ("{}", "model: give exactly one of constant_velocity, mmtransformer"),
+    "data.batch_size": (0, "data.batch_size: 0, expected more than 0"),
+    "data.workers": (-1, "data.workers: -1, expected at least 0"),
+    "data.batch.polyline_points": (1, "data.batch.polyline_points: 1, expected at least 2"),
+    "data.batch.frame": (Frame.AGENT.name, "data.batch.frame: AGENT"),
+    "optim.learning_rate": (-1, "optim.learning_rate: -1.0, expected more than 0"),
+    "optim.betas": ("[0.9,1.5]", "optim.betas[1]: 1.5, expected less than 1"),
+    "optim.warmup": (3, "optim.warmup: 3.0, expected at most 1"),
+    "loss.huber_m": (".nan", "loss.huber_m: nan"),
+    "trainer.epochs": (0, "trainer.epochs: 0, expected more than 0"),
+    "trainer.validate_every": (0, "trainer.validate_every: 0, expected more than 0"),
+    "seed": (-1, "seed: -1, expected at least 0"),
+}
+
+
+@pytest.mark.parametrize("field", ABSURD)
+def test_absurd_recipes(store: Path, fails: Fails, field: str) -> None:
+    value, expected = ABSURD[field]
+    Path("recipe.yaml").write_text(yaml.safe_dump(to_plain(recipe(store))))
+    assert expected in fails("train", "--config", "recipe.yaml", f"--{field}", value, "--out", "r")

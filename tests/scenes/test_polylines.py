@@ -1,0 +1,109 @@
+"""Polylines cut into equal pieces: count, ends, spacing, and no bridge between neighbours in memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajformer.scenes.polylines import resample
+
+
+def pieces(
+    *lines: list[tuple[float, float]] | np.ndarray, points: int = 5, length: float = 20.0
+) -> tuple[np.ndarray, np.ndarray]:
+    offset = np.cumsum([0, *map(len, lines)]).astype(np.int32)
+    return resample(np.concatenate([np.asarray(line, np.float32) for line in lines]), offset, points, length)
+
+
+def arc(line: np.ndarray) -> float:
+    return float(np.hypot(*np.diff(np.asarray(line, np.float64), axis=0).T).sum())
+
+
+def test_a_short_line_is_one_piece_with_both_ends() -> None:
+    out, owner = pieces([(0, 0), (1, 0), (8, 0)])
+    assert owner.tolist() == [0] and owner.dtype == np.int64 and out.dtype == np.float32
+    np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)], atol=1e-6)
+
+
+def test_a_corner_keeps_equal_arc_lengths() -> None:
+    out, _ = pieces([(0, 0), (3, 0), (3, 3)], points=5)
+    np.testing.assert_allclose(out[0], [(0, 0), (1.5, 0), (3, 0), (3, 1.5), (3, 3)], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("length", "count"), [(0.1, 1), (19.9, 1), (20.0, 1), (20.1, 2), (40.0, 2), (40.1, 3), (51.0, 3), (400.0, 20)]
+)
+def test_number_and_length_of_pieces(length: float, count: int) -> None:
+    out, owner = pieces([(5, 5), (5 + length / 3, 5), (5 + length, 5)], points=4)
+    assert len(out) == len(owner) == count
+    np.testing.assert_allclose([arc(piece) for piece in out], length / count, rtol=1e-4)
+    np.testing.assert_allclose(out[1:, 0], out[:-1, -1], atol=1e-5)
+    np.testing.assert_allclose([out[0, 0], out[-1, -1]], [(5, 5), (5 + length, 5)], atol=1e-5)
+
+
+def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
+    """40 m in many segments is two pieces of 20 m wherever the line lies, however it is turned, whatever comes before."""
+    rng = np.random.default_rng(0)
+    angle, start = rng.uniform(-np.pi, np.pi, 200), rng.uniform(-300, 300, (200, 1, 2))
+    along = np.linspace(0, 40, 12)[:, None] * np.stack([np.cos(angle), np.sin(angle)], -1)[:, None]
+    _, owner = pieces(*(start + along))
+    assert np.bincount(owner).tolist() == [2] * 200
+
+
+def test_nothing_is_drawn_between_polylines() -> None:
+    out, owner = pieces([(0, 0), (30, 0)], [(1000, 500), (1000, 510)], [(-7, 3), (-7, 4), (-7, 9)])
+    assert owner.tolist() == [0, 0, 1, 2]
+    assert (out[:2, :, 1] == 0).all() and out[:2, :, 0].max() == 30
+    np.testing.assert_allclose(out[2, :, 0], 1000, atol=1e-4)
+    np.testing.assert_allclose(out[2, :, 1], np.linspace(500, 510, 5), atol=1e-4)
+    np.testing.assert_allclose(out[3], np.stack([np.full(5, -7), np.linspace(3, 9, 5)], -1), atol=1e-5)
+
+
+def test_every_line_is_cut_as_if_alone() -> None:
+    rng = np.random.default_rng(1)
+    lines = [rng.normal(0, 15, (rng.integers(2, 12), 2)).cumsum(0).astype(np.float32) for _ in range(30)]
+    out, owner = pieces(*lines, points=7)
+    for number, line in enumerate(lines):
+        alone, _ = pieces(line, points=7)
+        np.testing.assert_allclose(out[owner == number], alone, atol=1e-3)
+
+
+def test_repeated_and_coinciding_points() -> None:
+    out, owner = pieces([(0, 0), (0, 0), (4, 0), (4, 0), (4, 0), (8, 0), (8, 0)], [(2, 3), (2, 3)], [(2, 3), (2, 3), (2, 5)])
+    assert owner.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)], atol=1e-6)
+    assert (out[1] == (2, 3)).all()
+    np.testing.assert_allclose(out[2, :, 1], np.linspace(3, 5, 5), atol=1e-6)
+
+
+def test_a_closed_ring_stays_closed() -> None:
+    out, _ = pieces([(0, 0), (4, 0), (4, 4), (0, 4), (0, 0)], points=9)
+    np.testing.assert_allclose(out[0, [0, -1]], 0, atol=1e-6)
+    np.testing.assert_allclose(out[0, 1:-1], [(2, 0), (4, 0), (4, 2), (4, 4), (2, 4), (0, 4), (0, 2)], atol=1e-6)
+
+
+def test_no_polyline() -> None:
+    out, owner = resample(np.zeros((0, 2), np.float32), np.zeros(1, np.int32), 10, 20.0)
+    assert out.shape == (0, 10, 2) and out.dtype == np.float32
+    assert owner.shape == (0,) and owner.dtype == np.int64
+
+
+walks = st.lists(st.tuples(st.floats(-40, 40), st.floats(-40, 40)), min_size=2, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(walks, min_size=1, max_size=5), st.integers(2, 12), st.floats(3.0, 50.0))
+def test_pieces_cover_every_line_evenly(lines: list[list[tuple[float, float]]], points: int, length: float) -> None:
+    out, owner = pieces(*lines, points=points, length=length)
+    assert np.isfinite(out).all() and (np.diff(owner) >= 0).all() and set(owner) == set(range(len(lines)))
+    for number, line in enumerate(lines):
+        mine, whole = out[owner == number], arc(np.asarray(line, np.float32))
+        assert len(mine) == pytest.approx(max(math.ceil(whole / length), 1), abs=int(whole % length < 1e-3))
+        np.testing.assert_allclose([mine[0, 0], mine[-1, -1]], [line[0], line[-1]], atol=1e-3)
+        np.testing.assert_allclose(mine[1:, 0], mine[:-1, -1], atol=1e-3)
+        assert np.hypot(*np.moveaxis(np.diff(mine, axis=1), -1, 0)).max() <= whole / len(mine) / (points - 1) + 1e-3
+        assert whole / len(mine) <= length * (1 + 1e-4)

@@ -1,0 +1,169 @@
+"""Stores far beyond the usual: enormous scenes, indices of every width, thousands of shards, few packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.stores import make_store, random_scene, same_bits
+
+from trajformer.scenes.columns import LISTS, STRINGS
+from trajformer.scenes.manifest import MANIFEST, checksum
+from trajformer.scenes.scene import Scene
+from trajformer.scenes.shard import Shard, ShardInfo, read_shard_info, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+SHARDS = 2000
+
+
+def comes_back(path: Path, scenes: list[Scene]) -> Shard:
+    """Write scenes as one shard and read them again, bit for bit."""
+    write_shard(path, scenes, ShardInfo("random", "train"))
+    shard = Shard(path)
+    for row, scene in enumerate(scenes):
+        assert same_bits(shard.scene(row).validate(), scene), row
+    return shard
+
+
+def stored_bytes(shard: Shard, row: int, column: str) -> int:
+    """Bytes that a column of bytes has in a row."""
+    at = len(STRINGS) + list(LISTS).index(column)
+    return int(shard._bounds[row + 1, at] - shard._bounds[row, at])
+
+
+# ---- enormous scenes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1 << 8, 1 << 16])
+def test_indices_of_every_width(tmp_path: Path, limit: int) -> None:
+    """Polyline lengths and edges are as wide as P and M ask for; both sides of each limit, in one shard."""
+    around = (limit - 2, limit - 1, limit, limit + 1)
+    lengths = [random_scene(n, lanes=lanes, points=n) for n in around for lanes in (1, 2, 100)]
+    last = [np.array([[0, n - 1, n - 1], [n - 1, 0, n - 1]], np.int32) for n in around]
+    more = {"edges": 3, "history": 2}
+    indices = [random_scene(n, lanes=n, edge=edge, **more) for n, edge in zip(around, last, strict=True)]
+    shard = comes_back(tmp_path / "0.arrow", [*lengths, *indices])
+    narrow, wide = (1, 2) if limit == 1 << 8 else (2, 4)
+    widths = [narrow, narrow, wide, wide]
+    assert [stored_bytes(shard, 3 * i, "polyline_length") for i in range(4)] == widths
+    assert [stored_bytes(shard, len(lengths) + i, "edge") for i in range(4)] == [6 * width for width in widths]
+
+
+def test_enormous_scenes(tmp_path: Path) -> None:
+    crowd = random_scene(0, agents=3000, lanes=0, history=50, horizon=60)
+    city = random_scene(1, agents=1, lanes=70_000, points=300_000, edges=200_000)
+    street = random_scene(2, agents=2, lanes=70_000)  # points in between, polylines of like lengths
+    shard = comes_back(tmp_path / "0.arrow", [crowd, city, random_scene(3), street])
+    assert crowd.valid.shape == (3000, 110) and city.edge.max() > 1 << 16
+    assert shard.sizes()[:2].tolist() == [[3000, 0, 0], [1, 70_000, 300_000]]
+
+
+def test_scenes_with_as_little_as_there_can_be(tmp_path: Path) -> None:
+    least = [random_scene(n, agents=1, lanes=0, future=bool(n), city="", history=2, horizon=1) for n in range(2)]
+    unseen = random_scene(2, agents=4, lanes=1, edges=0)
+    valid = np.zeros_like(unseen.valid)
+    valid[0, 0] = True  # the others are never seen
+    shape = {name: np.zeros_like(getattr(unseen, name)) for name in ("position", "heading", "velocity")}
+    comes_back(tmp_path / "0.arrow", [*least, random_scene(2, 4, 1, edges=0, valid=valid, **shape)])
+    comes_back(tmp_path / "1.arrow", [])
+
+
+# ---- many shards ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 2,000 shards, all of them the same file; its manifest says so."""
+    root = tmp_path_factory.mktemp("big")
+    first = shard_path(root, "train", 0)
+    write_shard(first, [random_scene(seed) for seed in range(3)], ShardInfo("random", "train"))
+    for number in range(1, SHARDS):
+        os.link(first, shard_path(root, "train", number))
+    size, digest = first.stat().st_size, checksum(first)
+    shards = [{"name": f"{n:05d}.arrow", "scenes": 3, "bytes": size, "sha256": digest} for n in range(SHARDS)]
+    split = {"scenes": 3 * SHARDS, "bytes": SHARDS * size, "source": ["random"], "skipped": [], "shards": shards}
+    (root / MANIFEST).write_text(json.dumps({"schema_version": 2, "splits": {"train": split}}))
+    return root
+
+
+def test_thousands_of_shards_need_few_files_and_little_memory(big: Path) -> None:
+    program = """
+import os, resource, sys
+from trajformer.scenes.store import SceneStore
+
+def megabytes(name):
+    return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith(name))
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+before = megabytes("RssAnon")
+store = SceneStore(sys.argv[1], "train")
+opened = megabytes("RssAnon")
+for number in range(0, len(store), 3):
+    assert store[number].scene_id == "scene-0" and store[-1 - number].scene_id == "scene-2"
+assert len(store._shards) == 2000
+used = megabytes("RssAnon")
+print(len(store), len(os.listdir("/proc/self/fd")), opened - before, used - opened)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(big)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    scenes, files, opening, use = (float(word) for word in done.stdout.split())
+    assert scenes == 3 * SHARDS
+    assert files < 20
+    assert opening < 30
+    assert use < 200  # a shard takes some 35 kB, and 36 kB more with 500 scenes
+
+
+def test_a_big_store_opens_without_looking_into_its_shards(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(path: Path) -> None:
+        raise AssertionError(f"{path} is looked into")
+
+    monkeypatch.setattr("trajformer.scenes.manifest.read_shard_info", no)
+    monkeypatch.setattr("trajformer.scenes.store.Shard", no)
+    monkeypatch.setattr("trajformer.scenes.store.read_scene_ids", no)
+    assert len(SceneStore(big, "train")) == 3 * SHARDS
+
+
+# ---- few packages --------------------------------------------------------------------------------------------------
+
+BLOCK = """
+import sys
+def block(*names):
+    for name in names:
+        assert name not in sys.modules, name
+        sys.modules[name] = None  # importing it raises ImportError
+"""
+READ = """
+block("torch", "lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "yaml", "jsonargparse", "tqdm", "data_prep")
+from trajformer.scenes.store import SceneStore
+from trajformer.scenes.manifest import verify_store
+store = SceneStore(sys.argv[1], "train")
+print([store[i].num_agents for i in range(len(store))], store.sizes().shape, verify_store(store.root, lambda paths, n: paths))
+"""
+COMMANDS = """
+block("torch", "lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "data_prep")
+from trajformer.cli import main
+store, out = sys.argv[1:]
+for words in (["info", store], ["head", store], ["verify", store], ["merge", store, "--out", out + "/new"]):
+    assert main(["store", *words]) == 0, words
+assert main(["store", "export-scene", store, "--scene", "scene-3", "--out", out + "/scene.json"]) == 0
+"""
+
+
+def test_reading_a_store_takes_numpy_and_pyarrow_alone(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    done = subprocess.run([sys.executable, "-c", BLOCK + READ, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[3, 3, 3, 3, 3] (5, 3) []\n"), done.stderr
+
+
+def test_the_store_commands_need_no_torch(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    words = [sys.executable, "-c", BLOCK + COMMANDS, str(tmp_path / "store"), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "train: 5 scenes" in done.stdout and "sound" in done.stdout
+    assert read_shard_info(shard_path(tmp_path / "new", "train", 1))[1] == 2

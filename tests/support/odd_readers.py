@@ -1,0 +1,147 @@
+"""Readers whose inputs misbehave in every way there is; the module stays light, as every worker process imports it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.reader import Input
+from trajformer.scenes.scene import Scene
+
+
+def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
+    """A valid scene of agents at constant velocity along one lane."""
+    time_s = np.arange(steps, dtype=np.float32)
+    position = np.zeros((agents, steps, 2), np.float32)
+    position[..., 0], position[..., 1] = time_s, np.arange(agents)[:, None]
+    return Scene(
+        scene_id=name,
+        source="odd",
+        split="s",
+        city="nowhere",
+        period_s=0.5,
+        num_history=2,
+        num_future=steps - 2,
+        origin=np.zeros(2),
+        agent_id=tuple(f"a{number}" for number in range(agents)),
+        agent_kind=np.zeros(agents, np.uint8),
+        agent_role=np.zeros(agents, np.uint8),
+        position=position,
+        heading=np.zeros((agents, steps), np.float32),
+        velocity=np.full((agents, steps, 2), [2.0, 0.0], np.float32),
+        valid=np.ones((agents, steps), bool),
+        polyline_id=np.array([1]),
+        polyline_kind=np.zeros(1, np.uint8),
+        polyline_flags=np.zeros(1, np.uint8),
+        polyline_offset=np.array([0, 2], np.int32),
+        point=np.array([[0.0, 0.0], [9.0, 0.0]], np.float32),
+        edge=np.zeros((2, 0), np.int32),
+        edge_kind=np.zeros(0, np.uint8),
+    )
+
+
+def odd_folder(raw: Path, *contents: str) -> Path:
+    """RAW/s/<number>.txt, each with the word that says what happens when it is read."""
+    (raw / "s").mkdir(parents=True)
+    for number, text in enumerate(contents):
+        (raw / "s" / f"{number:03d}.txt").write_text(text)
+    return raw
+
+
+def reads(raw: Path) -> list[str]:
+    """Names of the inputs read so far, in order, by any process."""
+    return (raw.parent / "reads").read_text().split()
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Reads `odd_folder`, and notes what it reads beside the raw folder."""
+
+    name: ClassVar[str] = "odd"
+    layout: ClassVar[str] = "RAW/<split>/*.txt"
+    published: ClassVar[dict[str, int]] = {}
+
+    def splits(self, raw: Path) -> list[str]:
+        """Every folder."""
+        return sorted(path.name for path in raw.iterdir())
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        """Every file."""
+        return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Misbehave as the file says."""
+        word, name = item.path.read_text(), item.path.stem
+        with (raw.parent / "reads").open("a", errors="backslashreplace") as file:
+            file.write(f"{name}\n")
+        _fail(word, item.path)
+        _end(word, reads(raw).count(name))
+        _wait(word)
+        scene = small_scene(name)
+        if word == "nothing":
+            return None  # type: ignore[return-value]
+        if word == "agent":
+            return replace(scene, agent_id=("", "b"))
+        return replace(scene, city="\udcff") if word == "text" else scene
+
+
+def _fail(word: str, path: Path) -> None:
+    match word:
+        case "value":
+            raise ValueError("a number\nis wrong")
+        case "os":
+            (path / "below").read_text()
+        case "bug":
+            raise ZeroDivisionError
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            _fail(word, path)
+        case "arrow":
+            raise pa.ArrowInvalid("no such column")
+        case "long":
+            raise ValueError("long " * 10_000)
+
+
+def _end(word: str, times: int) -> None:
+    """End the process, or only the first time."""
+    if word == "exit" or (word == "once" and times == 1):
+        os._exit(3)
+    if word == "orphan" and times == 1 and b"ray::" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes():
+        os.kill(os.getppid(), signal.SIGKILL)  # a worker of a Ray cluster, never the tests themselves
+        time.sleep(60)
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "abort":
+        os.abort()
+    if word == "leave":
+        raise SystemExit
+
+
+def _wait(word: str) -> None:
+    """Take forever: asleep, or not even hearing the alarm."""
+    if word == "deaf":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(600)
+    if word == "slow":
+        with suppress(Exception):  # what a reader swallows is no reason to go on
+            time.sleep(600)
+
+
+@dataclass(frozen=True)
+class Unreadable(Odd):
+    """Its options end the process that receives them."""
+
+    name: ClassVar[str] = "unreadable"
+
+    def __reduce__(self) -> tuple:
+        """End the process."""
+        return os._exit, (3,)

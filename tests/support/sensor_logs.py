@@ -1,0 +1,147 @@
+"""Small sensor logs in the layout of Argoverse 2, made in code, and what several test files do with logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import feather
+from support import fixtures
+
+from data_prep.reader import Input
+from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
+from trajformer.scenes.scene import Scene
+
+H, F = 50, 60
+HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
+T0 = 315_966_253_660_357_000  # of the first sweep, nanoseconds
+CITY_XY = np.array([1000.0, -700.0])  # where the map of `fixtures` lies
+EGO_YAW = 0.3
+Columns = dict[str, np.ndarray]
+
+
+@dataclass
+class Track:
+    """An annotated object: its positions [n, 2] in the city frame at consecutive steps from `start`."""
+
+    name: str
+    category: str
+    position: np.ndarray
+    start: int = 0
+    heading: float = 0.0
+
+
+def straight(steps: int, start: tuple[float, float], velocity: tuple[float, float]) -> np.ndarray:
+    """Positions [steps, 2] at constant velocity (m/s), 0.1 s apart, in the city frame."""
+    return CITY_XY + np.array(start) + 0.1 * np.arange(steps)[:, None] * np.array(velocity)
+
+
+def ego_path(steps: int) -> np.ndarray:
+    """Positions [steps, 2] of the ego vehicle: 5 m/s along +x."""
+    return straight(steps, (0.0, -4.0), (5.0, 0.0))
+
+
+def small_tracks(steps: int = 130) -> list[Track]:
+    """A car, a slower one nearer to the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle and a glimpse."""
+    return [
+        Track("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0))),
+        Track("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0))),
+        Track("walker", "PEDESTRIAN", straight(steps, (40.0, 20.0), (0.0, -1.4)), heading=-np.pi / 2),
+        Track("parked", "REGULAR_VEHICLE", straight(steps, (12.0, -9.0), (0.0, 0.0)), heading=3.0),
+        Track("cone", "CONSTRUCTION_CONE", straight(steps, (14.0, -9.0), (0.0, 0.0))),
+        Track("late", "BICYCLIST", straight(steps - 60, (20.0, 5.0), (-6.0, 0.0)), start=60, heading=np.pi),
+        Track("glimpse", "DOG", straight(1, (9.0, 9.0), (0.0, 0.0)), start=30),
+    ]
+
+
+def stamps(step: np.ndarray) -> np.ndarray:
+    """Timestamps int64 [n] of steps, up to 4 ms off the grid."""
+    return T0 + 100_000_000 * step + np.where(step % 3 == 1, 4_000_000, -3_000_000) * (step > 0)
+
+
+def annotations(tracks: list[Track]) -> Columns:
+    """Rows of the annotations file: cuboids in the frame of the ego vehicle."""
+    parts = []
+    for track in tracks:
+        step = track.start + np.arange(len(track.position))
+        away = track.position - ego_path(int(step[-1]) + 1)[step]
+        cos, sin, half = np.cos(EGO_YAW), np.sin(EGO_YAW), (track.heading - EGO_YAW) / 2
+        part = {"timestamp_ns": stamps(step), "tx_m": cos * away[:, 0] + sin * away[:, 1]}
+        part |= {"ty_m": cos * away[:, 1] - sin * away[:, 0], "qw": np.full(len(step), np.cos(half))}
+        part |= {name: np.zeros(len(step)) for name in ("qx", "qy", "tz_m")} | {"qz": np.full(len(step), np.sin(half))}
+        part |= {"track_uuid": np.full(len(step), track.name), "category": np.full(len(step), track.category)}
+        parts.append(part)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def poses(steps: int = 130) -> Columns:
+    """Rows of the pose file: a pose at every sweep and one between each two."""
+    step = np.arange(steps)
+    time = np.stack([stamps(step), stamps(step) + 50_000_000], 1).ravel()
+    x, y = ego_path(steps).repeat(2, 0).T
+    zero = np.zeros(len(time))
+    rotation = {"qw": zero + np.cos(EGO_YAW / 2), "qx": zero, "qy": zero, "qz": zero + np.sin(EGO_YAW / 2)}
+    return {"timestamp_ns": time, **rotation, "tx_m": x, "ty_m": y, "tz_m": zero}
+
+
+def take(columns: Columns, keep: np.ndarray) -> Columns:
+    """The rows where keep is True, or with these numbers."""
+    return {name: value[keep] for name, value in columns.items()}
+
+
+def write_feather(path: Path, columns: Columns) -> None:
+    """Write columns as the data set does."""
+    feather.write_feather(pa.table(columns), path)
+
+
+def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | None = None) -> Path:
+    """Write a log into folder, by convention RAW/<split>/<log>, and return the path of its annotations."""
+    (folder / "map").mkdir(parents=True, exist_ok=True)
+    path = folder / "annotations.feather"
+    write_feather(path, annotations(small_tracks()) if rows is None else rows)
+    write_feather(folder / "city_SE3_egovehicle.feather", poses() if pose_rows is None else pose_rows)
+    archive = folder / "map" / f"log_map_archive_{folder.name}____PIT_city_57819.json"
+    archive.write_text(json.dumps(fixtures.argoverse2_map()))
+    (folder / "map" / f"{folder.name}___img_Sim2_city.json").write_text("{}")
+    return path
+
+
+def read(path: Path, part: str = "000", **options: Any) -> Scene:
+    """A window of the log that lies at RAW/val/<log>."""
+    return Argoverse2Sensor(**options).read(Input(path, part), "val", path.parents[2]).validate()
+
+
+def make(folder: Path, tracks: list[Track], **options: Any) -> Scene:
+    """Write a log with these tracks and read its first window."""
+    return read(write_log(folder / "raw" / "val" / "log-1", annotations(tracks)), **options)
+
+
+def without_future(path: Path, cut_ns: int, out: Path) -> Path:
+    """A copy of a log in which everything after a timestamp is scrambled, lost or new."""
+    out = out / "val" / path.parent.name
+    shutil.copytree(path.parent / "map", out / "map")
+    shutil.copy(path.with_name("city_SE3_egovehicle.feather"), out)
+    table = feather.read_table(path)
+    rows = {name: np.array(table[name].to_numpy()) for name in table.column_names}
+    rng = np.random.default_rng(0)
+    later = rows["timestamp_ns"] > cut_ns
+    for name in ("tx_m", "ty_m"):
+        rows[name] = rows[name] + np.where(later, rng.normal(0.0, 30.0, len(later)), 0.0)
+    keep = ~later | (rng.random(len(later)) < 0.5) | (rows["timestamp_ns"] == rows["timestamp_ns"].max())
+    new = np.flatnonzero(later)[:3]
+    rows["track_uuid"][new] = [f"{i}-new" for i in range(3)]
+    write_feather(out / path.name, take(rows, keep))
+    return out / path.name
+
+
+def assert_same_history(left: Scene, right: Scene) -> None:
+    for name in ("agent_id", "agent_kind", "agent_role", "origin", "polyline_id", "point"):
+        assert np.array_equal(getattr(left, name), getattr(right, name)), name
+    for name in HISTORY_FIELDS:
+        assert np.array_equal(getattr(left, name)[:, :H], getattr(right, name)[:, :H]), name
+    assert not np.array_equal(left.position[:, H:], right.position[:, H:])

@@ -1,0 +1,109 @@
+"""Stores of random scenes, and the comparison of scenes bit by bit; light, as processes of their own import it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.scene import MAX_EXTENT_M, MAX_SPEED_M_S, AgentRole, Scene
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+
+def extremes(largest: float) -> np.ndarray:
+    """Float32 numbers up to `largest` that a careless conversion changes: signed zeros, denormals, long fractions."""
+    info = np.finfo(np.float32)
+    values = [0.0, info.smallest_subnormal, 3 * info.smallest_subnormal, info.tiny, info.eps, 0.1, 1 / 3, 1.0, np.pi, largest]
+    values = np.minimum(np.array(values, np.float32), np.float32(largest))
+    return np.concatenate([values, -values])
+
+
+def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True, **more: Any) -> Scene:
+    """A valid scene of random numbers; `more` sets fields, `points=n` the points of its map, `odd` takes extreme numbers."""
+    rng = np.random.default_rng(seed)
+    history, horizon = more.pop("history", int(rng.integers(2, 6))), more.pop("horizon", int(rng.integers(1, 7)))
+    steps = history + horizon * future
+    valid = rng.random((agents, steps)) < 0.6
+    valid[0, 0] = True
+    length = rng.integers(2, 5, lanes)
+    if (points := more.pop("points", None)) is not None:
+        length = np.full(lanes, 2)
+        length[-1] = points - 2 * (lanes - 1)
+    edges = more.pop("edges", int(rng.integers(0, 5)) if lanes else 0)
+    state = rng.normal(0, 30, (agents, steps, 5)).astype(np.float32)
+    point = rng.normal(0, 50, (int(length.sum()), 2)).astype(np.float32)
+    state[..., 2] = np.sin(state[..., 2])
+    if more.pop("odd", False):
+        state[..., :2] = rng.choice(extremes(MAX_EXTENT_M), (agents, steps, 2))
+        state[..., 2] = rng.choice(extremes(float(np.float32(np.pi))), (agents, steps))
+        state[..., 3:] = rng.choice(extremes(MAX_SPEED_M_S), (agents, steps, 2))
+        point[:] = rng.choice(extremes(MAX_EXTENT_M), point.shape)
+    state[~valid] = 0.0
+    values = {
+        "scene_id": f"scene-{seed}",
+        "source": "random",
+        "split": "train",
+        "city": "Zürich",
+        "period_s": float(rng.choice([0.1, 0.4])),
+        "num_history": history,
+        "num_future": horizon,
+        "origin": rng.normal(0, 1e4, 2),
+        "agent_id": tuple(f"{'AV ' * (i == 1)}{i}" for i in range(agents)),
+        "agent_kind": rng.integers(0, 10, agents).astype(np.uint8),
+        "agent_role": rng.permutation([int(AgentRole.FOCAL), *rng.integers(0, 2, agents - 1)]).astype(np.uint8),
+        "position": state[..., :2].copy(),
+        "heading": state[..., 2].copy(),
+        "velocity": state[..., 3:].copy(),
+        "valid": valid,
+        "polyline_id": rng.permutation(lanes) + rng.choice([-(2**63), -lanes // 2, 2**63 - 1 - lanes]),
+        "polyline_kind": rng.integers(0, 5, lanes).astype(np.uint8),
+        "polyline_flags": rng.integers(0, 16, lanes).astype(np.uint8),
+        "polyline_offset": np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
+        "point": point,
+        "edge": rng.integers(0, max(lanes, 1), (2, edges)).astype(np.int32),
+        "edge_kind": rng.integers(0, 4, edges).astype(np.uint8),
+    }
+    return Scene(**values | more).validate()
+
+
+def same_bits(left: Scene, right: Scene) -> bool:
+    """True when every field has the same type, shape and bytes: stricter than `scenes_equal`, for which -0.0 is 0.0."""
+    return fingerprint(left) == fingerprint(right)
+
+
+def fingerprint(scene: Scene) -> str:
+    """A digest of the type, shape and bytes of every field."""
+    digest = hashlib.sha256()
+    for field in fields(Scene):
+        value = getattr(scene, field.name)
+        if isinstance(value, np.ndarray):
+            digest.update(f"{field.name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        else:
+            digest.update(f"{field.name} {value!r}".encode())
+    return digest.hexdigest()
+
+
+def make_store(root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train", first: int = 0) -> list[Scene]:
+    """A store of one split with so many scenes a shard, numbered from `first`, and its manifest."""
+    scenes = [random_scene(first + number, split=split) for number in range(sum(counts))]
+    ends = np.cumsum(counts).tolist()
+    for index, (end, count) in enumerate(zip(ends, counts, strict=True)):
+        info = ShardInfo("random", split, f"digest {index}", ((f"bad-{index}", "a reason"),))
+        write_shard(shard_path(root, split, index), scenes[end - count : end], info)
+    write_manifest(root)
+    return scenes
+
+
+def write_elsewhere(root: Path) -> list[str]:
+    """For a process of its own: write a store; returns the fingerprints of its scenes."""
+    return [fingerprint(scene) for scene in make_store(root)]
+
+
+def read_elsewhere(store: SceneStore) -> list[str]:
+    """For a process of its own: the fingerprints of all scenes of a store that came through a pickle."""
+    return [fingerprint(scene) for scene in store]

@@ -1,0 +1,200 @@
+"""Training in two processes on the CPU: no scene lost or seen twice, the figures and gradients of a single process, no hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from test_loader_resume import logged, make_store
+from test_training import largest_difference, recipe, weights
+
+from trajformer.data.augment import AugmentConfig
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.evaluate import evaluate, load_predictor
+from trajformer.models import ModelConfig
+from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.store import SceneStore
+from trajformer.training import forecasting as module_file
+from trajformer.training.run import train
+
+ROOT = Path(__file__).parents[2]
+# `trajformer`, noting the scenes of every step and the first gradients (after the processes have shared them); the second
+# process asks itself to stop in the step "epoch index" of STOP.
+PROGRAM = """
+import json, os, signal, sys, torch
+from trajformer import cli
+from trajformer.training.forecasting import ForecastingModule
+
+step = ForecastingModule.training_step
+
+def noting(self, batch, index):
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.scene_id]) + "\\n")
+    if self.global_rank and os.environ.get("STOP") == f"{self.current_epoch} {index}":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return step(self, batch, index)
+
+def keep(self, optimizer):
+    if self.global_rank == self.global_step == 0:
+        torch.save({name: value.grad for name, value in self.named_parameters()}, os.environ["NOTES"] + ".grad")
+
+ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = noting, keep
+sys.exit(cli.main())
+"""
+STILL = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
+Notes = list[tuple[int, int, int, list[str]]]  # epoch, step, process, scenes
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven scenes to train on and five to validate on: neither can be shared evenly."""
+    return make_store(tmp_path_factory.mktemp("store"), 11, 5)
+
+
+def two(store: Path, **changes: Any) -> TrainConfig:
+    """Two epochs of three steps of two processes with at most two scenes each; nothing random but the order."""
+    trainer = {"epochs": 2, "devices": 2} | changes.pop("trainer", {})
+    config = recipe(store, trainer=trainer, optim={"average": 0.8}, augment=STILL, seed=1, **changes)
+    assert config.model.mmtransformer is not None
+    block = replace(config.model.mmtransformer.block, dropout=0.0)
+    return replace(config, model=ModelConfig(mmtransformer=replace(config.model.mmtransformer, block=block)))
+
+
+def run(config: TrainConfig, out: Path, *, stop: str = "") -> tuple[subprocess.CompletedProcess[str], Notes]:
+    """`trajformer train --resume` in processes of its own, and what they noted."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    program, settings, notes = (out.with_suffix(suffix) for suffix in (".py", ".yaml", ".json"))
+    program.write_text(PROGRAM)
+    settings.write_text(yaml.safe_dump(to_plain(config)))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NOTES": str(notes), "STOP": stop}
+    command = [sys.executable, program, "train", "--config", settings, "--out", out, "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return done, [json.loads(line) for line in notes.read_text().splitlines()]
+
+
+def scenes_of(notes: Notes, epoch: int) -> list[str]:
+    """All scenes of an epoch, sorted."""
+    return sorted(name for number, _, _, names in notes if number == epoch for name in names)
+
+
+@pytest.fixture(scope="module")
+def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
+    """A run of two processes that nothing disturbed."""
+    out = tmp_path_factory.mktemp("straight") / "run"
+    done, notes = run(two(store), out)
+    assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
+    assert [line[:9] for line in done.stderr.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    return out, notes
+
+
+def test_two_processes_see_every_scene_once_an_epoch(store: Path, straight: tuple[Path, Notes]) -> None:
+    notes = straight[1]
+    for epoch in range(2):
+        assert scenes_of(notes, epoch) == SceneStore(store, "train").scene_ids()
+        sizes = {(step, rank): len(names) for number, step, rank, names in notes if number == epoch}
+        assert sorted(sizes) == [(step, rank) for step in range(3) for rank in range(2)]
+        assert set(sizes.values()) <= {1, 2}
+    first = [{name for number, step, _, names in notes if (number, step) == (epoch, 0) for name in names} for epoch in range(2)]
+    assert first[0] != first[1]
+
+
+def test_two_processes_validate_like_one(store: Path, straight: tuple[Path, Notes]) -> None:
+    out, _ = straight
+    expected = evaluate(load_predictor(out / "last.ckpt", torch.device("cpu")), SceneStore(store, "val"), progress=False)
+    found = logged(out).iloc[-1]
+    for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
+        assert found[f"val/{name}"] == pytest.approx(expected[name], abs=1e-6)
+    assert len(logged(out)["val/MR_6"].dropna()) == 2  # the second process logs nothing
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    """What a run in this process sees."""
+    notes: Notes = []
+    step: Callable[..., torch.Tensor] = module_file.ForecastingModule.training_step
+
+    def noting(self: Any, batch: Any, index: int) -> torch.Tensor:
+        notes.append((self.current_epoch, index, 0, list(batch.scene_id)))
+        return step(self, batch, index)
+
+    monkeypatch.setattr(module_file.ForecastingModule, "training_step", noting)
+    return notes
+
+
+def test_gradients_of_two_processes_are_those_of_one(
+    store: Path, straight: tuple[Path, Notes], tmp_path: Path, noted: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[dict[str, torch.Tensor]] = []
+
+    def keep(self: Any, _: torch.optim.Optimizer) -> None:
+        alone.append({name: value.grad.clone() for name, value in self.named_parameters()})
+
+    monkeypatch.setattr(module_file.ForecastingModule, "on_before_optimizer_step", keep)
+    train(two(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), tmp_path, progress=False)
+    assert sorted(noted[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
+    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [2, 2]  # of equal weight in the mean
+    together = torch.load(straight[0].with_suffix(".json.grad"), weights_only=True)
+    assert max(float(value.abs().max()) for value in together.values()) > 1e-2
+    assert largest_difference(alone[0], together) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
+    """A run whose second process was asked to stop in the second of three steps of the second epoch."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    done, notes = run(two(store), out, stop="1 1")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "trajformer train: interrupted; go on with --resume"
+    assert weights(out, key="global_step") == 5
+    return out, notes
+
+
+def test_one_process_asked_to_stop_stops_all_and_nothing_is_lost(
+    store: Path, straight: tuple[Path, Notes], stopped: tuple[Path, Notes], tmp_path: Path
+) -> None:
+    shutil.copytree(stopped[0], tmp_path / "run")
+    done, notes = run(two(store), tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert sorted(stopped[1] + notes) == sorted(straight[1])
+    assert largest_difference(weights(tmp_path / "run"), weights(straight[0])) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_single_process_goes_on_amid_an_epoch_of_two(
+    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(stopped[0], tmp_path / "run")
+    train(two(store, data={"batch_size": 4}, trainer={"devices": 1}), tmp_path / "run", resume=True, progress=False)
+    assert [note[:2] for note in noted] == [(1, 2)]
+    assert scenes_of(stopped[1] + noted, 1) == SceneStore(store, "train").scene_ids()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_another_number_of_steps_begins_the_epoch_anew_and_says_so(
+    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(stopped[0], tmp_path / "run")
+    train(two(store, trainer={"devices": 1}), tmp_path / "run", resume=True, progress=False)
+    assert [note[:2] for note in noted] == [(1, step) for step in range(6)]
+    assert scenes_of(noted, 1) == SceneStore(store, "train").scene_ids()
+    assert capsys.readouterr().err == "epoch 2 begins anew, its order has changed: steps 3 -> 6\n"
+    assert weights(tmp_path / "run", key="global_step") == 5 + 6
+    rate = logged(tmp_path / "run").set_index("step")["lr-AdamW/pg1"].dropna()
+    assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule still ends at the end
+
+
+def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"):
+        train(two(store, data={"limit_train": 1}), tmp_path, progress=False)

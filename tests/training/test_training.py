@@ -1,0 +1,211 @@
+"""Training: what a run leaves behind, that it repeats and resumes exactly, and the recipe's way to disk and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from support.scenes import make_scene
+
+from trajformer.core.blocks import BlockConfig
+from trajformer.data.augment import AugmentConfig
+from trajformer.data.batch import collate
+from trajformer.data.sample import BatchConfig
+from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.evaluation.evaluate import evaluate, load_predictor
+from trajformer.models import MMTransformerConfig, ModelConfig, WayformerConfig
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+from trajformer.training import base as base_file
+from trajformer.training import forecasting as module_file
+from trajformer.training import run as run_file
+from trajformer.training.run import train
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine scenes to train on and three to validate on."""
+    root = tmp_path_factory.mktemp("store")
+    for split, seeds in (("train", range(9)), ("val", range(20, 23))):
+        scenes = [make_scene(6, seed=seed) for seed in seeds]
+        write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
+    return root
+
+
+def recipe(store: Path, **changes: Any) -> TrainConfig:
+    """A tiny recipe in which everything random is on; `trainer`, `optim` and other parts are dicts of changes."""
+    block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2)
+    layers: dict[str, Any] = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2)}
+    model = MMTransformerConfig(num_future=12, block=block, map_width=8, max_polylines=6, max_neighbours=4, **layers)
+    config = TrainConfig(
+        model=ModelConfig(mmtransformer=model),
+        data=DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4)),
+        augment=AugmentConfig(flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4),
+        optim=OptimConfig(learning_rate=3e-3),
+        trainer=TrainerConfig(epochs=3, threads=1, log_every=1, accelerator="cpu"),
+    )
+    parts = {n: replace(getattr(config, n), **v) if isinstance(v, dict) else v for n, v in changes.items()}
+    return replace(config, **parts)
+
+
+def weights(run_folder: Path, name: str = "last", key: str = "state_dict") -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint."""
+    return torch.load(run_folder / f"{name}.ckpt", weights_only=True)[key]
+
+
+def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Over all tensors of two state dicts."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def log_of(run_folder: Path, column: str = "val/minFDE_6") -> pd.Series:
+    """A logged column by step."""
+    table = pd.read_csv(run_folder / "csv" / "metrics.csv")
+    return table[table[column].notna()].set_index("step")[column]
+
+
+@pytest.fixture(scope="module")
+def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
+    """A run of four epochs in one go, with or without averaged weights."""
+    made: dict[float, Path] = {}
+
+    def make(average: float) -> Path:
+        if average not in made:
+            made[average] = tmp_path_factory.mktemp("whole")
+            config = recipe(store, trainer={"epochs": 4}, optim={"average": average})
+            train(config, made[average], progress=False)
+        return made[average]
+
+    return make
+
+
+def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
+    out = whole(0.0)
+    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4})
+    values = log_of(out)
+    assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
+    best = torch.load(out / "best.ckpt", weights_only=True)
+    assert best["global_step"] - 1 == values.idxmin()
+    assert len(log_of(out, "train/loss")) == 20
+    assert log_of(out, "lr-AdamW/pg1").iloc[-1] < log_of(out, "lr-AdamW/pg1").max()
+    assert log_of(out, "train/loss").iloc[-4:].mean() < log_of(out, "train/loss").iloc[:4].mean()
+    assert any((out / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize("average", [0.0, 0.8])
+def test_a_killed_run_resumes_to_the_same_weights(
+    store: Path, whole: Callable[[float], Path], tmp_path: Path, average: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recipe(store, trainer={"epochs": 4}, optim={"average": average})
+    step = module_file.ForecastingModule.training_step
+
+    def die(self: Any, batch: Any, index: int) -> torch.Tensor:
+        if (self.current_epoch, index) == (2, 1):
+            raise ZeroDivisionError("killed")
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module_file.ForecastingModule, "training_step", die)
+        with pytest.raises(ZeroDivisionError):
+            train(config, tmp_path, progress=False)
+    torch.manual_seed(99)  # another process has another state of its generators
+    train(config, tmp_path, resume=True, progress=False)
+    straight = whole(average)
+    assert largest_difference(weights(tmp_path), weights(straight)) < 1e-6
+    assert log_of(tmp_path).to_dict() == pytest.approx(log_of(straight).to_dict(), abs=1e-5)  # old lines are kept
+    rate, expected = log_of(tmp_path, "lr-AdamW/pg1"), log_of(straight, "lr-AdamW/pg1")
+    assert rate.groupby("step").last().to_dict() == pytest.approx(expected.to_dict())
+
+
+@pytest.mark.parametrize("average", [0.0, 0.8])
+def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: Callable[[float], Path], average: float) -> None:
+    out = whole(average)
+    if average:
+        assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
+    result = evaluate(load_predictor(out / "last.ckpt", torch.device("cpu")), SceneStore(store, "val"), progress=False)
+    assert result["minFDE_6"] == pytest.approx(log_of(out).iloc[-1], abs=1e-5)
+
+
+def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
+    for name, seed in (("same", 0), ("other", 1)):
+        torch.manual_seed(5)
+        train(recipe(store, trainer={"epochs": 4}, seed=seed), tmp_path / name, progress=False)
+    assert largest_difference(weights(tmp_path / "same"), weights(whole(0.0))) == 0.0
+    assert largest_difference(weights(tmp_path / "other"), weights(whole(0.0))) > 1e-2
+
+
+def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, kept = run_file.fit, []
+    monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), kept.append(module)))
+    train(recipe(store, trainer={"epochs": 1}), tmp_path, progress=False)
+    batch = collate(list(SceneStore(store, "val")))
+    first, second = kept[0].model.eval()(batch), load_checkpoint(tmp_path / "last.ckpt", TrainConfig)[0](batch)
+    assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
+
+
+def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
+
+    def watched(groups: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
+        optimizer, schedule = build(groups, config, *rest, **options)
+        parameters = [p for group in groups for p in group["params"]]
+
+        def note(*_: Any) -> None:
+            gradients = [p.grad.norm() for p in parameters if p.grad is not None]
+            norms[config.clip].append(float(torch.stack(gradients).norm()))
+
+        optimizer.register_step_post_hook(note)
+        return optimizer, schedule
+
+    monkeypatch.setattr(base_file, "build_optimizer", watched)
+    for clip in norms:
+        train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), tmp_path / str(clip), progress=False)
+    assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
+    assert min(norms[0.0]) > 0.1
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.filterwarnings("ignore:.*fp16 is not supported on CPU")
+def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> None:
+    out = train(recipe(store, trainer={"epochs": 1, "precision": precision}), tmp_path, progress=False)
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in weights(tmp_path, "best").values())
+    assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
+
+
+def test_early_stopping_and_the_last_validation(store: Path, tmp_path: Path) -> None:
+    still = {"learning_rate": 1e-30}  # nothing gets better
+    for name, patience in (("off", 0), ("on", 2)):
+        trainer = {"epochs": 5, "early_stopping": patience}
+        train(recipe(store, trainer=trainer, optim=still), tmp_path / name, progress=False)
+    assert (len(log_of(tmp_path / "off")), len(log_of(tmp_path / "on"))) == (5, 3)
+    train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), tmp_path / "rare", progress=False)
+    assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
+    assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 20
+
+
+def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+    config = recipe(store, trainer={"epochs": 1})
+    train(config, tmp_path, resume=True, progress=False)  # nothing to resume yet: it begins
+    before = weights(tmp_path)
+    with pytest.raises(TrajformerError, match="holds a run already"):
+        train(config, tmp_path, progress=False)
+    assert config.model.mmtransformer is not None
+    other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbours=5))
+    for changed, said in (
+        (replace(config, model=other), r"model\.mmtransformer\.max_neighbours \d+, not 5; resume with the config.yaml"),
+        (replace(config, model=ModelConfig(wayformer=WayformerConfig(30))), r"model\.mmtransformer given, not null"),
+        (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
+        (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
+    ):
+        with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + said):
+            train(changed, tmp_path, resume=True, progress=False)
+    train(config, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
+    assert largest_difference(weights(tmp_path), before) == 0.0

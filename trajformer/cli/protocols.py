@@ -1,0 +1,156 @@
+"""The ETH/UCY protocol from the raw recordings to the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from trajformer.cli.files import bars, make_folder, make_room
+from trajformer.errors import TrajformerError
+from trajformer.scenes.manifest import write_atomically
+
+if TYPE_CHECKING:
+    import torch
+
+    from trajformer.cli.run_models import Accelerator
+    from trajformer.evaluation.evaluate import Predictor
+    from trajformer.evaluation.protocols.eth_ucy import TestSet
+
+_PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
+SHIPPED = Path(__file__).parents[1] / "pretrained" / "crowd"  # weights that come with the software
+Figures = dict[str, dict[str, float]]  # by scene or "mean", and by name
+
+
+def evaluate(
+    data: Path,
+    checkpoints: Sequence[Path],
+    *,
+    json_file: Path | None,
+    export: Path | None,
+    accelerator: Accelerator,
+    batch_size: int,
+) -> dict[str, Figures]:
+    """Score constant velocity and trained models on the five scenes, and print the published table with them.
+
+    Without checkpoints the weights that come with the software are scored.
+    """
+    from trajformer.evaluation.evaluate import UNTRAINED, pick_device
+    from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate
+    from trajformer.evaluation.protocols.eth_ucy_table import table
+
+    device, models = pick_device(accelerator), models_of(checkpoints or [SHIPPED])
+    make_room(json_file)
+    sets = {test_set.name: test_set for test_set in read_test_sets(data)}
+    sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}
+    sources |= {label: dict(found) for label, found in models.items()}
+    results: dict[str, Figures] = {}
+    for label, found in sources.items():
+        if bars():
+            tqdm.write(label, file=sys.stderr)
+        figures = {}
+        for name, source in found.items():
+            folder = None if export is None else export / label.strip("./").replace("/", "-") / name
+            figures[name] = _score(_predictor(source, device), sets[name], folder, batch_size)
+        mean = mean_of_scenes(figures)
+        results[label] = figures | ({"mean": mean} if mean else {})
+    recorded = {name: recorded_collision_rate(test_set) for name, test_set in sets.items()}
+    print(table(results, recorded | {"mean": sum(recorded.values()) / len(recorded)}))
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def _predictor(source: Path | str, device: torch.device) -> Predictor:
+    """A checkpoint's model, or an untrained one; constant velocity with its plain mode alone."""
+    from trajformer.data.sample import BatchConfig
+    from trajformer.evaluation.evaluate import Predictor, load_predictor
+    from trajformer.models.constant_velocity import ConstantVelocity
+
+    if source == "constant_velocity":
+        return Predictor(ConstantVelocity().eval(), BatchConfig(), device)
+    return load_predictor(source, device)
+
+
+def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:
+    """The figures of a model on a scene; its samples are written to a folder on request."""
+    from trajformer.evaluation.protocols.eth_ucy import Score, outcomes
+    from trajformer.evaluation.protocols.eth_ucy_export import SampleFolder
+
+    score = Score(test_set.name)
+    with ExitStack() as stack:
+        samples = None
+        if folder is not None:
+            make_folder(folder.parent)
+            samples = stack.enter_context(SampleFolder(folder, test_set))
+        for outcome in outcomes(predictor, test_set, batch_size=batch_size, progress=bars()):
+            score.add(outcome)
+            if samples is not None:
+                samples.add(outcome)
+        return score.figures()
+
+
+def read_test_sets(data: Path) -> list[TestSet]:
+    """The test windows of all five scenes.
+
+    Raises:
+        TrajformerError: no such folder, a scene is missing or its file cannot be used, or the recordings are other ones than
+            those that the published figures are of.
+    """
+    from data_prep.readers.eth_ucy import EthUcy
+    from data_prep.readers.eth_ucy_file import read_recording
+    from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet
+
+    if not data.is_dir():
+        raise TrajformerError(f"{data}: no such folder")
+    reader = EthUcy()
+    found = reader.splits(data)
+    if missing := [name for name in COUNTS if f"{name}_test" not in found]:
+        raise TrajformerError(f"{data}: no test recording of {missing[0]} (expected {reader.layout})")
+    sets = []
+    for name in tqdm(COUNTS, desc="read", unit="set", disable=not bars(), dynamic_ncols=True):
+        split = f"{name}_test"
+        inputs = reader.inputs(data, split)
+        windows = [reader.read(item, split, data) for item in inputs]
+        step = {path.stem: read_recording(path).interval for path in {item.path for item in inputs}}
+        sets.append(TestSet(name, data, windows, step).check())
+    return sets
+
+
+def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
+    """Checkpoints by the label of their model and by scene.
+
+    A folder is a model: `eth.ckpt` or `eth/best.ckpt` in it is for the scene eth, and so on; scenes may be missing. A file
+    is told by the same names, and files of one folder are of one model.
+
+    Raises:
+        TrajformerError: nothing there that is named after a scene, or two checkpoints for the same one.
+    """
+    from trajformer.evaluation.evaluate import UNTRAINED
+    from trajformer.evaluation.protocols.eth_ucy import COUNTS
+
+    found: dict[Path, dict[str, Path]] = {}
+    for path in checkpoints:
+        if path.is_dir():
+            files = [(scene, path / place.format(scene), path) for scene in COUNTS for place in _PLACES]
+            files = [entry for entry in files if entry[1].is_file()]
+        else:
+            stem, parent = path.stem, path.parent
+            files = [(stem, path, parent)] if stem in COUNTS else [(parent.name, path, parent.parent)] * (parent.name in COUNTS)
+        if not files:
+            reason = f"no checkpoint that is named after one of the scenes {', '.join(COUNTS)}"
+            raise TrajformerError(f"{path}: {reason} (eth.ckpt, eth/best.ckpt ...)")
+        for scene, file, folder in files:
+            other = found.setdefault(folder, {}).setdefault(scene, file)
+            if other != file:
+                raise TrajformerError(f"{file}: {other} is for {scene}, too")
+    names = [folder.resolve().name for folder in found]
+    unique = len(set(names) | set(UNTRAINED)) == len(names) + len(UNTRAINED) and all(names)
+    labels = names if unique else [str(folder) for folder in found]
+    ordered = [{scene: files[scene] for scene in COUNTS if scene in files} for files in found.values()]
+    return dict(zip(labels, ordered, strict=True))

@@ -1,0 +1,237 @@
+"""Augmentation of a SceneBatch in training, on its device, with an explicit generator.
+
+Each is a function of (batch, generator) to batch; `augment` applies those that the config asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trajformer.data.batch import SceneBatch, transform
+from trajformer.data.sample import Frame
+from trajformer.scenes.geometry import wrap
+from trajformer.scenes.scene import AgentRole, LaneFlag
+
+_AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity", "valid", "pose")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """What is varied in training, and how strongly.
+
+    Attributes:
+        flip: probability of mirroring a scene.
+        rotate: turn every scene by a uniform angle of at most this many radians either way (models that work in agents'
+            frames do not notice; for them there is `heading_noise`).
+        heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
+        scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
+        noise_m: in half of the scenes observed positions get normal noise, its standard deviation uniform up to this many
+            metres, and velocities what follows from it; reference poses stay. Recordings differ in how noisy they are.
+        crop: of larger crowds only so many agents are kept, those nearest to one of the targets, whom chance names: what attends
+            over all agents and steps costs the square of them. 0 keeps everybody.
+        agent_dropout: probability of hiding each agent that is not a target.
+        shift: probability of seeing a scene some steps earlier, if all its targets are there then: what they did last is what is
+            to be predicted first. So recordings have further pasts and futures, histories shorter by as much.
+        shift_steps: at most so many steps earlier.
+        history_mask: probability of hiding the beginning of an agent's history.
+        history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
+    """
+
+    flip: float = 0.5
+    rotate: float = 0.0
+    heading_noise: float = 0.0
+    scale: float = 0.0
+    noise_m: float = 0.0
+    crop: int = 0
+    agent_dropout: float = 0.1
+    shift: float = 0.0
+    shift_steps: int = 10
+    history_mask: float = 0.2
+    history_mask_steps: int = 10
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Drawn on the generator's device, so that a seed means the same on CPU and GPU."""
+    return torch.rand(shape, generator=generator, device=generator.device).to(device)
+
+
+def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Mirror scenes at the x axis of the batch frame; left turns become right turns in the lanes' flags."""
+    chosen = _uniform((batch.num_scenes,), generator, batch.position.device) < probability
+    sign = torch.where(chosen, -1.0, 1.0)
+    mirror = torch.stack([torch.ones_like(sign), sign], -1)
+
+    def per_scene(value: Tensor, ndim: int) -> Tensor:
+        return value.reshape(-1, *([1] * (ndim - value.ndim)), *value.shape[1:])
+
+    left, right = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT)
+    flags = batch.polyline_flags
+    swapped = (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
+    pose_sign = torch.stack([torch.ones_like(sign), sign, sign], -1)
+    return replace(
+        batch,
+        position=batch.position * per_scene(mirror, 4),
+        heading=batch.heading * sign[:, None, None],
+        velocity=batch.velocity * per_scene(mirror, 4),
+        pose=batch.pose * per_scene(pose_sign, 3),
+        target=batch.target * per_scene(mirror, batch.target.ndim),
+        polyline=batch.polyline * per_scene(mirror, 4),
+        polyline_flags=torch.where(chosen[:, None], swapped, flags),
+    )
+
+
+def turn(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Rotate every scene about its origin by a uniform angle within +-limit radians."""
+    angle = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * min(limit, math.pi)
+    return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
+
+
+def disturb_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
+    """Turn every agent's reference frame a little: measured headings are uncertain, and no model should trust them."""
+    noise = torch.randn(tuple(batch.agent_mask.shape), generator=generator, device=generator.device)
+    heading = wrap(batch.pose[..., 2] + deviation * noise.to(batch.pose.device))
+    pose = torch.cat([batch.pose[..., :2], heading[..., None]], -1)
+    return replace(batch, pose=pose * batch.agent_mask[..., None])
+
+
+def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Scale every scene about its origin, lanes, displacements and velocities alike."""
+    factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * limit
+    pose = torch.cat([batch.pose[..., :2] * factor[:, None, None], batch.pose[..., 2:]], -1)
+    values = {name: getattr(batch, name) for name in ("position", "velocity", "target", "polyline")}
+    return replace(batch, pose=pose, **{n: v * factor.view(-1, *[1] * (v.ndim - 1)) for n, v in values.items()})
+
+
+def disturb_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
+    """Add noise to what was observed; the reference poses, which targets are told from, stay where they are."""
+    share = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1).clamp(min=0)
+    drawn = torch.randn(tuple(batch.position.shape), generator=generator, device=generator.device).to(share.device)
+    noise = drawn * (share * deviation_m)[:, None, None, None] * batch.valid[..., None]
+    known = (batch.valid[:, :, 1:] & batch.valid[:, :, :-1])[..., None]
+    change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / batch.period_s
+    change = torch.cat([change[:, :, :1], change], 2) * batch.valid[..., None]  # a first step shares the second's estimate
+    return replace(batch, position=batch.position + noise, velocity=batch.velocity + change)
+
+
+def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
+    """Keep the `count` agents nearest to a target of each scene, that one included; the others' futures are no targets."""
+    agents, targets = batch.agent_mask.shape[1], batch.num_targets
+    if agents <= count:
+        return batch
+    scene = torch.arange(batch.num_scenes, device=batch.pose.device)
+    chance = _uniform((batch.num_scenes, targets), generator, batch.pose.device)
+    centre = torch.where(batch.target_mask, chance, -1.0).argmax(-1)
+    place = batch.pose[..., :2]
+    distance = (place - place[scene, centre][:, None]).norm(dim=-1).masked_fill(~batch.agent_mask, torch.inf)
+    distance[scene, centre] = -1.0  # somebody else may stand in the same place
+    index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
+    kept = {n: getattr(batch, n)[scene[:, None], index] for n in (*_AGENT_TENSORS, "agent_mask")}
+    first = index[:, : min(count, targets)]
+    own, row = first < targets, first.clamp(max=targets - 1)
+    truth = {n: getattr(batch, n)[scene[:, None], row] for n in ("target", "target_valid", "target_mask")}
+    truth = {n: value * own.view(*own.shape, *[1] * (value.ndim - 2)) for n, value in truth.items()}
+    names = tuple(
+        tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(batch.agent_id, index.tolist(), strict=True)
+    )
+    return replace(batch, agent_id=names, num_targets=first.shape[1], **kept, **truth)
+
+
+def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+    """See scenes 1 to `steps` steps earlier; agents who had not appeared by then are gone."""
+    device, history, targets = batch.position.device, batch.num_history, batch.num_targets
+    count = (_uniform((batch.num_scenes,), generator, device) * min(steps, history - 2)).long() + 1
+    chosen = _uniform((batch.num_scenes,), generator, device) < probability
+    now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
+    there = batch.valid[:, :targets].gather(2, now).squeeze(2) | ~batch.target_mask
+    count = torch.where(chosen & there.all(1), count, 0)[:, None]
+    past = torch.arange(history, device=device) - count  # [B, H], the step that each is now
+    valid = _at(batch.valid, past.clamp(min=0)) & (past >= 0)[:, None]
+    seen = batch.agent_mask & (valid.any(-1) | (count == 0))
+    position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (batch.position, batch.heading, batch.velocity))
+    last = torch.where(valid, torch.arange(history, device=device), 0).amax(-1)[..., None]
+    place = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
+    pose = torch.where(count[..., None] > 0, torch.cat([place, heading.gather(2, last)], -1), batch.pose)
+    ahead = history + torch.arange(batch.num_future, device=device) - count  # [B, F], of all steps
+    target, target_valid = (
+        _moved(observed[:, :targets], known, ahead)
+        for observed, known in ((batch.position, batch.target), (batch.valid, batch.target_valid))
+    )
+    earlier = replace(batch, position=position, heading=heading, velocity=velocity, pose=pose)
+    earlier = replace(_hide(earlier, valid & seen[..., None], seen), target=target, target_valid=target_valid)
+    if batch.frame is not Frame.FOCAL:
+        return earlier
+    focal = (batch.agent_role == int(AgentRole.FOCAL)).int().argmax(1)
+    home = pose[torch.arange(batch.num_scenes, device=device), focal]
+    return transform(earlier, torch.where(count > 0, home, 0.0))
+
+
+def _moved(observed: Tensor, known: Tensor, step: Tensor) -> Tensor:
+    """Of observed values [B, S, H, ...] and known ones [B, S, F, ...] or [B, S, G, F, ...] after them those at steps [B, F]."""
+    sets = known if known.ndim == observed.ndim + 1 else known[:, :, None]
+    before = observed[:, :, None].expand(*sets.shape[:3], *observed.shape[2:])
+    return _at(torch.cat([before, sets], 3).flatten(1, 2), step).reshape(known.shape)
+
+
+def _at(value: Tensor, step: Tensor) -> Tensor:
+    """Of values [B, N, T, ...] those at steps [B, n], as [B, N, n, ...]."""
+    return value.transpose(1, 2)[torch.arange(len(value), device=value.device)[:, None], step].transpose(1, 2)
+
+
+def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Hide context agents as if they had not been seen; targets stay."""
+    kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
+    kept[:, : batch.num_targets] |= batch.target_mask
+    return _hide(batch, batch.valid & kept[..., None], batch.agent_mask & kept)
+
+
+def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+    """Hide the first few steps of some agents' histories, as if their tracks had begun later."""
+    device, shape = batch.position.device, tuple(batch.agent_mask.shape)
+    steps = min(steps, batch.num_history - 2)  # velocity needs two steps
+    count = (_uniform(shape, generator, device) * (steps + 1)).floor()
+    count = torch.where(_uniform(shape, generator, device) < probability, count, 0.0)
+    late = torch.arange(batch.num_history, device=device) >= count[..., None]
+    # A track that ended early must keep what it has: nobody may vanish by masking.
+    kept = batch.valid & late
+    gone = ~kept.any(-1, keepdim=True)
+    return _hide(batch, torch.where(gone, batch.valid, kept), batch.agent_mask)
+
+
+def _hide(batch: SceneBatch, valid: Tensor, agent_mask: Tensor) -> SceneBatch:
+    wide = valid[..., None]
+    return replace(
+        batch,
+        position=batch.position * wide,
+        heading=batch.heading * valid,
+        velocity=batch.velocity * wide,
+        valid=valid,
+        agent_mask=agent_mask,
+        pose=batch.pose * agent_mask[..., None],
+    )
+
+
+def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
+    """Apply every augmentation that the config asks for."""
+    if config.crop:
+        batch = crop(batch, generator, config.crop)
+    if config.shift:
+        batch = shift(batch, generator, config.shift, config.shift_steps)
+    if config.flip:
+        batch = flip(batch, generator, config.flip)
+    if config.rotate:
+        batch = turn(batch, generator, config.rotate)
+    if config.heading_noise:
+        batch = disturb_headings(batch, generator, config.heading_noise)
+    if config.scale:
+        batch = stretch(batch, generator, config.scale)
+    if config.noise_m:
+        batch = disturb_positions(batch, generator, config.noise_m)
+    if config.agent_dropout:
+        batch = drop_agents(batch, generator, config.agent_dropout)
+    if config.history_mask:
+        batch = mask_history(batch, generator, config.history_mask, config.history_mask_steps)
+    return batch

@@ -1,0 +1,212 @@
+"""Sample: one scene, chosen and resampled, with what goes into a batch and nothing else (numpy)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+import numpy as np
+
+from trajformer.errors import SceneError
+from trajformer.scenes.polylines import resample
+from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
+
+_SAME_M = 1.0  # futures of an agent that keep within this distance are one
+_MOVING_M = 5.0  # nearer to where it was last observed an agent that is no target has hardly moved
+_SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # 5x faster
+
+
+Targets = Literal["scored", "focal", "moving", "all"]
+
+
+class Frame(Enum):
+    """In which frame coordinates are given."""
+
+    SCENE = "scene"  # origin of the scene, axes of the city
+    FOCAL = "focal"  # origin and heading of the focal agent at its last observed step
+    AGENT = "agent"  # every agent's own pose at its last observed step (Forecast only)
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How scenes become tensors.
+
+    Attributes:
+        targets: predict the `scored` agents (focal included), the `focal` one, or `all` seen at the last observed step; to learn
+            from, also `moving`: the scored ones and whoever is seen at every step, future included, and ends 5 m away or farther.
+        frame: coordinates of the batch.
+        max_agents: agents kept in a scene: all targets, then those nearest to a target up to this number.
+        agent_radius_m: context agents farther than this from every target are dropped.
+        map_radius_m: polylines farther than this from every target are dropped.
+        polyline_points: P, points of a resampled polyline.
+        polyline_length_m: longer polylines are cut.
+    """
+
+    targets: Targets = "scored"
+    frame: Frame = Frame.SCENE
+    max_agents: int = 96
+    agent_radius_m: float = 80.0
+    map_radius_m: float = 80.0
+    polyline_points: int = 10
+    polyline_length_m: float = 20.0
+
+
+def _reference_pose(scene: Scene, seen: np.ndarray) -> np.ndarray:
+    """Float32 [A, 3]: position and heading at the last observed step of each agent; `seen` is valid[:, :H]."""
+    rows, last = np.arange(len(seen)), seen.shape[1] - 1 - seen[:, ::-1].argmax(1)
+    pose = np.empty((len(seen), 3), np.float32)
+    pose[:, :2], pose[:, 2] = scene.position[rows, last], scene.heading[rows, last]
+    return pose
+
+
+def _nearest(point: np.ndarray, around: np.ndarray) -> np.ndarray:
+    """Squared distance [n] of each point [n, 2] to the nearest of `around` [m, 2]."""
+    apart = point[:, None] - around
+    apart *= apart
+    squared = apart[..., 0] + apart[..., 1]
+    return squared.min(1) if len(around) > 1 else squared[:, 0]
+
+
+def _wanted(scene: Scene, targets: Targets) -> np.ndarray:
+    """Bool [A]: who is a target."""
+    now = scene.num_history - 1
+    if targets == "all":
+        return scene.valid[:, now]
+    if targets == "focal":
+        return scene.agent_role == _FOCAL
+    scored = scene.agent_role >= _SCORED
+    if targets == "scored":
+        return scored
+    way = scene.position[:, -1] - scene.position[:, now]
+    return scored | (scene.valid.all(1) & (np.hypot(way[:, 0], way[:, 1]) >= _MOVING_M))
+
+
+def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
+    """Indices of the agents kept, targets first; how many of them are targets; and the pose of each."""
+    seen = scene.valid[:, : scene.num_history]
+    pose = _reference_pose(scene, seen)
+    present, role = seen.any(1), scene.agent_role
+    wanted = _wanted(scene, config.targets) & present
+    targets = wanted.nonzero()[0]
+    targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
+    others = (present & ~wanted).nonzero()[0]
+    if len(others) and len(targets):
+        distance = _nearest(pose.take(others, 0)[:, :2], pose.take(targets, 0)[:, :2])
+        near = (distance <= config.agent_radius_m**2).nonzero()[0]
+        others = others[near[distance[near].argsort(kind="stable")]]
+    others = others[: max(config.max_agents - len(targets), 0)]
+    rows = np.concatenate([targets, others])
+    return rows, len(targets), pose.take(rows, 0)
+
+
+def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
+    """Resampled lanes and crosswalks within reach of a target (drivable-area rings stay on disk)."""
+    piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
+    kind = scene.polyline_kind[owner]
+    keep = kind != _DRIVABLE_AREA
+    if len(around) and len(piece):
+        some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
+        apart = some[:, None] - around.T[..., None, None]
+        apart *= apart
+        keep &= (apart[0] + apart[1]).reshape(-1, len(piece)).min(0) <= config.map_radius_m**2
+    kept = keep.nonzero()[0]
+    flags = scene.polyline_flags[owner[kept]]
+    mask = np.ones(len(kept), np.bool_)
+    return {"polyline": piece.take(kept, 0), "polyline_kind": kind[kept], "polyline_flags": flags, "polyline_mask": mask}
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One scene, chosen and resampled, ready to be padded into a batch; small and worth keeping in memory."""
+
+    scene_id: str
+    agent_id: tuple[str, ...]
+    clock: tuple[float, int, int]  # period_s, H, F: equal for all scenes of a batch
+    padded: dict[str, np.ndarray]  # arrays with a leading agent, target or polyline axis
+    home: np.ndarray  # float32 [3], pose of the batch frame relative to the scene
+    frame_pose: np.ndarray  # float64 [3], the same in the city frame
+
+
+def branched(samples: Sequence[Sample], futures: int) -> Sample:
+    """One sample of scenes that share a past: `target` is [S, G, F, 2], `target_valid` [S, G, F], the rest the first one's.
+
+    A future that keeps within a metre of an earlier one of its agent at all steps is the same one and not valid again.
+
+    Args:
+        samples: at most G, made with the same config.
+        futures: G; missing ones are not valid.
+
+    Raises:
+        SceneError: what is observed differs between two of them.
+    """
+    first = samples[0]
+    for other in samples[1:]:
+        for name, value in first.padded.items():
+            if not name.startswith("target") and not np.array_equal(value, other.padded[name]):
+                raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, whose past it shares")
+    target = np.stack([part.padded["target"] for part in samples], 1)
+    valid = np.stack([part.padded["target_valid"] for part in samples], 1)
+    for later in range(1, len(samples)):
+        for earlier in range(later):
+            gap = np.hypot(*np.moveaxis(target[:, later] - target[:, earlier], -1, 0)) * (valid[:, later] & valid[:, earlier])
+            again = (gap.max(-1, initial=0.0) < _SAME_M) & (valid[:, later] == valid[:, earlier]).all(-1)
+            valid[again, later] = False
+    missing = futures - len(samples)
+    padded = first.padded | {
+        "target": np.pad(target * valid[..., None], ((0, 0), (0, missing), (0, 0), (0, 0))),
+        "target_valid": np.pad(valid, ((0, 0), (0, missing), (0, 0))),
+    }
+    return replace(first, padded=padded)
+
+
+def sample(scene: Scene, config: BatchConfig) -> Sample:
+    """Choose what of a scene goes into a batch.
+
+    Raises:
+        SceneError: a focal frame is wanted and no focal agent was seen.
+    """
+    return samples([scene], config)[0]
+
+
+def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
+    """The sample of every scene. All go through one stage before the next: a processor's caches hold the code of a stage.
+
+    Raises:
+        SceneError: as `sample`.
+    """
+    agents = [_choose_agents(scene, config) for scene in scenes]
+    lines = [_choose_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]
+    return [_put_together(*each, config) for each in zip(scenes, agents, lines, strict=True)]
+
+
+def _put_together(
+    scene: Scene, agents: tuple[np.ndarray, int, np.ndarray], lines: dict[str, np.ndarray], config: BatchConfig
+) -> Sample:
+    rows, num_targets, pose = agents
+    steps, targets, future = scene.num_history, rows[:num_targets], (num_targets, scene.num_future)
+    known = scene.num_steps > steps
+    padded = {
+        "agent_kind": scene.agent_kind[rows],
+        "agent_role": scene.agent_role[rows],
+        "agent_mask": np.ones(len(rows), np.bool_),
+        "target_mask": np.ones(num_targets, np.bool_),
+        "position": scene.position[:, :steps].take(rows, 0),
+        "heading": scene.heading[:, :steps].take(rows, 0),
+        "velocity": scene.velocity[:, :steps].take(rows, 0),
+        "valid": scene.valid[:, :steps].take(rows, 0),
+        "pose": pose,
+        "target": scene.position[targets, steps:] if known else np.zeros((*future, 2), np.float32),
+        "target_valid": scene.valid[targets, steps:] if known else np.zeros(future, np.bool_),
+    } | lines
+    home = np.zeros(3, np.float32)
+    if config.frame is Frame.FOCAL:
+        focal = np.flatnonzero(padded["agent_role"] == _FOCAL)
+        if not len(focal):
+            raise SceneError(f"scene {scene.scene_id}: agent_role: no focal agent was seen, so there is no focal frame")
+        home = pose[focal[0]]
+    frame_pose = np.concatenate([scene.origin + home[:2], home[2:]])
+    ids = tuple([scene.agent_id[row] for row in rows.tolist()])
+    clock = (scene.period_s, scene.num_history, scene.num_future)
+    return Sample(scene.scene_id, ids, clock, padded, home, frame_pose)

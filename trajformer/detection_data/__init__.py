@@ -1,1 +1,0 @@
-"""Pictures with labelled boxes: generated shapes, Pascal VOC folders, and batches of either."""

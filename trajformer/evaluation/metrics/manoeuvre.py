@@ -1,0 +1,106 @@
+"""What an agent really did: stopped, turned, changed lanes or went straight on, so that errors can be told apart by it.
+
+Only the recorded path counts, no map and no forecast. The path begins where the agent was last observed. The first of these
+that holds is the agent's:
+
+stop         the path keeps within 2 m of its beginning, or the last second's mean speed is below 0.5 m/s.
+turn         the last direction differs from the first by more than 30 degrees.
+lane change  it differs by at most 15 degrees, and the path ends 1.5 to 5.5 m aside, to the same side whether one looks along
+             the first direction or the last. A gentle curve is left of one and right of the other, and an error of one of
+             them alone, to which long paths are sensitive, does not make a lane change; what began before or ends behind the
+             horizon is not seen as one.
+straight     all else, gentle curves too.
+
+The last direction is that of the path's last 3 m. The first is the observed heading; where the path sets off against it, by
+more than 90 degrees (reversing, or a heading made of noise while standing), it is that of the path's first 3 m. Sums of small
+steps are not used, as noise of positions adds up in them.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from trajformer.scenes.geometry import rotate, wrap
+
+STILL_M, STILL_M_S, STILL_S = 2.0, 0.5, 1.0
+TURN_RAD, PARALLEL_RAD = math.radians(30), math.radians(15)
+ASIDE_M = (1.5, 5.5)  # from less than half a lane to more than a wide one
+CHORD_M = 3.0  # of a path, to tell its direction: at 0.1 m of noise to some degrees
+
+
+class Manoeuvre(IntEnum):
+    """What an agent does within the horizon."""
+
+    STRAIGHT = 0
+    TURN = 1
+    STOP = 2
+    LANE_CHANGE = 3
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        return self.name.lower().replace("_", " ")
+
+
+def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> tuple[Tensor, Tensor]:
+    """The manoeuvre of each agent.
+
+    Args:
+        target: [B, S, F, 2], the recorded future in metres.
+        valid: bool [B, S, F]; other steps are not looked at.
+        pose: [B, S, 3], position and heading (radians) at the last observed step, in the same frame.
+        period_s: seconds between steps.
+
+    Returns:
+        int64 [B, S], values of `Manoeuvre`, and bool [B, S]: agents whose last future step is known, as in `displacement`.
+        The others are STRAIGHT and mean nothing.
+    """
+    start, heading, known = pose[..., :2], pose[..., 2], valid[..., -1]
+    path = torch.cat([start[..., None, :], target], -2)
+    real = torch.cat([torch.ones_like(known)[..., None], valid], -1)
+    end = path[..., -1, :]
+    from_start, to_end = ((path - point[..., None, :]).norm(dim=-1).masked_fill(~real, 0.0) for point in (start, end))
+
+    first, last = _at(path, _leaving(from_start)) - start, end - _at(path, _approach(to_end))
+    sets_off, heads_for = (torch.atan2(way[..., 1], way[..., 0]) for way in (first, last))
+    begins = torch.where(wrap(sets_off - heading).abs() > math.pi / 2, sets_off, heading)
+    turned = wrap(heads_for - begins)
+    aside = torch.stack([rotate(end - start, -way)[..., 1] for way in (begins, heads_for)])
+    nearer, one_side = aside.abs().amin(0), aside.prod(0) > 0
+
+    slow = _final_speed(to_end, real, period_s) < STILL_M_S
+    stop = slow | (from_start.amax(-1) < STILL_M)
+    turn = turned.abs() > TURN_RAD
+    change = (turned.abs() <= PARALLEL_RAD) & one_side & (nearer >= ASIDE_M[0]) & (aside.abs().amax(0) <= ASIDE_M[1])
+    kind = torch.zeros_like(known, dtype=torch.int64)
+    for holds, name in ((change, Manoeuvre.LANE_CHANGE), (turn, Manoeuvre.TURN), (stop, Manoeuvre.STOP)):
+        kind = torch.where(holds & known, int(name), kind)
+    return kind, known
+
+
+def _leaving(distance: Tensor) -> Tensor:
+    """Index of the first point that is CHORD_M away, or of the farthest; distances [..., T] of points that are not real are 0."""
+    away = distance >= CHORD_M
+    return torch.where(away.any(-1), away.int().argmax(-1), distance.argmax(-1))
+
+
+def _approach(distance: Tensor) -> Tensor:
+    """The same for the last point."""
+    return distance.shape[-1] - 1 - _leaving(distance.flip(-1))
+
+
+def _at(path: Tensor, index: Tensor) -> Tensor:
+    """Points [..., 2] of paths [..., T, 2] at [...]."""
+    return path.gather(-2, index[..., None, None].expand(*index.shape, 1, 2)).squeeze(-2)
+
+
+def _final_speed(to_end: Tensor, real: Tensor, period_s: float) -> Tensor:
+    """Mean speed [...] in m/s from the last real point that is a second or more before the end, or else from the beginning."""
+    steps = real.shape[-1] - 1
+    early = torch.arange(steps + 1, device=real.device) <= max(steps - math.ceil(STILL_S / period_s - 1e-6), 0)
+    index = steps - (real & early).flip(-1).int().argmax(-1)
+    return to_end.gather(-1, index[..., None]).squeeze(-1) / ((steps - index) * period_s)

@@ -1,1 +1,0 @@
-"""Metrics as pure functions (value, which agents count); torchmetrics only accumulates them."""

@@ -1,0 +1,156 @@
+"""Checkpoints: plain tensors and plain values only, loaded without executing anything from the file.
+
+A run writes PyTorch files; weights alone, to be passed on, are the same in a .safetensors file with the recipe in its header.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+import trajformer
+from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.files import atomically
+
+R = TypeVar("R")
+CONFIG_KEY = "trajformer"
+_PREFIX = "model."
+_MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # in a run that goes on
+_MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
+
+
+def describe(config: Any) -> dict[str, Any]:
+    """What a checkpoint says of itself, as plain values."""
+    return {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
+
+
+def load_checkpoint(path: Path | str, recipe: type[R]) -> tuple[nn.Module, R]:
+    """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with.
+
+    Args:
+        path: the file.
+        recipe: the kind of recipe that is wanted.
+
+    Raises:
+        CheckpointError: no such file, not a checkpoint of this project or of another task, or its weights do not fit
+            its recipe.
+    """
+    return _build(path, _read(Path(path)), recipe)
+
+
+def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
+    if not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
+        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
+    wanted: Any = recipe
+    try:
+        task = raw[CONFIG_KEY].get("task", TrainConfig.task)
+        if task != wanted.task:
+            raise CheckpointError(f"{path}: is of a model for {task}, wanted is one for {wanted.task}")
+        config = from_plain(recipe, raw[CONFIG_KEY]["config"])
+        model = config.build_model()
+        weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
+        model.load_state_dict(weights)
+    except CheckpointError:
+        raise
+    except _MISFIT as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{path}: recipe and weights do not fit this software: {reason}") from error
+    return model.eval(), config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
+        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
+            raw = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a trajformer checkpoint")
+    return raw
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    """As a run's file would have it."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise CheckpointError(f"{path}: needs the package safetensors (pip install safetensors)") from error
+    try:
+        with safe_open(path, "pt") as file:
+            head = (file.metadata() or {}).get(CONFIG_KEY)
+            tensors = {_PREFIX + name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except SafetensorError as error:
+        raise ValueError(error) from error
+    return {"state_dict": tensors} | ({} if head is None else {CONFIG_KEY: json.loads(head)})
+
+
+def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None:
+    """Write a checkpoint without the state of a run, under a temporary name first; as safetensors if `out` ends so.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # part of another would be saved whole
+    with atomically(out) as temporary:
+        if out.suffix == ".safetensors":
+            from safetensors.torch import save
+
+            temporary.write_bytes(save(weights, {CONFIG_KEY: json.dumps(describe(recipe))}))
+        else:
+            tensors = {_PREFIX + name: tensor for name, tensor in weights.items()}
+            torch.save({CONFIG_KEY: describe(recipe), "state_dict": tensors}, temporary)
+
+
+def recipe_name(path: Path) -> str:
+    """The task that a checkpoint's model is for.
+
+    Raises:
+        CheckpointError: it is damaged or foreign.
+    """
+    raw = _read(path)
+    if not isinstance(raw.get(CONFIG_KEY), dict):
+        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
+    return str(raw[CONFIG_KEY].get("task", TrainConfig.task))
+
+
+def check_resume(path: Path, config: Any) -> int:
+    """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
+
+    `data`, `trainer` and the places of a first stage and of a start may be others: files and machines change, and a training
+    may be lengthened.
+
+    Raises:
+        CheckpointError: it is damaged or foreign, or its run was another one.
+    """
+    raw = _read(path)
+    _, before = _build(path, raw, type(config))
+    found, wanted = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
+    if changes := _changes(found, wanted):
+        raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml beside it")
+    return int(raw["global_step"])
+
+
+def _changes(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """A line for every value that is another one."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        names = list(dict.fromkeys([*found, *wanted]))
+        return [line for n in names for line in _changes(found.get(n), wanted.get(n), f"{name}.{n}" if name else n)]
+    return [] if found == wanted else [f"{name} {_short(found)}, not {_short(wanted)}"]
+
+
+def _short(value: Any) -> str:
+    return "given" if isinstance(value, dict) else json.dumps(value)

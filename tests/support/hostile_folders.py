@@ -37,7 +37,7 @@ class Mixture:
 
 def argoverse2(real: Path, cache: Path, in_map: bool = False) -> Put:
     """The scenario of val, or its map."""
-    [source] = (real / "argoverse2" / "val").glob("*/scenario_*.parquet")
+    [source] = (real / "argoverse2" / "val").glob("00a0ec58*/scenario_*.parquet")
     [archive] = source.parent.glob("*.json")
 
     def put(raw: Path, name: str) -> Path:
@@ -103,7 +103,7 @@ def recordings(real: Path, cache: Path) -> Put:
 
 def tables(real: Path, cache: Path, packed: bool = False) -> Put:
     """A scenario of Argoverse 2 as a table of one's own."""
-    [source] = (real / "argoverse2" / "val").glob("*/scenario_*.parquet")
+    [source] = (real / "argoverse2" / "val").glob("00a0ec58*/scenario_*.parquet")
     names = {"track_id": "track_id", "timestep": "step", "position_x": "x", "position_y": "y", "heading": "heading"}
     names |= {"velocity_x": "vx", "velocity_y": "vy", "object_type": "kind"}
     table = pq.read_table(source).select(list(names)).rename_columns(list(names.values()))

@@ -36,6 +36,7 @@ from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 KINDS = ("one", "each", "set")
@@ -104,7 +105,7 @@ def main() -> None:
     for seed in args.seeds:
         for kind in KINDS:
             run = args.out / f"{kind}-{seed}"
-            train(recipe(kind, stores, args.epochs, seed), run, resume=True)
+            train(recipe(kind, stores, args.epochs, seed), TASK, run, resume=True)
             futures, pasts = covered(run / "last.ckpt", stores["set"])
             rows.append({"kind": kind, "seed": seed, "futures": futures, "pasts": pasts})
             print(f"seed {seed}  {kind:5s} futures covered {futures:6.1%}  pasts with all covered {pasts:6.1%}", flush=True)

@@ -37,6 +37,7 @@ from trajformer.models import MMTransformerConfig, ModelConfig
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.store import SceneStore
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
@@ -118,7 +119,7 @@ def main() -> None:
     for seed in args.seeds:
         for joint in (False, True):
             run = args.out / f"{'joint' if joint else 'marginal'}-{seed}"
-            train(recipe(joint, store, args.epochs, seed), run, resume=True)
+            train(recipe(joint, store, args.epochs, seed), TASK, run, resume=True)
             for name, values in score(run / "last.ckpt", store).items():
                 rows.append({"worlds": name, "seed": seed} | dict(zip(SHOWN, values, strict=True)))
                 print(f"seed {seed}  {name:6s} " + "".join(f"{value:11.3f}" for value in values), flush=True)

@@ -22,6 +22,7 @@ from test_training import recipe
 from trajformer.recipes.plain import to_plain
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 Fails = Callable[..., str]
@@ -41,7 +42,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with store/, longer/ (another horizon), run/best.ckpt and recipe.yaml, all as they should be."""
     folder = tmp_path_factory.mktemp("sound")
     config = recipe(make_store(folder / "store"), trainer={"epochs": 1})
-    train(config, folder / "run", progress=False)
+    train(config, TASK, folder / "run", progress=False)
     make_store(folder / "longer", num_future=14)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(to_plain(config)))
     return folder

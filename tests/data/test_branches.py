@@ -25,7 +25,7 @@ from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
-from trajformer.training.forecasting import SceneData
+from trajformer.training.forecasting import TASK, SceneData
 from trajformer.training.run import train
 
 SEEDS = (0, 3, 5)
@@ -186,5 +186,5 @@ def test_a_recipe_trains_on_all_futures(store: Path, tmp_path: Path) -> None:
     model = config.build_model().train()
     terms = set_loss(model(batch), batch.target, batch.target_valid, config.loss)
     assert terms["loss"].isfinite()
-    train(config, tmp_path, progress=False)
+    train(config, TASK, tmp_path, progress=False)
     assert (tmp_path / "best.ckpt").is_file()

@@ -23,6 +23,7 @@ from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
+from trajformer.training.forecasting import TASK
 from trajformer.training.resume import CheckpointFiles
 from trajformer.training.run import train
 
@@ -79,7 +80,7 @@ def assert_same_run(out: Path, straight: Path) -> None:
 def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbed."""
     out = tmp_path_factory.mktemp("straight")
-    train(run_config(store), out, progress=False)
+    train(run_config(store), TASK, out, progress=False)
     return out
 
 
@@ -105,8 +106,8 @@ def test_a_run_goes_on_where_it_broke_off(
         for _ in places:
             torch.manual_seed(99)  # another process has another state of its generators
             with pytest.raises(ZeroDivisionError):
-                train(run_config(store), tmp_path, resume=True, progress=False)
-    train(run_config(store), tmp_path, resume=True, progress=False)
+                train(run_config(store), TASK, tmp_path, resume=True, progress=False)
+    train(run_config(store), TASK, tmp_path, resume=True, progress=False)
     assert_same_run(tmp_path, straight)
 
 
@@ -126,10 +127,10 @@ def test_a_run_asked_to_stop_loses_nothing(
         patch.setattr(module_file.ForecastingModule, "training_step", training_step)
         for done in (1, 2 * 6 + 4):
             with pytest.raises(KeyboardInterrupt, match="go on with --resume"):
-                train(config, tmp_path, resume=True, progress=False)
+                train(config, TASK, tmp_path, resume=True, progress=False)
             assert weights(tmp_path, key="global_step") == done
             assert {name: signal.getsignal(name) for name in handlers} == handlers
-    train(config, tmp_path, resume=True, progress=False)
+    train(config, TASK, tmp_path, resume=True, progress=False)
     assert_same_run(tmp_path, straight)
 
 
@@ -141,7 +142,7 @@ def test_a_second_ctrl_c_stops_at_once(store: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(module_file.ForecastingModule, "training_step", training_step)
     with pytest.raises(KeyboardInterrupt):
-        train(run_config(store), tmp_path, progress=False)
+        train(run_config(store), TASK, tmp_path, progress=False)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,5 +193,5 @@ def test_a_killed_command_line_goes_on_amid_the_epoch(store: Path, tmp_path: Pat
     process.communicate()
     assert 1 <= weights(out, key="global_step") < 11
     assert run("train", "--config", out.with_suffix(".yaml"), "--out", out, "--resume") == 0
-    train(run_config(store, trainer={"epochs": 2}, data={"batch_size": 1}), tmp_path / "straight", progress=False)
+    train(run_config(store, trainer={"epochs": 2}, data={"batch_size": 1}), TASK, tmp_path / "straight", progress=False)
     assert_same_run(out, tmp_path / "straight")

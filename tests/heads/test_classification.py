@@ -20,7 +20,7 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import Variation
 from trajformer.heads.vit.data import ImageDataConfig, load_digits, load_split
 from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import ClassificationModule, ClassificationRecipe, ImageData, start_from
+from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, ImageData, start_from
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.check import check_recipe
@@ -79,7 +79,7 @@ def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
 @pytest.fixture(scope="module")
 def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of corners."""
-    return train(recipe(corners), tmp_path_factory.mktemp("run") / "run", progress=False)
+    return train(recipe(corners), TASK, tmp_path_factory.mktemp("run") / "run", progress=False)
 
 
 def test_a_trained_classifier_names_the_test_pictures(checkpoint: Path, corners: Path, capsys: Any) -> None:
@@ -254,7 +254,7 @@ def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(
     corners: Path, tmp_path: Path, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(TrajformerError, match=re.escape(complaint)):
-        train(recipe(corners, **changes), tmp_path / "run", progress=False)
+        train(recipe(corners, **changes), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 

@@ -24,7 +24,7 @@ from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig, draw
 from trajformer.heads.detr.data.voc import VocConfig
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
 from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, find
-from trajformer.heads.detr.task import DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
+from trajformer.heads.detr.task import TASK, DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short training; not enough to find anything."""
     pytest.importorskip("pycocotools")
     folder = tmp_path_factory.mktemp("detection") / "run"
-    train(RECIPE, folder, progress=False)
+    train(RECIPE, TASK, folder, progress=False)
     return folder
 
 
@@ -131,7 +131,7 @@ def test_the_backbone_has_a_learning_rate_of_its_own_and_frozen_parts_none() -> 
 )
 def test_recipes_that_cannot_be_are_refused_by_field(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=complaint):
-        train(replace(RECIPE, **change), tmp_path / "run", progress=False)
+        train(replace(RECIPE, **change), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 

@@ -25,6 +25,7 @@ from trajformer.models import Gatformer, ModelConfig
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 JOINT = ModelConfig(mmtransformer=replace(PLAIN, joint=True, max_polylines=40))
@@ -223,7 +224,7 @@ def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path, name: str
     mine = ModelConfig(mmtransformer=replace(config.model.mmtransformer, joint=True))
     model = mine if name == "mmtransformer" else ModelConfig(gatformer=replace(GRAPH, joint=True))
     config = replace(config, model=model, world_loss=CONFIG)
-    train(config, tmp_path / "run", progress=False)
+    train(config, TASK, tmp_path / "run", progress=False)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
     result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False)
     assert result["num_scenes"] == 2 and result["avgMinFDE_6"] >= result["minFDE_6"] > 0

@@ -27,7 +27,7 @@ from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.training.check import check_recipe
-from trajformer.training.forecasting import ForecastingModule
+from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
 CVAE = replace(TINY, samples=6, hidden=())
@@ -59,8 +59,8 @@ def second_recipe(store: Path, first_stage: Path, cvae: AgentFormerConfig = CVAE
 def stages(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of both runs, of a model that knows lanes."""
     folder, cvae = tmp_path_factory.mktemp("runs"), replace(CVAE, road=RoadConfig(60.0, 8, 8))
-    train(first_recipe(store, cvae), folder / "first", progress=False)
-    train(second_recipe(store, folder / "first" / "last.ckpt", cvae), folder / "second", progress=False)
+    train(first_recipe(store, cvae), TASK, folder / "first", progress=False)
+    train(second_recipe(store, folder / "first" / "last.ckpt", cvae), TASK, folder / "second", progress=False)
     return folder / "first", folder / "second"
 
 
@@ -127,14 +127,14 @@ def test_a_first_stage_that_does_not_fit_is_refused(
 ) -> None:
     path = change(tmp_path, store)
     with pytest.raises(TrajformerError) as error:
-        train(second_recipe(store, path), tmp_path / "second", progress=False)
+        train(second_recipe(store, path), TASK, tmp_path / "second", progress=False)
     assert str(error.value).startswith(f"first_stage: {path}: ") and expected in str(error.value)
     assert not (tmp_path / "second").exists()
 
 
 def trained(store: Path, folder: Path, cvae: AgentFormerConfig) -> Path:
     """A checkpoint of a first stage."""
-    return train(first_recipe(store, cvae), folder / "first", progress=False)
+    return train(first_recipe(store, cvae), TASK, folder / "first", progress=False)
 
 
 def test_a_first_stage_is_given_to_second_stages_alone(store: Path) -> None:

@@ -36,6 +36,7 @@ from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
 from trajformer.training.check import check_recipe
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import build_module, train
 
 RTS = replace(PLAIN, proposals=9, modes=4, regions=RegionConfig(3), max_polylines=40)
@@ -246,7 +247,7 @@ def test_a_run_finds_regions_learns_with_them_and_keeps_them(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = regional(store, region_loss=CONFIG)
-    train(config, tmp_path / "whole", progress=False)
+    train(config, TASK, tmp_path / "whole", progress=False)
     model, loaded = load_checkpoint(tmp_path / "whole" / "last.ckpt", TrainConfig)
     assert loaded == config and torch.equal(model.regions, find_regions(config.data, 3, config.seed))
     assert model.regions.any() and model(collate([make_scene(6)])).num_modes == 4
@@ -263,8 +264,8 @@ def test_a_run_finds_regions_learns_with_them_and_keeps_them(
     with monkeypatch.context() as patch:
         patch.setattr(module_file.ForecastingModule, "training_step", die)
         with pytest.raises(ZeroDivisionError):
-            train(config, tmp_path / "killed", progress=False)
-    train(config, tmp_path / "killed", resume=True, progress=False)
+            train(config, TASK, tmp_path / "killed", progress=False)
+    train(config, TASK, tmp_path / "killed", resume=True, progress=False)
     for name, value in weights(tmp_path / "whole").items():
         torch.testing.assert_close(weights(tmp_path / "killed")[name], value, atol=1e-6, rtol=0)
 
@@ -367,6 +368,6 @@ def test_a_module_without_regions_of_its_own_asks_no_store(store: Path) -> None:
     config = regional(store)
     nowhere = replace(config, data=replace(config.data, train="nowhere"))
     with pytest.raises(TrajformerError, match="nowhere"):
-        build_module(nowhere)
+        build_module(nowhere, TASK)
     fan = replace(config.model.mmtransformer, regions=RegionConfig(3, FanConfig((20.0,), 3)))  # type: ignore[type-var]
-    build_module(replace(nowhere, model=ModelConfig(mmtransformer=fan)))
+    build_module(replace(nowhere, model=ModelConfig(mmtransformer=fan)), TASK)

@@ -38,6 +38,7 @@ from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 __all__ = [  # what every model keeps, this one included
@@ -353,7 +354,7 @@ def test_a_recipe_trains_it_and_evaluation_reads_it(tmp_path: Path, queries: int
     config = recipe(tmp_path / "store", trainer={"epochs": 1}, scene_set_loss=CONFIG)
     model = ModelConfig(scene_set=replace(SMALL, queries=queries))
     config = replace(config, model=model, data=replace(config.data, batch=BatchConfig(targets="all")))
-    train(config, tmp_path / "run", progress=False)
+    train(config, TASK, tmp_path / "run", progress=False)
     learned = weights(tmp_path / "run").get("model.queries")
     assert learned is None if queries == 0 else learned.shape == (12, 32)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))

@@ -18,6 +18,7 @@ from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.training import run as run_file
 from trajformer.training.check import check_recipe
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 CONFIGS = sorted(p for p in (Path(__file__).parents[2] / "configs").rglob("*.yaml") if p.parent.name != "compare")  # tables
@@ -44,14 +45,14 @@ def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:
     """The recipe that the command line hands to `train`."""
     caught: list[TrainConfig] = []
-    monkeypatch.setattr(run_file, "train", lambda config, out, resume: caught.append(config))
+    monkeypatch.setattr(run_file, "train", lambda config, task, out, resume: caught.append(config))
     assert run("train", "--out", "unused", *words) == 0
     return caught[0]
 
 
 def test_the_resolved_recipe_can_be_fed_back(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recipe(store, data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)}, trainer={"epochs": 1})
-    train(config, tmp_path, progress=False)
+    train(config, TASK, tmp_path, progress=False)
     plain = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert plain.pop("task") == "forecasting" and from_plain(TrainConfig, plain) == config
     again = parsed(monkeypatch, "--config", tmp_path / "config.yaml")

@@ -26,6 +26,7 @@ from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.store import SceneStore
 from trajformer.training import forecasting as module_file
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def test_gradients_of_two_processes_are_those_of_one(
         alone.append({name: value.grad.clone() for name, value in self.named_parameters()})
 
     monkeypatch.setattr(module_file.ForecastingModule, "on_before_optimizer_step", keep)
-    train(two(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), tmp_path, progress=False)
+    train(two(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
     assert sorted(noted[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
     assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [2, 2]  # of equal weight in the mean
     together = torch.load(straight[0].with_suffix(".json.grad"), weights_only=True)
@@ -175,7 +176,7 @@ def test_a_single_process_goes_on_amid_an_epoch_of_two(
     store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    train(two(store, data={"batch_size": 4}, trainer={"devices": 1}), tmp_path / "run", resume=True, progress=False)
+    train(two(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in noted] == [(1, 2)]
     assert scenes_of(stopped[1] + noted, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == ""
@@ -186,7 +187,7 @@ def test_another_number_of_steps_begins_the_epoch_anew_and_says_so(
     store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    train(two(store, trainer={"devices": 1}), tmp_path / "run", resume=True, progress=False)
+    train(two(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in noted] == [(1, step) for step in range(6)]
     assert scenes_of(noted, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == "epoch 2 begins anew, its order has changed: steps 3 -> 6\n"
@@ -197,4 +198,4 @@ def test_another_number_of_steps_begins_the_epoch_anew_and_says_so(
 
 def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"):
-        train(two(store, data={"limit_train": 1}), tmp_path, progress=False)
+        train(two(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)

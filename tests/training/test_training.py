@@ -26,6 +26,7 @@ from trajformer.scenes.store import SceneStore
 from trajformer.training import base as base_file
 from trajformer.training import forecasting as module_file
 from trajformer.training import run as run_file
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 
@@ -81,7 +82,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[fl
         if average not in made:
             made[average] = tmp_path_factory.mktemp("whole")
             config = recipe(store, trainer={"epochs": 4}, optim={"average": average})
-            train(config, made[average], progress=False)
+            train(config, TASK, made[average], progress=False)
         return made[average]
 
     return make
@@ -115,9 +116,9 @@ def test_a_killed_run_resumes_to_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(module_file.ForecastingModule, "training_step", die)
         with pytest.raises(ZeroDivisionError):
-            train(config, tmp_path, progress=False)
+            train(config, TASK, tmp_path, progress=False)
     torch.manual_seed(99)  # another process has another state of its generators
-    train(config, tmp_path, resume=True, progress=False)
+    train(config, TASK, tmp_path, resume=True, progress=False)
     straight = whole(average)
     assert largest_difference(weights(tmp_path), weights(straight)) < 1e-6
     assert log_of(tmp_path).to_dict() == pytest.approx(log_of(straight).to_dict(), abs=1e-5)  # old lines are kept
@@ -137,7 +138,7 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: 
 def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)
-        train(recipe(store, trainer={"epochs": 4}, seed=seed), tmp_path / name, progress=False)
+        train(recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False)
     assert largest_difference(weights(tmp_path / "same"), weights(whole(0.0))) == 0.0
     assert largest_difference(weights(tmp_path / "other"), weights(whole(0.0))) > 1e-2
 
@@ -145,7 +146,7 @@ def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], 
 def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit, kept = run_file.fit, []
     monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), kept.append(module)))
-    train(recipe(store, trainer={"epochs": 1}), tmp_path, progress=False)
+    train(recipe(store, trainer={"epochs": 1}), TASK, tmp_path, progress=False)
     batch = collate(list(SceneStore(store, "val")))
     first, second = kept[0].model.eval()(batch), load_checkpoint(tmp_path / "last.ckpt", TrainConfig)[0](batch)
     assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
@@ -167,7 +168,7 @@ def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(base_file, "build_optimizer", watched)
     for clip in norms:
-        train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), tmp_path / str(clip), progress=False)
+        train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), TASK, tmp_path / str(clip), progress=False)
     assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
     assert min(norms[0.0]) > 0.1
 
@@ -175,7 +176,7 @@ def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.filterwarnings("ignore:.*fp16 is not supported on CPU")
 def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> None:
-    out = train(recipe(store, trainer={"epochs": 1, "precision": precision}), tmp_path, progress=False)
+    out = train(recipe(store, trainer={"epochs": 1, "precision": precision}), TASK, tmp_path, progress=False)
     assert all(value.dtype == torch.float32 and value.isfinite().all() for value in weights(tmp_path, "best").values())
     assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
 
@@ -184,19 +185,19 @@ def test_early_stopping_and_the_last_validation(store: Path, tmp_path: Path) -> 
     still = {"learning_rate": 1e-30}  # nothing gets better
     for name, patience in (("off", 0), ("on", 2)):
         trainer = {"epochs": 5, "early_stopping": patience}
-        train(recipe(store, trainer=trainer, optim=still), tmp_path / name, progress=False)
+        train(recipe(store, trainer=trainer, optim=still), TASK, tmp_path / name, progress=False)
     assert (len(log_of(tmp_path / "off")), len(log_of(tmp_path / "on"))) == (5, 3)
-    train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), tmp_path / "rare", progress=False)
+    train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), TASK, tmp_path / "rare", progress=False)
     assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
     assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 20
 
 
 def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     config = recipe(store, trainer={"epochs": 1})
-    train(config, tmp_path, resume=True, progress=False)  # nothing to resume yet: it begins
+    train(config, TASK, tmp_path, resume=True, progress=False)  # nothing to resume yet: it begins
     before = weights(tmp_path)
     with pytest.raises(TrajformerError, match="holds a run already"):
-        train(config, tmp_path, progress=False)
+        train(config, TASK, tmp_path, progress=False)
     assert config.model.mmtransformer is not None
     other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbours=5))
     for changed, said in (
@@ -206,6 +207,6 @@ def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
     ):
         with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + said):
-            train(changed, tmp_path, resume=True, progress=False)
-    train(config, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
+            train(changed, TASK, tmp_path, resume=True, progress=False)
+    train(config, TASK, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
     assert largest_difference(weights(tmp_path), before) == 0.0

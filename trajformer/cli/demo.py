@@ -59,6 +59,7 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
         TrajformerError: a step failed; what it left behind is used by the next call.
     """
     from data_prep.readers.argoverse2.reader import Argoverse2
+    from trajformer.training.forecasting import TASK
     from trajformer.training.run import train
 
     began = time.monotonic()
@@ -69,7 +70,7 @@ def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
     _headline(f"preparing them: {store}")
     data.preprocess(Argoverse2(), raw, store, workers=2)
     _headline(f"training an mmTransformer: {run}")
-    checkpoint = train(demo_recipe(store, epochs, seed), run, resume=True)
+    checkpoint = train(demo_recipe(store, epochs, seed), TASK, run, resume=True)
     _headline("scoring held-out scenes, constant velocity first")
     options: dict[str, Any] = {"json_file": None, "csv_file": None, "accelerator": "auto", "batch_size": 32}
     floor = models.evaluate(None, store, VAL, **options)

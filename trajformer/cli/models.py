@@ -134,8 +134,9 @@ def run_train(args: Namespace) -> None:
     from trajformer.cli.tasks import TASKS
     from trajformer.training.run import train
 
-    recipe, values = TASKS[args.task].recipe, train_parser(args.task).instantiate(args)
-    best = train(recipe(**{field.name: values[field.name] for field in fields(recipe)}), args.out, resume=args.resume)
+    task, values = TASKS[args.task], train_parser(args.task).instantiate(args)
+    recipe = task.recipe(**{field.name: values[field.name] for field in fields(task.recipe)})
+    best = train(recipe, task, args.out, resume=args.resume)
     rank_zero_only(print)(best)
 
 

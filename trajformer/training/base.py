@@ -1,12 +1,13 @@
 """What every task's training shares: a module that optimises, logs and resumes, and a data module that orders batches.
 
 A task is one file: a recipe (frozen dataclass), a `TaskModule` with a training and a validation step, a `TaskData` with two
-collections of items. `tasks.py` lists them.
+collections of items, and a `Task` that joins them. `cli/tasks.py` lists all tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import lightning as L
@@ -197,3 +198,29 @@ class TaskData(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Any]:
         """In their own order, every item once."""
         return self._loader(self.val, InOrder(len(self.val), self._steps("val")))
+
+
+@dataclass(frozen=True)
+class Task:
+    """How one kind of recipe is trained.
+
+    Attributes:
+        recipe: the recipe's dataclass; `recipe.task` is the name of the task.
+        module: builds the Lightning module from a recipe.
+        data: builds the data module from a recipe.
+        monitor: the validation metric that selects the best checkpoint.
+        mode: "min" or "max": which value of the metric is best.
+        shown: metrics on the line that is printed after a validation.
+    """
+
+    recipe: type[Any]
+    module: Callable[[Any], TaskModule]
+    data: Callable[[Any], TaskData]
+    monitor: str
+    mode: str
+    shown: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return str(self.recipe.task)

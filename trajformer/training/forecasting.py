@@ -19,7 +19,7 @@ from trajformer.recipes.objective import Objective
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
-from trajformer.training.base import Items, TaskData, TaskModule
+from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
 
 _ALL = 1_000_000  # modes: more than any model has
@@ -120,3 +120,13 @@ class SceneData(TaskData):
         filled, entries = padding(order.epoch(epoch), order.sizes)
         shares = dict(zip(AXES, (1 - filled / entries.clip(1)).tolist(), strict=True))
         return shares | {"agents and polylines": float(1 - filled[:2].sum() / entries[:2].sum())}
+
+
+TASK = Task(
+    recipe=TrainConfig,
+    module=ForecastingModule,
+    data=lambda recipe: SceneData(recipe.data, recipe.seed),
+    monitor="val/minFDE",  # over all modes of the model, not only the best six
+    mode="min",
+    shown=("val/minADE_6", "val/minFDE_6", "val/MR_6", "val/minFDE_1", "val/minFDE"),
+)

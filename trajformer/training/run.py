@@ -23,12 +23,11 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.cli.tasks import TASKS, Task
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
 from trajformer.scenes.manifest import write_atomically
-from trajformer.training.base import Recipe, TaskData, TaskModule
+from trajformer.training.base import Recipe, Task, TaskData, TaskModule
 from trajformer.training.check import check_recipe
 from trajformer.training.logs import make_loggers
 from trajformer.training.memory import keep_freed_memory
@@ -37,13 +36,7 @@ from trajformer.training.resume import CheckpointFiles, KeepProgress
 LAST = "last.ckpt"
 
 
-def task_of(config: Recipe) -> Task:
-    """The task of a recipe."""
-    return TASKS[config.task]
-
-
-def _callbacks(config: Recipe, out: Path, progress: bool) -> list[Callback]:
-    task = task_of(config)
+def _callbacks(config: Recipe, task: Task, out: Path, progress: bool) -> list[Callback]:
     keep = KeepProgress(out / LAST, config.trainer.checkpoint_minutes)
     best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
     # A callback of its own: with `save_last` the last checkpoint is written only when the best one is.
@@ -106,11 +99,12 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def train(config: Recipe, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
+def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
     """Train a recipe.
 
     Args:
         config: the recipe.
+        task: the task of the recipe.
         out: gets `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
         resume: go on from `out/last.ckpt` (from the start where there is none yet).
         progress: show progress bars, or a line a validation where standard error is no terminal.
@@ -127,18 +121,18 @@ def train(config: Recipe, out: Path, *, resume: bool = False, progress: bool = T
     last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
-    data = task_of(config).data(config)
+    data = task.data(config)
     _quiet()
     keep_freed_memory()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
-    module = build_module(config)
+    module = build_module(config, task)
     done = check_resume(last, module.config) if last.exists() else 0  # a module may have filled in what the recipe leaves open
     try:
         write_config(out / "config.yaml", config)
-        trainer = build_trainer(config, out, progress, done)
+        trainer = build_trainer(config, task, out, progress, done)
     except OSError as error:
         raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
     fit(trainer, module, data, last if last.exists() else None)
@@ -151,14 +145,14 @@ def write_config(path: Path, config: Recipe) -> None:
     write_atomically(path, yaml.safe_dump({"task": config.task} | to_plain(config), sort_keys=False))
 
 
-def build_module(config: Recipe) -> TaskModule:
+def build_module(config: Recipe, task: Task) -> TaskModule:
     """The module of a recipe.
 
     Raises:
         TrajformerError: sizes of the model do not go together, or it has no parameters.
     """
     try:
-        module = task_of(config).module(config)
+        module = task.module(config)
     except ValueError as error:
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -166,7 +160,7 @@ def build_module(config: Recipe) -> TaskModule:
     return module
 
 
-def build_trainer(config: Recipe, out: Path, progress: bool, done: int = 0) -> L.Trainer:
+def build_trainer(config: Recipe, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
     """Lightning's trainer for a recipe; the logs in `out` are cut after the `done` steps of the checkpoint it goes on from.
 
     Raises:
@@ -176,12 +170,12 @@ def build_trainer(config: Recipe, out: Path, progress: bool, done: int = 0) -> L
     if config.trainer.devices > 1 and getattr(config, "partial", False):
         options["strategy"] = "ddp_find_unused_parameters_true"
     try:
-        return L.Trainer(**options | _trainer_options(config, out, progress, done))
+        return L.Trainer(**options | _trainer_options(config, task, out, progress, done))
     except (MisconfigurationException, RuntimeError) as error:
         raise TrajformerError(f"trainer: {options}: {error}") from error
 
 
-def _trainer_options(config: Recipe, out: Path, progress: bool, done: int) -> dict[str, Any]:
+def _trainer_options(config: Recipe, task: Task, out: Path, progress: bool, done: int) -> dict[str, Any]:
     return {
         "default_root_dir": out,
         "max_epochs": config.trainer.epochs,
@@ -190,7 +184,7 @@ def _trainer_options(config: Recipe, out: Path, progress: bool, done: int) -> di
         "check_val_every_n_epoch": config.trainer.validate_every,
         "log_every_n_steps": config.trainer.log_every,
         "num_sanity_val_steps": 0,
-        "callbacks": _callbacks(config, out, progress),
+        "callbacks": _callbacks(config, task, out, progress),
         "logger": make_loggers(out, done),
         "plugins": [CheckpointFiles()],
         "use_distributed_sampler": False,

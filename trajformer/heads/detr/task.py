@@ -19,7 +19,7 @@ from trajformer.heads.detr.metrics import Labelled, average_precision, compare
 from trajformer.heads.detr.model import Detr, DetrConfig, find
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
-from trajformer.training.base import TaskData, TaskModule
+from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
@@ -194,3 +194,13 @@ class DetectionData(TaskData):
     def order(self) -> Shuffle:
         """The order of training; every epoch sees the pictures anew."""
         return Anew(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
+
+
+TASK = Task(
+    recipe=DetectionRecipe,
+    module=DetectionModule,
+    data=DetectionData,
+    monitor="val/AP50",
+    mode="max",
+    shown=("val/loss", "val/AP", "val/AP50"),
+)

@@ -17,7 +17,7 @@ from trajformer.heads.translation.model import Transformer, TransformerConfig
 from trajformer.heads.translation.text import END, PAD, START, Tokenizer, learn_tokenizer, read_pairs
 from trajformer.heads.translation.translator import SearchConfig, Translator, pad_tokens
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
-from trajformer.training.base import TaskData, TaskModule
+from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
@@ -189,3 +189,13 @@ class TranslationModule(TaskModule):
         """Log BLEU over all processes, and begin anew."""
         self.log("val/BLEU", 100 * self.bleu.compute(), prog_bar=True)
         self.bleu.reset()
+
+
+TASK = Task(
+    recipe=TranslationRecipe,
+    module=TranslationModule,
+    data=lambda recipe: TextData(recipe.data, recipe.seed),
+    monitor="val/BLEU",
+    mode="max",
+    shown=("val/cross_entropy", "val/BLEU"),
+)

@@ -17,7 +17,7 @@ from trajformer.heads.vit.data import ImageBatch, ImageDataConfig, LabelledImage
 from trajformer.heads.vit.model import ViT, ViTConfig, resized
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
-from trajformer.training.base import TaskData, TaskModule
+from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
@@ -161,3 +161,13 @@ def _fixed(model: ViTConfig) -> dict[str, object]:
     block = {f"model.block.{item.name}": getattr(model.block, item.name) for item in fields(model.block)}
     shape = {f"model.{name}": getattr(model, name) for name in ("patch_size", "channels", "layers", "pooling")}
     return shape | {name: value for name, value in block.items() if not name.endswith("dropout")}
+
+
+TASK = Task(
+    recipe=ClassificationRecipe,
+    module=ClassificationModule,
+    data=ImageData,
+    monitor="val/cross_entropy",  # on a small split many checkpoints share the highest accuracy
+    mode="min",
+    shown=("val/accuracy", "val/cross_entropy"),
+)

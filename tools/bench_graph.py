@@ -43,7 +43,7 @@ RADIUS_M, NEIGHBOURS, SPACE_M2 = 30.0, 16, 150.0  # of an agent: about 19 others
 def edges_of(place: Tensor) -> Edges:
     """Edges between agents at `place` [N, 2]."""
     index, real = nearest(torch.cdist(place, place), torch.ones_like(place[:, 0], dtype=torch.bool), RADIUS_M, NEIGHBOURS)
-    return Edges.of_lists(index[None], real[None], len(place))
+    return Edges.from_neighbors(index[None], real[None], len(place))
 
 
 def mask_of(edges: Edges, count: int) -> Tensor:

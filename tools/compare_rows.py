@@ -21,7 +21,7 @@ from trajformer.errors import TrajformerError
 from trajformer.models import ConstantVelocityConfig, ModelConfig
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 
 VALIDATIONS = 8  # of a training, about

@@ -21,7 +21,7 @@ from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models import ConstantVelocity
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 
 CPU = torch.device("cpu")

@@ -13,8 +13,7 @@ from typing import Any
 
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
-from trajformer.scenes.files import atomically
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import atomically, write_atomically
 
 MISSING = "-"
 ACCURACY = [f"{name}_{k}" for k in (6, 1) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]

@@ -23,7 +23,7 @@ from data_prep.engine.runners import Crew
 from data_prep.engine.tasks import ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
-from trajformer.scenes.manifest import MANIFEST, MERGED, lists_its_files, read_manifest, write_manifest
+from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import read_shard_info
 
 __all__ = ["PrepareOptions", "PrepareSummary", "SplitSummary", "prepare"]
@@ -179,7 +179,7 @@ def _manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
     """
     try:
         manifest = read_manifest(store)
-        if lists_its_files(store, manifest):
+        if manifest_matches_files(store, manifest):
             return manifest
     except StoreError:
         pass  # none, or not one of ours

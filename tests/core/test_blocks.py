@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
-from trajformer.core.axes import along
+from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward
 from trajformer.core.positions import FourierFeatures, LearnedPosition, sinusoid, sinusoid_2d
 
@@ -149,7 +149,7 @@ def test_along_equals_loops(axis: int, masked: bool) -> None:
     block = randomise(EncoderBlock(config()))
     x = tokens(2, 3, 4, WIDTH)
     mask = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(5)) > 0.3 if masked else None
-    out = along(axis, block, x, mask)
+    out = apply_along_axis(axis, block, x, mask)
     assert out.shape == x.shape
     fibres, results = x.movedim(axis, 2), out.movedim(axis, 2)
     keys = None if mask is None else mask.movedim(axis % 4, 2)
@@ -162,7 +162,7 @@ def test_along_equals_loops(axis: int, masked: bool) -> None:
 @pytest.mark.parametrize("axis", [3, -1])
 def test_the_features_are_no_axis(axis: int) -> None:
     with pytest.raises(ValueError, match="features"):
-        along(axis, lambda x, mask: x, tokens(2, 3, 4, WIDTH))
+        apply_along_axis(axis, lambda x, mask: x, tokens(2, 3, 4, WIDTH))
 
 
 def test_sinusoid_follows_the_formula() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import Cache, DecoderCache
+from trajformer.core.cache import DecoderCache, KVCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.record import recorded_weights
 from trajformer.recipes.recipe import OptimConfig
@@ -16,7 +16,7 @@ from trajformer.training.optim import build_optimizer, factor
 
 def test_a_growing_cache_appends_and_a_fixed_one_is_filled_once() -> None:
     parts = [torch.randn(3, 2, 1, 4) for _ in range(4)]
-    growing, fixed = Cache(), Cache(fixed=True)
+    growing, fixed = KVCache(), KVCache(fixed=True)
     growing.update(lambda: (parts[0], parts[1]))
     key, value = growing.update(lambda: (parts[2], parts[3]))
     assert torch.equal(key, torch.cat([parts[0], parts[2]], -2)) and torch.equal(value, torch.cat([parts[1], parts[3]], -2))
@@ -25,7 +25,7 @@ def test_a_growing_cache_appends_and_a_fixed_one_is_filled_once() -> None:
     assert key is parts[0] and value is parts[1]
     growing.select(torch.tensor([2, 2]))
     assert growing.key is not None and torch.equal(growing.key[0], torch.cat([parts[0], parts[2]], -2)[2])
-    Cache().select(torch.tensor([0]))  # nothing to select yet
+    KVCache().select(torch.tensor([0]))  # nothing to select yet
 
 
 def test_a_decoder_cache_counts_tokens_and_can_leave_the_memory_alone() -> None:
@@ -57,7 +57,7 @@ def test_weights_on_record_change_no_output_and_are_those_that_were_used(cached:
         assert weights.shape == (2, 2, 5, 5) and not weights.requires_grad and not weights[1, ..., 3:].any()
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5))
     layer: MultiHeadAttention = encoder.layers[0].attention.sublayer
-    seen = encoder.layers[0].attention.open(x)
+    seen = encoder.layers[0].attention.pre(x)
     values = layer._split(layer.value(seen))
     rebuilt = layer.out((record["layers.0.attention.sublayer"][0] @ values).transpose(1, 2).flatten(-2))
     torch.testing.assert_close(rebuilt, layer(seen, seen, mask=real), atol=1e-6, rtol=1e-5)

@@ -123,10 +123,10 @@ def test_bf16_is_close() -> None:
 def test_lists_of_neighbours_by_hand() -> None:
     key = torch.tensor([[[2, 0], [1, 1], [0, 2]], [[1, 2], [0, 1], [2, 2]]])  # two graphs of three queries and three keys
     real = torch.tensor([[[1, 0], [1, 0], [1, 1]], [[0, 0], [1, 1], [1, 0]]], dtype=torch.bool)
-    edges = Edges.of_lists(key, real, 3)
+    edges = Edges.from_neighbors(key, real, 3)
     assert edges.query.tolist() == [0, 6, 1, 6, 2, 2, 6, 6, 4, 4, 5, 6]
     assert edges.key.tolist() == [2, 0, 1, 1, 0, 2, 4, 5, 3, 4, 5, 5]
-    both = edges.beside(Edges(torch.tensor([5]), torch.tensor([1])), 6)
+    both = edges.append(Edges(torch.tensor([5]), torch.tensor([1])), 6)
     assert both.query[-1] == 5 and both.key[-1] == 7 and both.key[:12].tolist() == edges.key.tolist()
     layer, query, value = build(), draw(6, WIDTH), draw(6, WIDTH, seed=1)
     mask = torch.zeros(6, 6, dtype=torch.bool)
@@ -138,7 +138,7 @@ def kept(nodes: int, edges: int) -> int:
     """Bytes that are kept for the gradient, of a layer with so many nodes and edges from each."""
     layer, x = build(), draw(nodes, WIDTH).requires_grad_()
     key = (torch.arange(nodes)[:, None] + torch.arange(edges)) % nodes
-    lists = Edges.of_lists(key[None], torch.ones_like(key[None], dtype=torch.bool), nodes)
+    lists = Edges.from_neighbors(key[None], torch.ones_like(key[None], dtype=torch.bool), nodes)
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def test_memory_grows_with_edges_and_not_with_pairs() -> None:
 def test_no_value_is_read_where_edges_are_made_or_used() -> None:
     """Tensors without values: whatever asked the device how many edges there are would fail."""
     key, real = torch.zeros(2, 5, 3, dtype=torch.int64, device="meta"), torch.ones(2, 5, 3, dtype=torch.bool, device="meta")
-    edges, x = Edges.of_lists(key, real, 7), torch.zeros(14, WIDTH, device="meta")
+    edges, x = Edges.from_neighbors(key, real, 7), torch.zeros(14, WIDTH, device="meta")
     assert build().to("meta")(x[:10], x, edges, torch.zeros(30, WIDTH, device="meta")).shape == (10, WIDTH)
 
 

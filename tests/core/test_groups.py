@@ -11,8 +11,8 @@ from torch import Tensor
 
 from trajformer.core import recompute as recompute_file
 from trajformer.core.attention import MultiHeadAttention, attend, attention_weights
-from trajformer.core.cache import Cache, Reserved
-from trajformer.core.groups import Groups, Own
+from trajformer.core.cache import KVCache, StaticKVCache
+from trajformer.core.groups import AgentAware, Groups
 
 WIDTH, HEADS = 16, 2
 CASES = {  # steps of queries and of keys, groups
@@ -30,14 +30,14 @@ CASES = {  # steps of queries and of keys, groups
 def sizes(case: str) -> tuple[int, int, Groups]:
     """Queries, keys and groups of a case."""
     steps, seen, groups = CASES[case]
-    return steps * groups.queries + groups.apart[0], seen * groups.keys + groups.apart[1], groups
+    return steps * groups.queries + groups.ungrouped[0], seen * groups.keys + groups.ungrouped[1], groups
 
 
 def pairs(queries: int, keys: int, groups: Groups) -> Tensor:
     """Which tokens belong together, pair by pair."""
     same = torch.zeros(queries, keys, dtype=torch.bool)
-    for i in range(queries - groups.apart[0]):
-        for j in range(keys - groups.apart[1]):
+    for i in range(queries - groups.ungrouped[0]):
+        for j in range(keys - groups.ungrouped[1]):
             same[i, j] = i % groups.queries == j % groups.keys
     return same
 
@@ -104,7 +104,7 @@ def test_attention_is_the_formula_and_its_gradient_is_the_formulas(case: str, en
     queries, keys, groups = sizes(case)
     for name, mask in masks(queries, keys, groups).items():
         ours, theirs = inputs(case), inputs(case)
-        out = attend(*ours[:3], mask, own=Own(*ours[3:], groups))
+        out = attend(*ours[:3], mask, agent_aware=AgentAware(*ours[3:], groups))
         expected = formula(theirs, mask, groups)
         torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
         if mask is not None:
@@ -122,7 +122,7 @@ def test_no_weights_are_kept_for_the_gradient(dropout: float) -> None:
     parts = [torch.randn(2, 2, 96, 4, requires_grad=True) for _ in range(5)]
     sizes: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (sizes.append(x.numel()), x)[1], lambda x: x):
-        out = attend(*parts[:3], dropout=dropout, own=Own(*parts[3:], Groups(8, 8)))
+        out = attend(*parts[:3], dropout=dropout, agent_aware=AgentAware(*parts[3:], Groups(8, 8)))
     assert sizes and max(sizes) == parts[0].numel() < 96 * 96
     out.sum().backward()
 
@@ -131,7 +131,7 @@ def test_large_scores_stay_finite(entries: int) -> None:
     parts = [part.detach() * 100 for part in inputs("self")]
     for own, other in ((1.0, 1.0), (-1.0, 1.0), (1.0, -1.0)):
         q, k, v, oq, ok = parts[0], parts[1] * other, parts[2], parts[3], parts[4] * own
-        out = attend(q, k, v, own=Own(oq, ok, Groups(4, 4)))
+        out = attend(q, k, v, agent_aware=AgentAware(oq, ok, Groups(4, 4)))
         torch.testing.assert_close(out.double(), formula([q, k, v, oq, ok], None, Groups(4, 4)), atol=1e-3, rtol=1e-4)
 
 
@@ -140,14 +140,14 @@ def test_the_gradient_is_that_of_the_weights_that_were_not_dropped(case: str | N
     """With unit vectors as values what comes out are the weights; the same seed drops the same."""
     queries, keys, groups = sizes(case or "self")
     parts, other = inputs(case or "self"), inputs(case or "self")
-    own = [] if case is None else [Own(*of[3:], groups) for of in (parts, other)]
+    own = [] if case is None else [AgentAware(*of[3:], groups) for of in (parts, other)]
     mask = masks(queries, keys, groups)["mixed"]
     unit = torch.eye(keys).expand(3, HEADS, keys, keys)
     torch.manual_seed(5)
-    thinned = attend(parts[0].detach(), parts[1].detach(), unit, mask, dropout=0.3, own=own[0] if own else None)
+    thinned = attend(parts[0].detach(), parts[1].detach(), unit, mask, dropout=0.3, agent_aware=own[0] if own else None)
     torch.manual_seed(5)
-    out = attend(*parts[:3], mask, dropout=0.3, own=own[0] if own else None)
-    whole = attention_weights(other[0], other[1], mask, own=own[1] if own else None)
+    out = attend(*parts[:3], mask, dropout=0.3, agent_aware=own[0] if own else None)
+    whole = attention_weights(other[0], other[1], mask, agent_aware=own[1] if own else None)
     expected = (whole * (thinned.detach() > 0) / (1 - 77 / 256)) @ other[2]
     torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
     assert (thinned == 0).sum() > (whole == 0).sum()
@@ -161,12 +161,12 @@ def test_the_gradient_is_that_of_the_weights_that_were_not_dropped(case: str | N
 
 def test_all_dropped_is_nothing_and_nobody_attends_to_nobody() -> None:
     parts, groups = inputs("self"), Groups(4, 4)
-    out = attend(*parts[:3], dropout=1.0, own=Own(*parts[3:], groups))
+    out = attend(*parts[:3], dropout=1.0, agent_aware=AgentAware(*parts[3:], groups))
     out.sum().backward()
     assert not out.any() and all(part.grad is not None and not part.grad.any() for part in parts)
     none = torch.zeros(3, HEADS, 0, 6)
-    assert attend(none, parts[1], parts[2], own=Own(none, parts[4], Groups(0, 4))).shape == (3, HEADS, 0, 5)
-    assert not attend(parts[0], none, none[..., :5], own=Own(parts[3], none, groups)).any()
+    assert attend(none, parts[1], parts[2], agent_aware=AgentAware(none, parts[4], Groups(0, 4))).shape == (3, HEADS, 0, 5)
+    assert not attend(parts[0], none, none[..., :5], agent_aware=AgentAware(parts[3], none, groups)).any()
 
 
 def test_bf16_is_close(entries: int) -> None:
@@ -176,7 +176,7 @@ def test_bf16_is_close(entries: int) -> None:
             parts = inputs("self, lanes behind")
             low = [part.to(kind) for part in parts]
             torch.manual_seed(1)
-            out = attend(*low[:3], dropout=dropout, own=Own(*low[3:], CASES["self, lanes behind"][2]))
+            out = attend(*low[:3], dropout=dropout, agent_aware=AgentAware(*low[3:], CASES["self, lanes behind"][2]))
             assert out.dtype == kind
             out.float().square().sum().backward()
             results.append([out.detach().float(), *(part.grad for part in parts)])
@@ -190,10 +190,10 @@ def test_dropout_drops_weights_and_leaves_empty_rows_alone(case: str) -> None:
     queries, keys, groups = sizes(case)
     parts, mask = inputs(case), masks(queries, keys, groups)["mixed"]
     value = torch.eye(keys).expand(3, HEADS, keys, keys).clone().requires_grad_()  # what comes out are the weights
-    exact = attend(parts[0], parts[1], value, mask, own=Own(*parts[3:], groups)).detach()
+    exact = attend(parts[0], parts[1], value, mask, agent_aware=AgentAware(*parts[3:], groups)).detach()
 
     def draw() -> Tensor:
-        return attend(parts[0], parts[1], value, mask, dropout=0.25, own=Own(*parts[3:], groups))
+        return attend(parts[0], parts[1], value, mask, dropout=0.25, agent_aware=AgentAware(*parts[3:], groups))
 
     with torch.no_grad():
         kept = torch.stack([draw() for _ in range(400)])
@@ -210,7 +210,7 @@ def test_dropout_drops_weights_and_leaves_empty_rows_alone(case: str) -> None:
 
 def layer(**options: Any) -> MultiHeadAttention:
     torch.manual_seed(3)
-    made = MultiHeadAttention(WIDTH, HEADS, own=True, **options)
+    made = MultiHeadAttention(WIDTH, HEADS, agent_aware=True, **options)
     for part in made.children():
         assert isinstance(part, torch.nn.Linear)
         torch.nn.init.normal_(part.bias, std=0.3)
@@ -265,8 +265,8 @@ def test_sets_of_queries_share_keys(entries: int) -> None:
             torch.testing.assert_close(weights[:, k], made.weights(x[:, k], memory, mask=real, groups=groups))
 
 
-@pytest.mark.parametrize("make", [Cache, lambda: Reserved(12)], ids=["growing", "reserved"])
-def test_step_by_step_with_a_cache_as_all_at_once(make: Callable[[], Cache], entries: int) -> None:
+@pytest.mark.parametrize("make", [KVCache, lambda: StaticKVCache(12)], ids=["growing", "reserved"])
+def test_step_by_step_with_a_cache_as_all_at_once(make: Callable[[], KVCache], entries: int) -> None:
     made, x, groups, past = layer(), tokens(2, 12), Groups(3, 3), torch.ones(4, 4, dtype=torch.bool).tril()
     cache, mask = make(), past.repeat_interleave(3, 0).repeat_interleave(3, 1)[None]
     expected = made(x, x, mask=mask, groups=groups)
@@ -293,7 +293,7 @@ def test_a_group_is_known_by_its_place_alone(entries: int) -> None:
 def test_weights_of_pairs_that_are_hidden_are_nothing() -> None:
     parts, groups = inputs("self"), Groups(4, 4)
     mask = masks(12, 12, groups)["mixed"]
-    weights = attention_weights(parts[0], parts[1], mask, own=Own(*parts[3:], groups))
+    weights = attention_weights(parts[0], parts[1], mask, agent_aware=AgentAware(*parts[3:], groups))
     assert mask is not None and not weights.masked_select(~mask).any()
     alive = mask.any(-1).expand(weights.shape[:-1])
     torch.testing.assert_close(weights.sum(-1), alive.float())

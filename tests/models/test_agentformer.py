@@ -41,7 +41,7 @@ from trajformer.scenes.scene import Scene
 RECORD = dict(np.load(Path(__file__).parents[1] / "support" / "fixtures_agentformer.npz"))
 SCALE_M, SAMPLES, LATENT, WIDTH, FREE = 2.0, 5, 4, 16, 0.5  # of the recorded model
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-5}
-BLOCK = BlockConfig(16, 2, 24, dropout=0.0, norm_first=False, own=True)
+BLOCK = BlockConfig(16, 2, 24, dropout=0.0, norm_first=False, agent_aware=True)
 TINY = AgentFormerConfig(samples=4, latent=3, block=BLOCK, layers=(1, 1, 2), hidden=(8,), scale_m=2.0)
 KINDS = {
     "plain": TINY,
@@ -133,7 +133,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> AgentFormer:
     assert run(*words) == 0
     model, recipe = load_checkpoint(folder / "ours.ckpt", TrainConfig)
     found = recipe.model.agentformer
-    assert found is not None and found.block == BlockConfig(16, 2, 24, 0.1, 0.1, norm_first=False, own=True)
+    assert found is not None and found.block == BlockConfig(16, 2, 24, 0.1, 0.1, norm_first=False, agent_aware=True)
     assert (found.scale_m, found.hidden, found.latent, found.layers) == (SCALE_M, (24, 16), LATENT, (2, 2, 2))
     return without_dropout(model, samples=SAMPLES)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, consensus
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
@@ -36,7 +37,7 @@ from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
 from trajformer.recipes.objective import Objective
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.geometry import distances, rotate
+from trajformer.scenes.geometry import rotate
 from trajformer.scenes.scene import Scene
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ CONFIGS["lane-set-3-steps"] = ModelConfig(lane_set=replace(LANES, steps_per_toke
 CONFIGS["gatformer"] = ModelConfig(gatformer=GRAPH)
 CONFIGS["gatformer-joint"] = ModelConfig(gatformer=replace(GRAPH, joint=True))
 CONFIGS["gatformer-3-steps"] = ModelConfig(gatformer=replace(GRAPH, steps_per_token=3))
-SAMPLED = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, own=True), (1, 1, 1), (16,), num_history=10)
+SAMPLED = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_aware=True), (1, 1, 1), (16,), num_history=10)
 LATENT = {  # what they learn from is not a forecast: see test_agentformer.py
     "agentformer": ModelConfig(agentformer=SAMPLED),
     "agentformer-road": ModelConfig(agentformer=replace(SAMPLED, reach_m=30.0, road=RoadConfig(100.0, 120, 16))),
@@ -411,7 +412,7 @@ def test_nearest_by_hand() -> None:
 def test_distances_are_as_good_far_away_and_among_many() -> None:
     point = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 40
     far = (point + 4096).float()  # where float32 has steps of half a millimetre
-    torch.testing.assert_close(distances(far, far).double(), torch.cdist(point, point), atol=2e-3, rtol=0)
+    torch.testing.assert_close(pairwise_distances(far, far).double(), torch.cdist(point, point), atol=2e-3, rtol=0)
 
 
 def test_every_model_that_a_recipe_can_name_is_built() -> None:

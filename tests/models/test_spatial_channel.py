@@ -76,8 +76,8 @@ def test_its_place_is_after_attention_and_before_the_feed_forward(norm_first: bo
     torch.manual_seed(0)
     plain = replace(BLOCK, norm_first=norm_first)
     block, x = EncoderBlock(replace(plain, squeeze=SqueezeConfig())), draw(2, 5, 16)
-    branch = block.attention.sublayer(block.attention.open(x), block.attention.open(x))
-    expected = block.feedforward(block.attention.close(x, block.squeeze(branch)))
+    branch = block.attention.sublayer(block.attention.pre(x), block.attention.pre(x))
+    expected = block.feedforward(block.attention.post(x, block.squeeze(branch)))
     torch.testing.assert_close(block(x), expected)
     without = EncoderBlock(plain)
     assert without.squeeze is None

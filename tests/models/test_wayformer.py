@@ -12,7 +12,7 @@ import yaml
 from support.scenes import make_scene
 from torch import Tensor, nn
 
-from trajformer.core.axes import along
+from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
 from trajformer.data.batch import collate
 from trajformer.errors import TrajformerError
@@ -68,7 +68,7 @@ def test_temporal_blocks_mix_no_slots_and_spatial_ones_no_steps(latents: LatentC
     temporal, spatial = nn.ModuleList(whole.blocks[:2]), nn.ModuleList(whole.blocks[2:])
 
     def run(blocks: nn.ModuleList, axis: int) -> Callable[[Tensor], Tensor]:
-        return lambda x: along(axis, blocks[1], along(axis, blocks[0], x))
+        return lambda x: apply_along_axis(axis, blocks[1], apply_along_axis(axis, blocks[0], x))
 
     changed = influence(run(temporal, TIME), x, (0, 1, 4))[0]
     assert changed[:, 4].all() and not changed[:, [0, 1, 2, 3, 5]].any()
@@ -88,7 +88,7 @@ def test_one_encoder_is_its_blocks_one_after_the_other() -> None:
     torch.manual_seed(0)
     one = AxisEncoder(replace(PLAIN, attention="interleaved"), 2, (5, 3))
     token, real = grids()[1]
-    expected = along(2, one.blocks[1], along(1, one.blocks[0], token, real), real)
+    expected = apply_along_axis(2, one.blocks[1], apply_along_axis(1, one.blocks[0], token, real), real)
     out = one(Grid(token, real))
     assert torch.equal(out.token, one.norm(expected)) and torch.equal(out.real, real)
     assert isinstance(one.norm, nn.LayerNorm) and all(isinstance(block, EncoderBlock) for block in one.blocks)
@@ -159,7 +159,7 @@ def test_a_latent_block_by_hand() -> None:
 def test_along_an_axis_that_is_shortened_equals_loops(axis: int) -> None:
     torch.manual_seed(0)
     block, x, real = LatentBlock(BLOCK, 2), draw(2, 3, 4, 16), draw(2, 3, 4, seed=1) > -0.5
-    out, fibres = along(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
+    out, fibres = apply_along_axis(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
     keys = real.movedim(axis % 4, 2)
     assert out.shape == (*fibres.shape[:2], 2, 16)
     for i in range(2):

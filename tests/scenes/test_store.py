@@ -116,7 +116,7 @@ def test_scenes_are_found_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.find(["scene-3", "scene-0", "scene-3"]) == [3, 0, 3]
     assert read == ["00000.arrow", "00001.arrow", "00002.arrow"], "looks no further than it needs to"
     assert store.find([]) == []
-    assert store.places(["scene-9", "scene-5"]) == {"scene-5": 5}
+    assert store.indices(["scene-9", "scene-5"]) == {"scene-5": 5}
     with pytest.raises(StoreError, match="no scene scene-9 in split 'train'"):
         store.find(["scene-0", "scene-9"])
 
@@ -204,7 +204,7 @@ def test_shards_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 
 def test_few_shards_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MOST_OPEN", 3)
+    monkeypatch.setattr(store_module, "MAX_OPEN_SHARDS", 3)
     scenes = make_store(tmp_path, (1,) * 8)
     store = SceneStore(tmp_path, "train")
     kept = [store[index] for index in range(8)]

@@ -162,11 +162,12 @@ def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
     assert 0.27 < (out == 0).float().mean() < 0.33 and out.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_dropped_weights_of_attention_are_others_but_as_many(own: bool) -> None:
+@pytest.mark.parametrize("agent_aware", [False, True])
+def test_dropped_weights_of_attention_are_others_but_as_many(agent_aware: bool) -> None:
     """Weights that are not kept are dropped again from a seed; a graph has no generators."""
     torch.manual_seed(0)
-    layer, x, groups = MultiHeadAttention(16, 2, dropout=0.5, own=own), torch.randn(1, 60, 16), Groups(3, 3) if own else None
+    layer, x = MultiHeadAttention(16, 2, dropout=0.5, agent_aware=agent_aware), torch.randn(1, 60, 16)
+    groups = Groups(3, 3) if agent_aware else None
     exact = layer.eval()(x, x, groups=groups)
     run = torch.compile(layer.train(), backend="eager", fullgraph=True)
     first, *others = [run(x, x, groups=groups) for _ in range(400)]

@@ -15,7 +15,7 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.models import MMTransformerConfig, ModelConfig
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 
 VAL = "val"
 

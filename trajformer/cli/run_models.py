@@ -8,7 +8,7 @@ from typing import Literal
 
 from trajformer.cli.files import bars, make_room
 from trajformer.errors import TrajformerError
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 

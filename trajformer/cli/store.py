@@ -13,7 +13,7 @@ from tqdm import tqdm
 from trajformer.cli.files import bars, make_room
 from trajformer.cli.stopping import stops_cleanly
 from trajformer.errors import StoreError
-from trajformer.scenes.manifest import MANIFEST, lists_its_files, read_manifest, shard_sizes, verify_store
+from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
 from trajformer.scenes.scene import AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.store import SceneStore, store_splits
@@ -26,7 +26,7 @@ def info(store: Path) -> None:
     splits, note = _splits(store), ""
     if not (store / MANIFEST).exists():
         note = "no manifest.json: it is being prepared, or preparing it was interrupted; so far it has"
-    elif not lists_its_files(store, read_manifest(store)):
+    elif not manifest_matches_files(store, read_manifest(store)):
         note = f"manifest.json does not list these shards: see `trajformer store verify {store}`; it has"
     print(f"{store}: schema version {SCHEMA_VERSION}" + (f"; {note}" if note else ""))
     for split in splits:
@@ -137,7 +137,7 @@ def export(store: Path, split: str | None, scene_id: str, out: Path) -> None:
     from trajformer.scenes.export import export_scene
 
     splits = [SceneStore(store, name) for name in _splits(store, split)]
-    found = [(scenes, index) for scenes in splits for index in scenes.places([scene_id]).values()]
+    found = [(scenes, index) for scenes in splits for index in scenes.indices([scene_id]).values()]
     if not found:
         raise StoreError(f"{store}: no scene {scene_id} in {', '.join(scenes.split for scenes in splits)}")
     if len(found) > 1:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.cache import Cache
-from trajformer.core.groups import Groups, Own
+from trajformer.core.cache import KVCache
+from trajformer.core.groups import AgentAware, Groups
 from trajformer.core.recompute import recomputed, shift_of
 
 
@@ -22,7 +22,7 @@ def attend(
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-    own: Own | None = None,
+    agent_aware: AgentAware | None = None,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, eq. 1) on the fused kernel.
 
@@ -33,14 +33,14 @@ def attend(
         mask: bool, broadcastable to [..., L, S]; True = may attend.
         scale: factor on the scores, d_k ** -0.5 by default.
         dropout: probability of dropping a weight; pass 0 in evaluation.
-        own: what scores pairs of one group instead.
+        agent_aware: what scores pairs of one group instead.
 
     Returns:
         [..., L, d_v]; zeros for a query whose mask row is all False.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if own is not None or (dropout and query.device.type == "cpu"):
-        return recomputed(_weigh, query, key, own, value, mask, dropout, scale)
+    if agent_aware is not None or (dropout and query.device.type == "cpu"):
+        return recomputed(_weigh, query, key, agent_aware, value, mask, dropout, scale)
     if query.ndim > 4:
         lead = query.shape[1:-2]
         mask = None if mask is None else _four_axes(mask, lead)
@@ -54,11 +54,11 @@ def attend(
     return out.masked_fill(~alive, 0.0)
 
 
-def _weigh(query: Tensor, key: Tensor, own: Own | None, shift: Tensor | None, scale: float) -> Tensor:
+def _weigh(query: Tensor, key: Tensor, agent_aware: AgentAware | None, shift: Tensor | None, scale: float) -> Tensor:
     """Softmax over scores and what is added to them; PyTorch computes it in single precision at least."""
     score = _scores(query, key, scale)
-    if own is not None:
-        asks, gives, groups = own
+    if agent_aware is not None:
+        asks, gives, groups = agent_aware
         if query.shape[-2] == groups.queries:  # many products of one row are slower than a large one
             inside = groups.pairs(_scores(asks, gives, scale))
         else:
@@ -82,18 +82,18 @@ def _four_axes(x: Tensor, lead: torch.Size) -> Tensor:
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None, own: Own | None = None
+    query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None, agent_aware: AgentAware | None = None
 ) -> Tensor:
     """The weights [..., L, S] that `attend` uses (without dropout), for pictures; rows with an empty mask are zero.
 
     Arguments as for `attend`. Computed beside the fused kernel, so that asking for weights changes no output.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    weights = _weigh(query, key, own, None if mask is None else shift_of(~mask, query.dtype), scale)
+    weights = _weigh(query, key, agent_aware, None if mask is None else shift_of(~mask, query.dtype), scale)
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
-def edge_weights(score: Tensor, query: Tensor, count: int) -> Tensor:
+def edge_softmax(score: Tensor, query: Tensor, count: int) -> Tensor:
     """Softmax of scores [E, heads] over the edges of each query, int64 [E] below `count`, in single precision at least."""
     from torch_geometric.utils import softmax  # here alone: importing it takes seconds
 
@@ -110,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         d_v: width of a head's values, d_k by default.
         bias: biases in the projections.
         dropout: on the weights, in training.
-        own: further projections of queries and keys score pairs of one group (agent-aware attention, AgentFormer).
+        agent_aware: further projections of queries and keys score pairs of one group (agent-aware attention, AgentFormer).
 
     Raises:
         ValueError: heads does not divide width and no d_k is given.
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         d_v: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        own: bool = False,
+        agent_aware: bool = False,
     ) -> None:
         super().__init__()
         if d_k is None and width % heads:
@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
         self.query, self.key = (nn.Linear(width, heads * d_k, bias=bias) for _ in range(2))
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
         self.out: nn.Module = nn.Linear(heads * (d_v or d_k), width, bias=bias)
-        self.own_query, self.own_key = (nn.Linear(width, heads * d_k, bias=bias) if own else None for _ in range(2))
+        self.own_query, self.own_key = (nn.Linear(width, heads * d_k, bias=bias) if agent_aware else None for _ in range(2))
         for layer in self.children():
             assert isinstance(layer, nn.Linear)
             nn.init.xavier_uniform_(layer.weight)
@@ -160,11 +160,11 @@ class MultiHeadAttention(nn.Module):
         keys = [self._split(layer(key)) for _, layer in self._terms(groups)]
         return keys[0] if len(keys) == 1 else torch.cat(keys, -1)
 
-    def _scored(self, query: Tensor, keys: Tensor, groups: Groups | None) -> tuple[Tensor, Tensor, Own | None]:
+    def _scored(self, query: Tensor, keys: Tensor, groups: Groups | None) -> tuple[Tensor, Tensor, AgentAware | None]:
         """What `attend` takes for queries [..., L, D] and the keys of `_keys`."""
         queries = [self._split(layer(query)) for layer, _ in self._terms(groups)]
         terms = list(zip(queries, keys.chunk(len(queries), -1), strict=True))
-        return *terms[0], Own(*terms[1], groups) if groups and len(terms) > 1 else None
+        return *terms[0], AgentAware(*terms[1], groups) if groups and len(terms) > 1 else None
 
     def forward(
         self,
@@ -172,7 +172,7 @@ class MultiHeadAttention(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         groups: Groups | None = None,
     ) -> Tensor:
         """Attend from `query` [..., L, D] to `key` [..., S, D], reading `value` [..., S, D] (the key by default).
@@ -183,7 +183,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             mask: bool, broadcastable to [..., L, S]; for padding [B, S] pass mask[:, None].
             cache: what earlier steps have attended to; then S of the mask counts those keys, too.
-            groups: which pairs have a score term of their own, where the layer has one.
+            groups: which pairs have their own score term, where the layer has one.
 
         Returns:
             [..., L, D]; a row with nothing to attend gives the output projection's bias.
@@ -194,8 +194,8 @@ class MultiHeadAttention(nn.Module):
 
         k, v = project() if cache is None else cache.update(project)
         tokens, mask = _fold(query, mask, query.ndim > key.ndim)
-        q, k, own = self._scored(tokens, k, groups)
-        found = self._join(attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0, own=own))
+        q, k, agent_aware = self._scored(tokens, k, groups)
+        found = self._join(attend(q, k, v, mask, dropout=self.dropout if self.training else 0.0, agent_aware=agent_aware))
         return found.unflatten(-2, query.shape[-3:-1]) if query.ndim > key.ndim else found
 
     def weights(
@@ -204,13 +204,15 @@ class MultiHeadAttention(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         mask: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KVCache | None = None,
         groups: Groups | None = None,
     ) -> Tensor:
         """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is read, not filled."""
         tokens, mask = _fold(query, mask, query.ndim > key.ndim)
-        q, k, own = self._scored(tokens, self._keys(key, groups) if cache is None or cache.key is None else cache.key, groups)
-        weights = attention_weights(q, k, mask, own=own)
+        q, k, agent_aware = self._scored(
+            tokens, self._keys(key, groups) if cache is None or cache.key is None else cache.key, groups
+        )
+        weights = attention_weights(q, k, mask, agent_aware=agent_aware)
         return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if query.ndim > key.ndim else weights
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 
-def along(axis: int, apply: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None = None) -> Tensor:
+def apply_along_axis(
+    axis: int, apply: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """Apply a sequence block along one axis of x, independently for every index of the other axes.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
-from trajformer.core.cache import Cache, DecoderCache
+from trajformer.core.cache import DecoderCache, KVCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
 from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
@@ -30,7 +30,7 @@ class BlockConfig:
         bias: biases in the attention projections.
         norm_eps: epsilon of the layer norms.
         d_k, d_v: widths of a head, D / heads by default.
-        own: pairs of tokens of one group have a score term of their own (AgentFormer).
+        agent_aware: pairs of tokens of one group have a score term of their own (AgentFormer).
         squeeze: channels of an encoder block's attention are weighed before they are added (Spatial-Channel Transformer).
     """
 
@@ -45,13 +45,15 @@ class BlockConfig:
     norm_eps: float = 1e-5
     d_k: int | None = None
     d_v: int | None = None
-    own: bool = False
+    agent_aware: bool = False
     squeeze: SqueezeConfig | None = None
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this shape."""
         sizes = {"d_k": self.d_k, "d_v": self.d_v}
-        return MultiHeadAttention(self.width, self.heads, bias=self.bias, dropout=self.attention_dropout, own=self.own, **sizes)
+        return MultiHeadAttention(
+            self.width, self.heads, bias=self.bias, dropout=self.attention_dropout, agent_aware=self.agent_aware, **sizes
+        )
 
 
 class FeedForward(nn.Sequential):
@@ -73,13 +75,13 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        return self.close(x, self.sublayer(self.open(x)))
+        return self.post(x, self.sublayer(self.pre(x)))
 
-    def open(self, x: Tensor) -> Tensor:
+    def pre(self, x: Tensor) -> Tensor:
         """What the sub-layer reads."""
         return self.norm(x) if self.norm_first else x
 
-    def close(self, x: Tensor, branch: Tensor) -> Tensor:
+    def post(self, x: Tensor, branch: Tensor) -> Tensor:
         """Add the sub-layer's output back to x."""
         out = x + self.dropout(branch)
         return out if self.norm_first else self.norm(out)
@@ -108,12 +110,12 @@ class EncoderBlock(nn.Module):
             position: added to queries and keys, not to values; broadcastable to x.
             groups: whose pairs have a score term of their own, or whose tokens are a channel, in a block that has this.
         """
-        seen = self.attention.open(x)
+        seen = self.attention.pre(x)
         placed = _plus(seen, position)
         branch = self.attention.sublayer(placed, placed, seen, mask, groups=groups)
         if self.squeeze is not None:
             branch = self.squeeze(branch, mask, groups)
-        return self.feedforward(self.attention.close(x, branch))
+        return self.feedforward(self.attention.post(x, branch))
 
 
 class LatentBlock(nn.Module):
@@ -129,8 +131,8 @@ class LatentBlock(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., L, D] -> [..., count, D]; mask bool, broadcastable to [..., count, L]."""
         latents = self.latents.expand(*x.shape[:-2], -1, -1)
-        branch = self.attention.sublayer(self.attention.open(latents), self.norm(x), mask=mask)
-        return self.feedforward(self.attention.close(latents, branch))
+        branch = self.attention.sublayer(self.attention.pre(latents), self.norm(x), mask=mask)
+        return self.feedforward(self.attention.post(latents, branch))
 
 
 class DecoderBlock(nn.Module):
@@ -151,7 +153,7 @@ class DecoderBlock(nn.Module):
         memory_mask: Tensor | None = None,
         position: Tensor | None = None,
         memory_position: Tensor | None = None,
-        cache: tuple[Cache, Cache] | None = None,
+        cache: tuple[KVCache, KVCache] | None = None,
         groups: tuple[Groups, Groups] | None = None,
     ) -> Tensor:
         """[..., Q, D] attending to itself and to memory [..., S, D]; returns [..., Q, D].
@@ -166,12 +168,12 @@ class DecoderBlock(nn.Module):
         """
         own, cross = cache or (None, None)
         inner, outer = groups or (None, None)
-        seen = self.self_attention.open(x)
+        seen = self.self_attention.pre(x)
         placed = _plus(seen, position)
-        x = self.self_attention.close(x, self.self_attention.sublayer(placed, placed, seen, mask, own, inner))
-        placed = _plus(self.cross_attention.open(x), position)
+        x = self.self_attention.post(x, self.self_attention.sublayer(placed, placed, seen, mask, own, inner))
+        placed = _plus(self.cross_attention.pre(x), position)
         branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask, cross, outer)
-        x = self.cross_attention.close(x, branch)
+        x = self.cross_attention.post(x, branch)
         return self.feedforward(x)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Cache:
+class KVCache:
     """Keys and values of one attention layer.
 
     Args:
@@ -40,7 +40,7 @@ class Cache:
             self.key, self.value = self.key[rows], self.value[rows]
 
 
-class Reserved(Cache):
+class StaticKVCache(KVCache):
     """A cache for a known number of keys: those of a step are written to their place, earlier ones are not copied.
 
     Keys lie feature by feature: their product with a few queries reads them in order, twice as fast.
@@ -51,7 +51,7 @@ class Reserved(Cache):
         self.length = length
 
     def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """As `Cache.update`, without gradients."""
+        """As `KVCache.update`, without gradients."""
         new = project()
         if self.key is None:
             lead, (width, value_width) = new[0].shape[:-2], (x.shape[-1] for x in new)
@@ -68,7 +68,7 @@ class DecoderCache:
     """The caches of a decoder's layers: `layers[i]` holds those of self-attention and of cross-attention."""
 
     def __init__(self, layers: int) -> None:
-        self.layers = [(Cache(), Cache(fixed=True)) for _ in range(layers)]
+        self.layers = [(KVCache(), KVCache(fixed=True)) for _ in range(layers)]
 
     @property
     def length(self) -> int:
@@ -77,7 +77,7 @@ class DecoderCache:
         return 0 if key is None else key.shape[-2]
 
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
-        """As `Cache.select`; `memory` False leaves the cross-attentions alone: rows change places within one memory."""
+        """As `KVCache.select`; `memory` False leaves the cross-attentions alone: rows change places within one memory."""
         for own, cross in self.layers:
             own.select(rows)
             if memory:

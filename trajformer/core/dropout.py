@@ -79,7 +79,7 @@ class _Thinned(torch.autograd.Function):
 
 
 @contextmanager
-def undropped(module: nn.Module) -> Iterator[None]:
+def without_dropout(module: nn.Module) -> Iterator[None]:
     """While open, `module` drops nothing, as in evaluation."""
     training = [part for part in module.modules() if part.training]
     try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import edge_weights
+from trajformer.core.attention import edge_softmax
 
 
 class Edges(NamedTuple):
@@ -23,7 +23,7 @@ class Edges(NamedTuple):
     key: Tensor
 
     @staticmethod
-    def of_lists(key: Tensor, real: Tensor, keys: int) -> Edges:
+    def from_neighbors(key: Tensor, real: Tensor, keys: int) -> Edges:
         """Every query's list of keys. Its length is fixed, so that no device must tell how many edges there are.
 
         Args:
@@ -35,7 +35,7 @@ class Edges(NamedTuple):
         query = torch.arange(real.shape[:2].numel(), device=key.device).view(*real.shape[:2], 1)
         return Edges(torch.where(real, query, query.numel()).flatten(), (key + graph * keys).flatten())
 
-    def beside(self, other: Edges, keys: int) -> Edges:
+    def append(self, other: Edges, keys: int) -> Edges:
         """These edges and others of the same queries, whose keys stand behind the first `keys` ones."""
         return Edges(torch.cat([self.query, other.query]), torch.cat([self.key, other.key + keys]))
 
@@ -83,6 +83,6 @@ class GraphAttention(nn.Module):
         sent = self.project(key).index_select(0, edges.key)
         if position is not None:
             score, sent = score + F.linear(position, scoring), sent + self.project(position)
-        weight = edge_weights(F.leaky_relu(score, self.slope), edges.query, len(query) + 1)
+        weight = edge_softmax(F.leaky_relu(score, self.slope), edges.query, len(query) + 1)
         sent = weight[..., None] * sent.unflatten(-1, (self.heads, -1))
         return scatter(sent, edges.query, dim_size=len(query) + 1)[:-1].flatten(1)

@@ -16,11 +16,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from trajformer.core.dropout import kept, kept_share
-from trajformer.core.groups import Groups, Own
+from trajformer.core.groups import AgentAware, Groups
 
 _ENTRIES = {"cpu": 2**18, "cuda": 2**26}  # weights at a time: what fits the cache of a core, what keeps a GPU busy
 _ROWS, _SPANS = 32, 4  # queries of a span at least, spans at most
-Weigh = Callable[[Tensor, Tensor, Own | None, Tensor | None, float], Tensor]
+Weigh = Callable[[Tensor, Tensor, AgentAware | None, Tensor | None, float], Tensor]
 _Place = tuple[slice, slice]
 
 
@@ -28,7 +28,7 @@ def recomputed(
     weigh: Weigh,
     query: Tensor,
     key: Tensor,
-    own: Own | None,
+    agent_aware: AgentAware | None,
     value: Tensor,
     mask: Tensor | None,
     dropout: float,
@@ -40,7 +40,7 @@ def recomputed(
         weigh: makes weights [n, L, S] of queries, keys, second term, what is added to scores [n, L or 1, S], and scale.
         query: [..., L, d_k].
         key: [..., S, d_k].
-        own: a second term of the scores.
+        agent_aware: a second term of the scores.
         value: [..., S, d_v].
         mask: bool, broadcastable to [..., L, S]; True = may attend.
         dropout: probability of dropping a weight.
@@ -59,21 +59,21 @@ def recomputed(
         if len(hidden) > 1:
             row = torch.arange(len(hidden), device=mask.device).view(mask.shape[:-2]).expand(lead).flatten()
     seed = int(torch.randint(2**62, ())) if dropout and not torch.compiler.is_compiling() else 0
-    groups = own.groups if own else None
+    groups = agent_aware.groups if agent_aware else None
     factor, spans = 1.0 / (kept_share(dropout, query.device) or 1.0), _spans(hidden, query.shape[-2], key.shape[-2], groups)
     plan = _Plan(weigh, groups, hidden, row, dropout, seed, scale, factor, spans)
-    parts = [query, key, value, *((own.query, own.key) if own else ())]
+    parts = [query, key, value, *((agent_aware.query, agent_aware.key) if agent_aware else ())]
     flat = [x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts]
     found = _plain(plan, *flat) if torch.compiler.is_compiling() else _Recomputed.apply(plan, *flat)
     out = found.view(*lead, query.shape[-2], value.shape[-1])
     return out if alive is None else out.masked_fill(~alive, 0.0)
 
 
-def _plain(plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+def _plain(plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *agent_aware: Tensor) -> Tensor:
     """What `_Recomputed` gives, with all weights at once."""
     shift = plan.shift(slice(0, query.shape[-2]), key.shape[-2], query.dtype)
     shift = shift if shift is None or plan.row is None else shift[plan.row]
-    term = None if plan.groups is None else Own(own[0], own[1], plan.groups)
+    term = None if plan.groups is None else AgentAware(agent_aware[0], agent_aware[1], plan.groups)
     return F.dropout(plan.weigh(query, key, term, shift, plan.scale), plan.dropout).to(value.dtype) @ value
 
 
@@ -88,7 +88,7 @@ def _spans(hidden: Tensor | None, queries: int, keys: int, groups: Groups | None
     On a GPU, where looking would keep it waiting, and in a compiled graph all queries and all keys.
     """
     whole = ((slice(0, queries), keys),)
-    if hidden is None or hidden.device.type != "cpu" or torch.compiler.is_compiling() or (groups and any(groups.apart)):
+    if hidden is None or hidden.device.type != "cpu" or torch.compiler.is_compiling() or (groups and any(groups.ungrouped)):
         return whole
     row, column = (groups.queries, groups.keys) if groups else (1, 1)
     size = queries if hidden.shape[-2] == 1 else -(-max(queries // _SPANS, _ROWS) // row) * row
@@ -122,7 +122,7 @@ class _Plan:
     factor: float
     spans: tuple[tuple[slice, int], ...]
 
-    def pieces(self, query: Tensor, key: Tensor, *own: Tensor) -> Iterator[tuple[_Place, _Place, Tensor, Tensor | None]]:
+    def pieces(self, query: Tensor, key: Tensor, *agent_aware: Tensor) -> Iterator[tuple[_Place, _Place, Tensor, Tensor | None]]:
         """Places of some queries and of their keys, the weights, and what these are multiplied by where some are dropped."""
         generator = torch.Generator(query.device).manual_seed(self.seed) if self.dropout else None
         for rows, end in self.spans:
@@ -131,7 +131,7 @@ class _Plan:
             for first in range(0, len(query), size):
                 part = slice(first, first + size)
                 asks, gives = (part, rows), (part, slice(0, end))
-                term = None if self.groups is None else Own(own[0][asks], own[1][gives], self.groups)
+                term = None if self.groups is None else AgentAware(agent_aware[0][asks], agent_aware[1][gives], self.groups)
                 its = shift if shift is None or self.row is None else shift[self.row[part]]
                 weight = self.weigh(query[asks], key[gives], term, its, self.scale)
                 drop = self.dropout, weight.device, weight.dtype, generator
@@ -145,17 +145,17 @@ class _Plan:
 
 
 class _Recomputed(torch.autograd.Function):
-    """A plan, queries [N, L, d_k], keys [N, S, d_k], values [N, S, d_v], own queries and keys or nothing, to [N, L, d_v]."""
+    """A plan, queries [N, L, d_k], keys [N, S, d_k], values [N, S, d_v], agent-aware queries and keys, to [N, L, d_v]."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *agent_aware: Tensor) -> Tensor:
         """Weighted sums of the values."""
         out = value.new_empty(*query.shape[:2], value.shape[-1])
-        for asks, gives, weight, keep in plan.pieces(query, key, *own):
+        for asks, gives, weight, keep in plan.pieces(query, key, *agent_aware):
             weight = weight if keep is None else weight.mul_(keep)
             _product(out[asks], weight.to(value.dtype), value[gives], plan.factor)
         ctx.plan = plan
-        ctx.save_for_backward(query, key, value, out, *own)
+        ctx.save_for_backward(query, key, value, out, *agent_aware)
         return out
 
     @staticmethod
@@ -163,18 +163,18 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of all tensors."""
         plan: _Plan = ctx.plan
-        query, key, value, out, *own = ctx.saved_tensors
+        query, key, value, out, *agent_aware = ctx.saved_tensors
         d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        d_own = [x.new_zeros(x.shape) for x in own]
+        d_own = [x.new_zeros(x.shape) for x in agent_aware]
         mean = (gradient * out).sum(-1, keepdim=True)  # of the weights' gradients, over what a query attends to
-        for asks, gives, weight, keep in plan.pieces(query, key, *own):
+        for asks, gives, weight, keep in plan.pieces(query, key, *agent_aware):
             left = weight if keep is None else weight * keep
             d_value[gives].baddbmm_(left.to(value.dtype).mT, gradient[asks], alpha=plan.factor)
             score = _product(None, gradient[asks], value[gives].mT, plan.factor).to(weight.dtype)
             score = score if keep is None else score.mul_(keep)
             score = score.sub_(mean[asks]).mul_(weight).to(query.dtype)  # half precision rounds the difference alone
             if plan.groups is not None:
-                term = [own[0][asks], own[1][gives]], [d_own[0][asks], d_own[1][gives]]
+                term = [agent_aware[0][asks], agent_aware[1][gives]], [d_own[0][asks], d_own[1][gives]]
                 _own_gradients(plan, score, *term)
             _product(d_query[asks], score, key[gives], plan.scale)
             d_key[gives].baddbmm_(score.mT, query[asks], alpha=plan.scale)
@@ -187,12 +187,12 @@ def _product(out: Tensor | None, left: Tensor, right: Tensor, factor: float) -> 
     return torch.baddbmm(unread, left, right, beta=0.0, alpha=factor, out=out)
 
 
-def _own_gradients(plan: _Plan, score: Tensor, own: list[Tensor], into: list[Tensor]) -> None:
+def _own_gradients(plan: _Plan, score: Tensor, agent_aware: list[Tensor], into: list[Tensor]) -> None:
     """Take the gradients of pairs of one group out of those of all scores [n, L, S], and add what follows from them."""
     groups = plan.groups
     assert groups is not None
     pairs = groups.pairs(score)
     inside = pairs * plan.scale
     pairs.zero_()
-    groups.split(into[0], keys=False).copy_(inside @ groups.split(own[1], keys=True))
-    groups.split(into[1], keys=True).add_(inside.mT @ groups.split(own[0], keys=False))
+    groups.split(into[0], keys=False).copy_(inside @ groups.split(agent_aware[1], keys=True))
+    groups.split(into[1], keys=True).add_(inside.mT @ groups.split(agent_aware[0], keys=False))

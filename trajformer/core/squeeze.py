@@ -54,7 +54,7 @@ class SqueezeExcite(nn.Module):
             return x * self._weights(_mean(x, real[..., None]))[..., None, :]
         if groups is None:
             raise ValueError("groups are channels here: they must be given")
-        grid, apart = (-1, groups.keys), groups.apart[1]
+        grid, apart = (-1, groups.keys), groups.ungrouped[1]
         value, real = (y[..., : y.shape[-1] - apart].unflatten(-1, grid) for y in (x.mean(-1), real))  # [..., T, G]
         weights = self._weights(_mean(value, real))[..., None, :].expand(value.shape).flatten(-2)
         return x * F.pad(weights, (0, apart), value=1.0)[..., None]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from trajformer.data.batch import SceneBatch
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.sample import Frame
-from trajformer.scenes.geometry import distances, from_frame
+from trajformer.scenes.geometry import from_frame
 
 _TIE = 1e-3  # rounding is less, what matters is more
 _SPREAD_M = 0.01  # sums of distances below this are rounding, not spread
@@ -93,7 +94,7 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
     `num_modes` modes. Gradients do not flow through the choice. (mmTransformer, section 3.4.)
     """
     end = forecast.position[..., -1, :].detach()
-    close = distances(end, end) < radius_m  # [B, S, K, K]
+    close = pairwise_distances(end, end) < radius_m  # [B, S, K, K]
     # Modes are worth their rank, K for the most probable: exact, where sums with tiny probabilities would tie.
     rank = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True).argsort(-1)
     rest = (forecast.num_modes - rank).float()
@@ -122,7 +123,7 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
     if not temperature_m:
         return forecast
     end = forecast.position[..., -1, :].float()
-    distance = distances(end, end)  # [B, S, K, K]
+    distance = pairwise_distances(end, end)  # [B, S, K, K]
     expected = (distance * forecast.probability()[:, :, None]).sum(-1)
     return replace(forecast, logit=-expected / temperature_m)
 
@@ -141,10 +142,10 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
             one, with the share that the best first one has.
     """
     end = forecast.position[..., -1, :].float()
-    distance = _mean_over(distances(end, end), together)  # [B, S, K, K]
+    distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
     first = None
     if guess is not None:
-        first = _mean_over(distances(guess[..., -1:, :].float(), end), together).argmin(-1)
+        first = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together).argmin(-1)
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for step in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)

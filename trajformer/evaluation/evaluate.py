@@ -24,7 +24,7 @@ from trajformer.models import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.constant_velocity import SampledConstantVelocity
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 

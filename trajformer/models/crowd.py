@@ -135,9 +135,9 @@ class Neighbours(nn.Module):
         point = to_frame(take(own.pose[..., :2], index), pose[:, :, None])
         distance = point.norm(dim=-1, keepdim=True)
         tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), theirs, relative], -1))
-        query = self.attention.open(x)[:, :, None]
+        query = self.attention.pre(x)[:, :, None]
         found = self.attention.sublayer(query.flatten(0, 1), tokens.flatten(0, 1), mask=near.flatten(0, 1)[:, None])
-        return self.feedforward(self.attention.close(x, found.view_as(x)))
+        return self.feedforward(self.attention.post(x, found.view_as(x)))
 
 
 class CrowdForecaster(nn.Module):

@@ -27,6 +27,7 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, R
 from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import SceneBatch
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, consensus
 from trajformer.models.horizon import at_least_one, check_lengths, from_offsets, of_worlds
 from trajformer.models.tokens import (
@@ -39,7 +40,7 @@ from trajformer.models.tokens import (
     place_features,
     take,
 )
-from trajformer.scenes.geometry import distances, relative_pose, rotate, to_frame
+from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,11 @@ class SceneGraph(nn.Module):
         who, others = (eye.flatten(0, 1), looks.flatten(0, 1)), (pose.flatten(0, 1), seen.flatten(0, 1))  # a graph a step
         index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbours)
         speed = rotate(take(velocity, index), -eye.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
-        agents = Edges.of_lists(index, real, pose.shape[2])
+        agents = Edges.from_neighbors(index, real, pose.shape[2])
         near = self.agent(torch.cat([place_features(place), speed], -1)).flatten(0, 2)
         scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, batch.polyline_mask)
         index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
-        edges = agents.beside(Edges.of_lists(index, real, lane.shape[1]), pose.shape[:3].numel())
+        edges = agents.append(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
         return Graph(receivers, edges, torch.cat([near, self.lane(place_features(place)).flatten(0, 2)]))
 
 
@@ -139,7 +140,7 @@ def _around(
     eye: Tensor, looks: Tensor, pose: Tensor, exists: Tensor, radius_m: float, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of poses [N, S, 3] the nearest that each [N, R, 3] sees: indices and bool [N, R, n], and relative poses [N, R, n, 3]."""
-    index, real = nearest(distances(eye[..., :2], pose[..., :2]), exists[:, None], radius_m, count)
+    index, real = nearest(pairwise_distances(eye[..., :2], pose[..., :2]), exists[:, None], radius_m, count)
     return index, real & looks[..., None], relative_pose(take(pose, index), eye[:, :, None])
 
 
@@ -154,10 +155,10 @@ class GraphBlock(nn.Module):
     def forward(self, x: Tensor, lane: Tensor, graph: Graph) -> Tensor:
         """Agents [B, T, A, D] and lanes [B, M, D] to the agents that receive [B, T, R, D]."""
         own = x[:, :, : graph.receivers]
-        query = self.attention.open(own.flatten(0, 2))
-        nodes = self.attention.open(torch.cat([x.flatten(0, 2), lane.flatten(0, 1)]))
+        query = self.attention.pre(own.flatten(0, 2))
+        nodes = self.attention.pre(torch.cat([x.flatten(0, 2), lane.flatten(0, 1)]))
         found = self.attention.sublayer(query, nodes, graph.edges, graph.position)
-        return self.feedforward(self.attention.close(own, found.view_as(own)))
+        return self.feedforward(self.attention.post(own, found.view_as(own)))
 
 
 class Worlds(nn.Module):
@@ -178,7 +179,7 @@ class Worlds(nn.Module):
         def each(value: Tensor) -> Tensor:
             return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
 
-        edges = Edges.of_lists(each(index).flatten(0, 1), each(real).flatten(0, 1), batch.num_targets)
+        edges = Edges.from_neighbors(each(index).flatten(0, 1), each(real).flatten(0, 1), batch.num_targets)
         graph = Graph(batch.num_targets, edges, each(self.place(place_features(place))).flatten(0, 3))
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.data.batch import SceneBatch
-from trajformer.scenes.geometry import distances, relative_pose, rotate, to_frame
+from trajformer.data.distances import pairwise_distances
+from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditioning, not of meaning
@@ -103,7 +104,7 @@ def neighbours(batch: SceneBatch, radius_m: float, count: int) -> tuple[Tensor, 
     Returns:
         indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: which of them are real.
     """
-    distance = distances(batch.pose[:, : batch.num_targets, :2], batch.pose[..., :2])
+    distance = pairwise_distances(batch.pose[:, : batch.num_targets, :2], batch.pose[..., :2])
     seen = batch.agent_mask & batch.valid[..., -1]
     own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
     return nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, radius_m, count)
@@ -192,7 +193,7 @@ def polylines_around(batch: SceneBatch, agents: int, radius_m: float, count: int
         points [B, N, n, P, 2] as the agent sees them, over `LENGTH_SCALE_M`.
     """
     pose = batch.pose[:, :agents]
-    distance = distances(pose[..., :2], batch.polyline[:, :, batch.polyline.shape[2] // 2])
+    distance = pairwise_distances(pose[..., :2], batch.polyline[:, :, batch.polyline.shape[2] // 2])
     index, mask = nearest(distance, batch.polyline_mask[:, None], radius_m, count)
     return index, mask, to_frame(take(batch.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
 

@@ -48,8 +48,8 @@ _VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in LI
 _FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.values())
 
 
-def narrowest(largest: int) -> type[np.unsignedinteger]:
-    """The narrowest type of index that can hold 0 to `largest`."""
+def index_dtype(largest: int) -> type[np.unsignedinteger]:
+    """The index_dtype type of index that can hold 0 to `largest`."""
     return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
 
 
@@ -92,7 +92,7 @@ def row_bytes(bounds: np.ndarray) -> np.ndarray:
     return np.diff(bounds, axis=0) @ _VALUE_BYTES + _FIXED_BYTES
 
 
-def find_misfit(bounds: np.ndarray, num_steps: np.ndarray) -> str:
+def find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
     """What is wrong with the lengths of a damaged shard's rows: a row cut out along sound bounds can be unpacked safely.
 
     Args:
@@ -126,5 +126,5 @@ def find_misfit(bounds: np.ndarray, num_steps: np.ndarray) -> str:
 
 
 def _widths(largest: np.ndarray) -> np.ndarray:
-    """Bytes of the type that `narrowest` takes, elementwise."""
+    """Bytes of the type that `index_dtype` takes, elementwise."""
     return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))

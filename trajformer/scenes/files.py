@@ -22,3 +22,9 @@ def atomically(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically; raises as `atomically`."""
+    with atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import SceneError, StoreError
-from trajformer.scenes.files import atomically
+from trajformer.scenes.files import write_atomically
 from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard_info
 
 MANIFEST = "manifest.json"
@@ -18,12 +18,6 @@ MERGED = "merged.json"  # in a store made by `trajformer store merge`: what it w
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
 _SHARD: dict[str, type] = {"name": str, "scenes": int, "bytes": int, "sha256": str}
 _SKIPPED: dict[str, type] = {"input": str, "reason": str}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file under a temporary name beside its place, then rename it there."""
-    with atomically(path) as temporary:
-        temporary.write_text(text)
 
 
 def store_splits(root: Path | str) -> list[str]:
@@ -42,7 +36,7 @@ def shard_sizes(folder: Path) -> dict[str, int]:
     return {name: found[name] for name in sorted(found, key=lambda name: (len(name), name))}
 
 
-def lists_its_files(root: Path, manifest: dict[str, Any]) -> bool:
+def manifest_matches_files(root: Path, manifest: dict[str, Any]) -> bool:
     """True when the manifest lists all shards that are there and no other, by name and size."""
     listed = {split: {shard["name"]: shard["bytes"] for shard in entry["shards"]} for split, entry in manifest["splits"].items()}
     found = {split: shard_sizes(root / split) for split in store_splits(root)}

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import StoreError
-from trajformer.scenes.files import atomically
+from trajformer.scenes.files import atomically, write_atomically
 from trajformer.scenes.manifest import (
     MERGED,
     checksum,
     describe_store,
-    lists_its_files,
+    manifest_matches_files,
     read_manifest,
     save_manifest,
     shard_sizes,
-    write_atomically,
 )
 from trajformer.scenes.shard import read_scene_ids, shard_path
 
@@ -95,7 +94,7 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
     copies, numbers = [], Counter[str]()
     for store in stores:
         manifest = read_manifest(store)
-        if not lists_its_files(store, manifest):
+        if not manifest_matches_files(store, manifest):
             raise StoreError(f"{store}: manifest.json does not list the shards on disk: finish the store first")
         for split, entry in manifest["splits"].items():
             listed = {shard["name"]: shard for shard in entry["shards"]}

@@ -19,7 +19,7 @@ from trajformer.errors import SceneError
 MAX_EXTENT_M = 50_000.0  # from the origin; beyond these limits it is a broken file, not a scene
 MAX_ORIGIN_M = 1e8  # of the origin in the city frame, more than twice around the Earth; float64 is exact to 15 nm there
 MAX_SPEED_M_S = 10_000.0
-LONGEST_NAME = 200  # bytes of a file's name, with room for an ending; characters of other names
+MAX_NAME_LENGTH = 200  # bytes of a file's name, with room for an ending; characters of other names
 
 
 class AgentKind(IntEnum):
@@ -137,7 +137,7 @@ class Scene:
         return self
 
     def _fail(self, field: str, problem: str) -> NoReturn:
-        raise SceneError(f"scene {repr(self.scene_id[:LONGEST_NAME])[1:-1]}: {field}: {problem}")
+        raise SceneError(f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}")
 
     def _check_shapes(self) -> None:
         sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
@@ -157,16 +157,16 @@ class Scene:
     def _check_names(self) -> None:
         for name in ("scene_id", "source", "split"):  # they become names of files and folders
             value = getattr(self, name)
-            if not (_FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= LONGEST_NAME):
+            if not (_FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= MAX_NAME_LENGTH):
                 self._fail(name, f"not usable as a file name: {value[:40]!r}")
-        if len(self.city) > LONGEST_NAME or not _is_text(self.city):
+        if len(self.city) > MAX_NAME_LENGTH or not _is_text(self.city):
             self._fail("city", f"not usable as a name: {self.city[:40]!r}")
         if self.num_agents == 0:
             self._fail("agent_id", "the scene has no agent")
         if len(set(self.agent_id)) != self.num_agents:
             self._fail("agent_id", "an id occurs twice")
-        if "" in self.agent_id or max(map(len, self.agent_id)) > LONGEST_NAME or not _is_text("".join(self.agent_id)):
-            self._fail("agent_id", f"empty, over {LONGEST_NAME} characters, or with a newline or other control character")
+        if "" in self.agent_id or max(map(len, self.agent_id)) > MAX_NAME_LENGTH or not _is_text("".join(self.agent_id)):
+            self._fail("agent_id", f"empty, over {MAX_NAME_LENGTH} characters, or with a newline or other control character")
         if not 0.0 < self.period_s < 60.0:
             self._fail("period_s", f"{self.period_s} s")
 

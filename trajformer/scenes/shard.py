@@ -28,9 +28,9 @@ from trajformer.scenes.columns import (
     SCHEMA,
     SCHEMA_VERSION,
     STRINGS,
-    find_misfit,
+    find_inconsistency,
+    index_dtype,
     list_column,
-    narrowest,
     number_column,
     row_bytes,
     text_column,
@@ -75,8 +75,8 @@ def pack(scene: Scene) -> PackedScene:
     for name, packed in _STATES.items():
         row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
     row |= {"valid": np.packbits(valid), "point": scene.point.reshape(-1)}
-    row["polyline_length"] = lengths.astype(narrowest(len(scene.point))).view(np.uint8)
-    row["edge"] = scene.edge.reshape(-1).astype(narrowest(scene.num_polylines)).view(np.uint8)
+    row["polyline_length"] = lengths.astype(index_dtype(len(scene.point))).view(np.uint8)
+    row["edge"] = scene.edge.reshape(-1).astype(index_dtype(scene.num_polylines)).view(np.uint8)
     return row
 
 
@@ -179,7 +179,7 @@ class Shard:
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
             self._values: list[np.ndarray] = [np.from_dlpack(c.values) for c in columns[len(STRINGS) :]]
         self._ids = columns[RAGGED.index("scene_id")]
-        misfit = find_misfit(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
+        misfit = find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
         if misfit:
             raise StoreError(f"{path}: damaged: {misfit}")
 
@@ -231,8 +231,8 @@ class Shard:
             array[name] = dense.view(np.float32).reshape(*shape, *_WIDTH[name])
         point, polylines = array["point"].reshape(-1, 2), len(array["polyline_kind"])
         offset = np.zeros(polylines + 1, np.int32)
-        array.pop("polyline_length").view(narrowest(len(point))).cumsum(out=offset[1:])
-        edge = array["edge"].view(narrowest(polylines)).reshape(2, -1).astype(np.int32)
+        array.pop("polyline_length").view(index_dtype(len(point))).cumsum(out=offset[1:])
+        edge = array["edge"].view(index_dtype(polylines)).reshape(2, -1).astype(np.int32)
         array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
         return Scene(
             scene_id=text[0],

@@ -16,7 +16,7 @@ from trajformer.scenes.shard import Shard, read_scene_ids
 
 __all__ = ["SceneStore", "store_splits"]
 
-MOST_OPEN = 8192  # shards open at a time: each takes 70 kB, and Linux allows a process 65,530 mapped files
+MAX_OPEN_SHARDS = 8192  # shards open at a time: each takes 70 kB, and Linux allows a process 65,530 mapped files
 
 
 class SceneStore:
@@ -59,7 +59,7 @@ class SceneStore:
         shard = self._shards.get(number)
         if shard is None:
             shard = self._opened(number)
-            if len(self._shards) >= MOST_OPEN:
+            if len(self._shards) >= MAX_OPEN_SHARDS:
                 self._shards.pop(next(iter(self._shards)))
             self._shards[number] = shard
         return shard
@@ -110,13 +110,13 @@ class SceneStore:
         Raises:
             StoreError: an id is not in this split.
         """
-        place = self.places(wanted)
+        place = self.indices(wanted)
         for scene_id in wanted:
             if scene_id not in place:
                 raise StoreError(f"{self.root}: no scene {scene_id} in split '{self.split}'")
         return [place[scene_id] for scene_id in wanted]
 
-    def places(self, wanted: Iterable[str]) -> dict[str, int]:
+    def indices(self, wanted: Iterable[str]) -> dict[str, int]:
         """Indices by id of those of the scenes that are in this split; of an id that occurs twice, the first."""
         missing, place = set(wanted), {}
         for number in range(len(self._names)):

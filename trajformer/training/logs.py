@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 
 
 def make_loggers(out: Path, step: int) -> list[Logger]:

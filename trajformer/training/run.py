@@ -26,7 +26,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 from trajformer.training.base import Recipe, Task, TaskData, TaskModule
 from trajformer.training.check import check_recipe
 from trajformer.training.logs import make_loggers

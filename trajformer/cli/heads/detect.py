@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trajformer.cli.files import bars, make_folder
 from trajformer.cli.run_models import Accelerator
 from trajformer.errors import TrajformerError
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
     import torch

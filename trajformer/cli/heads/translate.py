@@ -12,7 +12,7 @@ from tqdm import tqdm
 from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.cli.run_models import Accelerator
 from trajformer.errors import TrajformerError
-from trajformer.scenes.manifest import write_atomically
+from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
     from trajformer.heads.translation.translator import SearchConfig, Translator

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import SceneBatch
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, Gaussian, coverage
 from trajformer.errors import TrajformerError
 from trajformer.models.agentformer.parts import ContextEncoder, FutureDecoder, FutureEncoder, initialise
@@ -27,7 +28,6 @@ from trajformer.models.agentformer.scene import Context, Observed, Reconstructio
 from trajformer.models.constant_velocity import going_on
 from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
-from trajformer.scenes.geometry import distances
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class AgentFormerConfig:
     Attributes:
         samples: K futures drawn from the prior.
         latent: Z, of each agent.
-        block: shape of every transformer block; `own` is always on.
+        block: shape of every transformer block; `agent_aware` is always on.
         layers: of context encoder, future encoder and future decoder.
         hidden: widths inside the output networks; the released models of all scenes but eth have none.
         scale_m: metres that are 1 inside; the paper has 2 for eth, 1 for the other pedestrians, 10 for nuScenes.
@@ -74,7 +74,7 @@ class AgentFormerConfig:
 
     samples: int = 20
     latent: int = 32
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(256, 8, 512, norm_first=False, own=True))
+    block: BlockConfig = field(default_factory=lambda: BlockConfig(256, 8, 512, norm_first=False, agent_aware=True))
     layers: tuple[int, int, int] = (2, 2, 2)
     hidden: tuple[int, ...] = (512, 256)
     scale_m: float = 1.0
@@ -110,7 +110,7 @@ class AgentFormer(nn.Module):
         if config.reach_m < 0:
             raise TrajformerError(f"agentformer.reach_m: {config.reach_m}, expected a distance, or 0 for no limit")
         self.config = config
-        block, road = replace(config.block, own=True), config.road
+        block, road = replace(config.block, agent_aware=True), config.road
         encoder, future, decoder = config.layers
         per_token, heading = config.steps_per_token, road is not None
         inputs = inputs_per_token(per_token, heading)
@@ -156,7 +156,7 @@ class AgentFormer(nn.Module):
         heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
         near = None
         if self.config.reach_m:
-            near = distances(start, start) <= self.config.reach_m / self.config.scale_m
+            near = pairwise_distances(start, start) <= self.config.reach_m / self.config.scale_m
         lanes, lane_mask = self._lanes(batch, origin)
         inputs, real = tokens_of(xy, velocity(xy, valid), valid, heading, self.config.steps_per_token, past=True)
         seen = torch.cat([real.flatten(1), lane_mask], 1)

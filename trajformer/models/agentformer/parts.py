@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import DecoderCache, Reserved
-from trajformer.core.dropout import Dropout, undropped
+from trajformer.core.cache import DecoderCache, StaticKVCache
+from trajformer.core.dropout import Dropout, without_dropout
 from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
 from trajformer.data.forecast import Gaussian
@@ -127,9 +127,9 @@ class FutureDecoder(nn.Module):
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """Latents [B, K, A, Z] to positions [B, K, steps, A, 2], each token from the one before; without a gradient."""
         pairs, memory_mask = self._pairs(context), context.mask(z.shape[2], 1)
-        with torch.no_grad(), undropped(self):
+        with torch.no_grad(), without_dropout(self):
             cache, given = DecoderCache(len(self.decoder.layers)), self._given(z, context, steps)
-            cache.layers = [(Reserved(given.shape[2] * z.shape[2]), memory) for _, memory in cache.layers]
+            cache.layers = [(StaticKVCache(given.shape[2] * z.shape[2]), memory) for _, memory in cache.layers]
             out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
             base = self._base(context, given.shape[2])
             for token in range(given.shape[2]):

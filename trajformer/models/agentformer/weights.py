@@ -77,7 +77,7 @@ def _agentformer(source: Source, options: Options, scene: AgentFormerConfig) -> 
         raise CheckpointError(f"{source.name}: 'future_decoder.p_z_net.weight' has {latent} rows, not as many means as variances")
     inner = len(source.peek("context_encoder.tf_encoder.layers.0.linear1.weight", 2))
     block = BlockConfig(
-        width, options.heads or _HEADS, inner, dropout=0.1, attention_dropout=0.1, norm_first=False, own=True
+        width, options.heads or _HEADS, inner, dropout=0.1, attention_dropout=0.1, norm_first=False, agent_aware=True
     )  # as it was trained
     layers = tuple(source.count(f"{part.theirs}.{part.stack}.layers.{{}}.norm1.weight") for part in _PARTS)
     affine = "future_decoder.out_mlp.affine_layers.{}.weight"

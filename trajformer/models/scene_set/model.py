@@ -24,15 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import attend
-from trajformer.core.axes import along
+from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import SceneBatch
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.models.horizon import at_least_one, check_lengths
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, place_features
-from trajformer.scenes.geometry import distances, from_frame, relative_pose, rotate
+from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
 
 _DOUBT_M = 5.0  # a query that does not exist counts as so much farther away
@@ -128,7 +129,7 @@ class SceneSet(nn.Module):
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
         found, place = self.trajectories(batch), batch.pose[:, : batch.num_targets, :2]
-        gap = distances(place, found.likeliest()[:, :, 0])
+        gap = pairwise_distances(place, found.likeliest()[:, :, 0])
         doubt = (_DOUBT_M * (1.0 - found.logit.sigmoid())).masked_fill(found.logit.isneginf(), torch.inf)
         nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
         scene = torch.arange(len(nearest), device=nearest.device)[:, None]
@@ -166,7 +167,7 @@ class SceneSet(nn.Module):
         """A token [B, A, D] for every agent at pose `own` [B, A, 3] with place and velocity `state` [B, A, 4]."""
         tokens, mask = self.motion(batch)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
-        tokens = along(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
+        tokens = apply_along_axis(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
         return mean + self.place(torch.cat([place_features(own), state[..., 2:] / LENGTH_SCALE_M], -1))
 

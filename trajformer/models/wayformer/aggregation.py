@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.scenes.geometry import distances
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = Ag
         raise ValueError("aggregate: modes of a joint forecast are worlds, which do not mix")
     position, probability = forecast.position.float(), forecast.probability()
     end = position[..., -1, :]
-    centres = forecast.select(_cover(distances(end, end) < config.distance_m, probability, num_modes))
+    centres = forecast.select(_cover(pairwise_distances(end, end) < config.distance_m, probability, num_modes))
     mean = centres.position.float()
     for _ in range(config.iterations):
         share, mass = _shares(_nearest(end, mean), probability, num_modes)
@@ -74,7 +74,7 @@ def _cover(near: Tensor, probability: Tensor, count: int) -> Tensor:
 
 def _nearest(end: Tensor, mean: Tensor) -> Tensor:
     """Int64 [B, S, K]: of which centre [B, S, k, F, 2] the end is the nearest to each end [B, S, K, 2]."""
-    return distances(end, mean[..., -1, :]).argmin(-1)
+    return pairwise_distances(end, mean[..., -1, :]).argmin(-1)
 
 
 def _shares(own: Tensor, probability: Tensor, count: int) -> tuple[Tensor, Tensor]:

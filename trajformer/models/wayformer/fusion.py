@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.axes import along
+from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
 from trajformer.errors import TrajformerError
 
@@ -119,7 +119,7 @@ class AxisEncoder(nn.Module):
         """A grid to a grid of the same size, or with latents on the axes that were shortened; all of these are real."""
         token, real = grid
         for axis, block in zip(self.axes, self.blocks, strict=True):
-            token = along(axis, block, token, real)
+            token = apply_along_axis(axis, block, token, real)
             if isinstance(block, LatentBlock):
                 real = real.any(axis, keepdim=True).expand(token.shape[:-1])
         return Grid(self.norm(token), real)

@@ -41,7 +41,7 @@ def models(num_future: int) -> dict[str, ModelConfig]:
     """Every model in the sizes that our recipes use, and the paper's."""
     small = MMTransformerConfig(
         num_future, block=SMALL, steps_per_token=5, motion_layers=(1, 1), map_layers=(1, 1), social_layers=(1, 2),
-        max_polylines=48, max_neighbours=8,
+        max_polylines=48, max_neighbors=8,
     )  # fmt: skip
     return {
         "constant_velocity": ModelConfig(constant_velocity=ConstantVelocityConfig(modes=6)),

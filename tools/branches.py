@@ -60,7 +60,7 @@ def recipe(kind: str, stores: dict[str, Path], epochs: int, seed: int) -> TrainC
     block = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
     model = MMTransformerConfig(
         60, block=block, steps_per_token=7, motion_layers=(1, 1), map_layers=(1, 1), social_layers=(1, 2), max_polylines=48,
-        max_neighbours=8,
+        max_neighbors=8,
     )  # fmt: skip
     share = len(SceneStore(stores["one"], "train")) / len(SceneStore(stores["each"], "train")) if kind == "each" else 1.0
     store = str(stores[kind])

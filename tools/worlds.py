@@ -58,7 +58,7 @@ def recipe(joint: bool, store: Path, epochs: int, seed: int) -> TrainConfig:
     block = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
     model = MMTransformerConfig(
         60, block=block, steps_per_token=7, motion_layers=(1, 1), map_layers=(1, 1), social_layers=(1, 2), max_polylines=32,
-        max_neighbours=8, consensus_m=0.0, joint=joint,
+        max_neighbors=8, consensus_m=0.0, joint=joint,
     )  # fmt: skip
     return TrainConfig(
         ModelConfig(mmtransformer=model),

@@ -30,7 +30,7 @@ model:
     social_layers: [1, 2]
     map_width: 8
     max_polylines: 12
-    max_neighbours: 4
+    max_neighbors: 4
 data: {batch_size: 4, batch: {max_agents: 8, polyline_points: 4}}
 trainer: {epochs: 9, threads: 1, accelerator: cpu}
 """

@@ -25,7 +25,7 @@ from trajformer.training.forecasting import ForecastingModule
 
 CONFIG = MixtureLossConfig(classification=0.7, regression=0.3)
 SMALL = WayformerConfig(
-    12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbours=4
+    12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbors=4
 )
 
 

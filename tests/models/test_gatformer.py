@@ -17,7 +17,7 @@ from trajformer.scenes.geometry import relative_pose, rotate
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = GatformerConfig(
-    12, modes=4, max_history=12, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbours=4, max_polylines=6, map_width=8,
+    12, modes=4, max_history=12, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbors=4, max_polylines=6, map_width=8,
     social_radius_m=25.0, map_radius_m=25.0,
 )  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_what_has_no_edge_has_no_influence() -> None:
     assert torch.equal(model(moved).position, model(batch).position)
     others = torch.arange(12)[:, None, None] >= batch.num_targets
     faster = replace(batch, velocity=batch.velocity + others)
-    for model, same in ((build(graph_layers=1, max_neighbours=1), True), (build(graph_layers=1, max_neighbours=12), False)):
+    for model, same in ((build(graph_layers=1, max_neighbors=1), True), (build(graph_layers=1, max_neighbors=12), False)):
         assert torch.equal(model(faster).position, model(batch).position) == same  # the nearest one is the target itself
     lanes = build(graph_layers=1, max_polylines=2)
     nearest = torch.cdist(middle, place.flatten(0, 1)).argsort(0)[:2].unique()

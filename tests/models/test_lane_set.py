@@ -19,7 +19,7 @@ from trajformer.models import LaneSetConfig, LaneSetTransformer
 from trajformer.models.tokens import motion_vectors
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
-PLAIN = LaneSetConfig(12, modes=4, block=BLOCK, agent_layers=1, max_neighbours=5, max_polylines=8)
+PLAIN = LaneSetConfig(12, modes=4, block=BLOCK, agent_layers=1, max_neighbors=5, max_polylines=8)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

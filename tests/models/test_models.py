@@ -58,7 +58,7 @@ LEARNED = {
     "mmtransformer-regions": replace(PLAIN, proposals=9, regions=RegionConfig(3, FanConfig((20.0,), 3)), max_polylines=40),
     "mmtransformer-joint": replace(PLAIN, joint=True, max_polylines=40),
 }
-WAY = WayformerConfig(FUTURE, decoder_layers=1, max_history=10, max_neighbours=7, max_polylines=12, map_width=16)
+WAY = WayformerConfig(FUTURE, decoder_layers=1, max_history=10, max_neighbors=7, max_polylines=12, map_width=16)
 
 
 def family() -> dict[str, WayformerConfig]:
@@ -80,15 +80,15 @@ CHANNELS = {
     "spatial-channel-agent": replace(SPATIAL, channel_axis="agent", steps_per_token=3),
     "spatial-channel-no-road": replace(SPATIAL, channel_axis="agent", road=False),
 }
-LANES = LaneSetConfig(FUTURE, block=BLOCK, max_neighbours=7, max_polylines=40)
+LANES = LaneSetConfig(FUTURE, block=BLOCK, max_neighbors=7, max_polylines=40)
 GRAPH = GatformerConfig(
-    FUTURE, max_history=10, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbours=7, max_polylines=20, map_width=16
+    FUTURE, max_history=10, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbors=7, max_polylines=20, map_width=16
 )
 CONFIGS = {"constant-velocity": ModelConfig(constant_velocity=ConstantVelocityConfig(modes=6))}
 CONFIGS |= {name: ModelConfig(mmtransformer=config) for name, config in LEARNED.items()}
 CONFIGS |= {name: ModelConfig(wayformer=config) for name, config in family().items()}
 CONFIGS |= {name: ModelConfig(spatial_channel=config) for name, config in CHANNELS.items()}
-CONFIGS["crowd"] = ModelConfig(crowd=CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbours=7))
+CONFIGS["crowd"] = ModelConfig(crowd=CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7))
 CONFIGS["lane-set"] = ModelConfig(lane_set=LANES)
 CONFIGS["lane-set-3-steps"] = ModelConfig(lane_set=replace(LANES, steps_per_token=3))
 CONFIGS["gatformer"] = ModelConfig(gatformer=GRAPH)
@@ -430,14 +430,14 @@ TOO_SMALL = {
     r"mmtransformer.social_layers: \(1, 0\), its decoder": ModelConfig(mmtransformer=replace(PLAIN, social_layers=(1, 0))),
     "spatial_channel.decoder_layers: 0": ModelConfig(spatial_channel=replace(SPATIAL, decoder_layers=0)),
     "spatial_channel.reduction: 0": ModelConfig(spatial_channel=replace(SPATIAL, reduction=0)),
-    "lane_set.max_neighbours: 0": ModelConfig(lane_set=replace(LANES, max_neighbours=0)),
+    "lane_set.max_neighbors: 0": ModelConfig(lane_set=replace(LANES, max_neighbors=0)),
     "gatformer.graph_layers: 0": ModelConfig(gatformer=replace(GRAPH, graph_layers=0)),
     "gatformer.steps_per_token: 0": ModelConfig(gatformer=replace(GRAPH, steps_per_token=0)),
     "constant_velocity.modes: 0": ModelConfig(constant_velocity=ConstantVelocityConfig(modes=0)),
     "wayformer.modes: 0": ModelConfig(wayformer=replace(WAY, modes=0)),
     "wayformer.steps_per_token: 0": ModelConfig(wayformer=replace(WAY, steps_per_token=0)),
     "wayformer.decoder_layers: 0": ModelConfig(wayformer=replace(WAY, decoder_layers=0)),
-    "wayformer.max_neighbours: 0": ModelConfig(wayformer=replace(WAY, max_neighbours=0)),
+    "wayformer.max_neighbors: 0": ModelConfig(wayformer=replace(WAY, max_neighbors=0)),
     r"encoder.latents.counts: \(0,\)": ModelConfig(
         wayformer=replace(WAY, encoder=SceneEncoderConfig(latents=LatentConfig(counts=(0,)), block=BLOCK))
     ),

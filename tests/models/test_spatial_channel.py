@@ -16,7 +16,7 @@ from trajformer.data.batch import collate
 from trajformer.models import SpatialChannel, SpatialChannelConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
-PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbours=6, max_polylines=8, map_width=8)
+PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -207,7 +207,7 @@ def test_states_are_what_the_target_sees() -> None:
 
 def small(**changes: object) -> Wayformer:
     torch.manual_seed(0)
-    sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbours": 5, "max_polylines": 8, "map_width": 8}
+    sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbors": 5, "max_polylines": 8, "map_width": 8}
     return Wayformer(WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes)))  # type: ignore[arg-type]
 
 

@@ -44,7 +44,7 @@ def recipe(store: Path, **changes: Any) -> TrainConfig:
     """A tiny recipe in which everything random is on; `trainer`, `optim` and other parts are dicts of changes."""
     block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2)
     layers: dict[str, Any] = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2)}
-    model = MMTransformerConfig(num_future=12, block=block, map_width=8, max_polylines=6, max_neighbours=4, **layers)
+    model = MMTransformerConfig(num_future=12, block=block, map_width=8, max_polylines=6, max_neighbors=4, **layers)
     config = TrainConfig(
         model=ModelConfig(mmtransformer=model),
         data=DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4)),
@@ -199,9 +199,9 @@ def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None
     with pytest.raises(TrajformerError, match="holds a run already"):
         train(config, TASK, tmp_path, progress=False)
     assert config.model.mmtransformer is not None
-    other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbours=5))
+    other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbors=5))
     for changed, said in (
-        (replace(config, model=other), r"model\.mmtransformer\.max_neighbours \d+, not 5; resume with the config.yaml"),
+        (replace(config, model=other), r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml"),
         (replace(config, model=ModelConfig(wayformer=WayformerConfig(30))), r"model\.mmtransformer given, not null"),
         (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),

@@ -13,7 +13,7 @@ from trajformer.cli.pictures import plot
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.models import MMTransformerConfig, ModelConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.files import write_atomically
 
@@ -24,11 +24,11 @@ def demo_recipe(store: Path, epochs: int, seed: int) -> TrainConfig:
     """A small mmTransformer for 50 observed and 60 future steps, sized to learn in three minutes."""
     block = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
     model = MMTransformerConfig(
-        num_future=60, steps_per_token=7, block=block, max_polylines=40, max_neighbours=8, social_layers=(1, 2)
+        num_future=60, steps_per_token=7, block=block, max_polylines=40, max_neighbors=8, social_layers=(1, 2)
     )
     batch = BatchConfig(max_agents=24, polyline_points=6, map_radius_m=65.0, agent_radius_m=56.0)
     return TrainConfig(
-        model=ModelConfig(mmtransformer=model),
+        model=model,
         data=DataConfig(train=str(store), val=str(store), val_split=VAL, batch_size=16, cache=True, batch=batch),
         optim=OptimConfig(learning_rate=5e-4),
         trainer=TrainerConfig(epochs=epochs, validate_every=4, log_every=5),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from trajformer.cli.run_models import Accelerator
-    from trajformer.evaluation.evaluate import Predictor
+    from trajformer.models.forecaster import Predictor
     from trajformer.evaluation.protocols.eth_ucy import TestSet
 
 _PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
@@ -40,7 +40,7 @@ def evaluate(
 
     Without checkpoints the weights that come with the software are scored.
     """
-    from trajformer.evaluation.evaluate import UNTRAINED, pick_device
+    from trajformer.recipes.checkpoint import UNTRAINED, pick_device
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate
     from trajformer.evaluation.protocols.eth_ucy_table import table
 
@@ -69,7 +69,8 @@ def evaluate(
 def _predictor(source: Path | str, device: torch.device) -> Predictor:
     """A checkpoint's model, or an untrained one; constant velocity with its plain mode alone."""
     from trajformer.data.sample import BatchConfig
-    from trajformer.evaluation.evaluate import Predictor, load_predictor
+    from trajformer.models.forecaster import Predictor
+    from trajformer.recipes.checkpoint import load_predictor
     from trajformer.models.constant_velocity import ConstantVelocity
 
     if source == "constant_velocity":
@@ -131,7 +132,7 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     Raises:
         TrajformerError: nothing there that is named after a scene, or two checkpoints for the same one.
     """
-    from trajformer.evaluation.evaluate import UNTRAINED
+    from trajformer.recipes.checkpoint import UNTRAINED
     from trajformer.evaluation.protocols.eth_ucy import COUNTS
 
     found: dict[Path, dict[str, Path]] = {}

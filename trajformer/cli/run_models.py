@@ -25,16 +25,19 @@ def evaluate(
 ) -> dict[str, float]:
     """Score a model, a checkpoint or an untrained one (see `load_predictor`), on a split and print the table."""
     from trajformer.evaluation.evaluate import evaluate as score
-    from trajformer.evaluation.evaluate import load_predictor, pick_device
+    from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
 
     scenes = SceneStore(store, split)
-    predictor = load_predictor(source, pick_device(accelerator))
+    predictor = load_predictor(source or "constant_velocity", pick_device(accelerator))
     make_room(json_file, csv_file)
-    result = score(predictor, scenes, batch_size=batch_size, progress=bars(), rows=csv_file)
+    evaluation = score(predictor, scenes, batch_size=batch_size, progress=bars())
+    result = evaluation.figures
     print_table([(str(source or "constant_velocity"), result)])
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1) + "\n")
+    if csv_file is not None:
+        write_atomically(csv_file, evaluation.per_agent.round(6).to_csv(index=False))
     return result
 
 
@@ -49,8 +52,10 @@ def print_table(rows: list[tuple[str, dict[str, float]]]) -> None:
 
 def _blocks(row: dict[str, float]) -> list[list[str]]:
     """Names of the figures, by what they are of: k = 1 and 6, 20 where there are as many modes, worlds where there are any."""
-    names = [name for name in row if not name.startswith("num_")]
-    blocks = [names[:8], [name for name in names if name.endswith("_20")], [n for n in names if n.startswith(("avg", "actor"))]]
+    names = [name for name in row if name[-1].isdigit()]
+    worlds = [name for name in names if name.startswith(("avg", "actor"))]
+    of_20 = [name for name in names if name.endswith("20")]
+    blocks = [[name for name in names if name not in worlds + of_20], of_20, worlds]
     return [block for block in blocks if block]
 
 
@@ -65,12 +70,13 @@ def predict(
     batch_size: int,
 ) -> None:
     """Write every target's modes to a parquet file with the Argoverse 2 challenge columns."""
-    from trajformer.evaluation.evaluate import load_predictor, pick_device, track_forecasts
+    from trajformer.evaluation.evaluate import track_forecasts
+    from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.evaluation.forecast_file import write_forecasts
     from trajformer.scenes.store import SceneStore
 
     scenes = SceneStore(store, split)
-    predictor = load_predictor(source, pick_device(accelerator), targets)
+    predictor = load_predictor(source or "constant_velocity", pick_device(accelerator), targets)
     make_room(out)
     count = write_forecasts(out, track_forecasts(predictor, scenes, batch_size=batch_size, progress=bars()))
     if not count:

@@ -13,6 +13,7 @@ from trajformer.core.cache import DecoderCache, KVCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
 from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
+from trajformer.errors import check_numbers
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class BlockConfig:
     d_v: int | None = None
     agent_aware: bool = False
     squeeze: SqueezeConfig | None = None
+
+    def __post_init__(self) -> None:
+        positive = ("width", "heads", "feedforward", "norm_eps", "d_k", "d_v")
+        check_numbers(self, positive, shares=("dropout", "attention_dropout"))
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention of this shape."""

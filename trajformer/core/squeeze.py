@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.groups import Groups
+from trajformer.errors import check_numbers
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class SqueezeConfig:
     axis: Literal["feature", "group"] = "feature"
     channels: int = 0
     reduction: int = 4
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("reduction",))
 
 
 class SqueezeExcite(nn.Module):

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import SceneBatch, transform
+from trajformer.data.batch import Observation, SceneBatch, Truth, transform
 from trajformer.data.sample import Frame
+from trajformer.errors import check_numbers
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
@@ -53,6 +54,9 @@ class AugmentConfig:
     history_mask: float = 0.2
     history_mask_steps: int = 10
 
+    def __post_init__(self) -> None:
+        check_numbers(self, shares=("flip", "scale", "agent_dropout", "shift", "history_mask"))
+
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
     """Drawn on the generator's device, so that a seed means the same on CPU and GPU."""
@@ -61,7 +65,8 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.d
 
 def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Mirror scenes at the x axis of the batch frame; left turns become right turns in the lanes' flags."""
-    chosen = _uniform((batch.num_scenes,), generator, batch.position.device) < probability
+    o, truth = batch.observation, batch.truth
+    chosen = _uniform((batch.num_scenes,), generator, o.position.device) < probability
     sign = torch.where(chosen, -1.0, 1.0)
     mirror = torch.stack([torch.ones_like(sign), sign], -1)
 
@@ -69,104 +74,111 @@ def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> S
         return value.reshape(-1, *([1] * (ndim - value.ndim)), *value.shape[1:])
 
     left, right = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT)
-    flags = batch.polyline_flags
+    flags = o.polyline_flags
     swapped = (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
     pose_sign = torch.stack([torch.ones_like(sign), sign, sign], -1)
-    return replace(
-        batch,
-        position=batch.position * per_scene(mirror, 4),
-        heading=batch.heading * sign[:, None, None],
-        velocity=batch.velocity * per_scene(mirror, 4),
-        pose=batch.pose * per_scene(pose_sign, 3),
-        target=batch.target * per_scene(mirror, batch.target.ndim),
-        polyline=batch.polyline * per_scene(mirror, 4),
+    observation = replace(
+        o,
+        position=o.position * per_scene(mirror, 4),
+        heading=o.heading * sign[:, None, None],
+        velocity=o.velocity * per_scene(mirror, 4),
+        pose=o.pose * per_scene(pose_sign, 3),
+        polyline=o.polyline * per_scene(mirror, 4),
         polyline_flags=torch.where(chosen[:, None], swapped, flags),
     )
+    return SceneBatch(observation, replace(truth, position=truth.position * per_scene(mirror, truth.position.ndim)))
 
 
 def turn(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Rotate every scene about its origin by a uniform angle within +-limit radians."""
-    angle = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * min(limit, math.pi)
+    angle = (2 * _uniform((batch.num_scenes,), generator, batch.observation.position.device) - 1) * min(limit, math.pi)
     return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
 
 
 def disturb_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
     """Turn every agent's reference frame a little: measured headings are uncertain, and no model should trust them."""
-    noise = torch.randn(tuple(batch.agent_mask.shape), generator=generator, device=generator.device)
-    heading = wrap(batch.pose[..., 2] + deviation * noise.to(batch.pose.device))
-    pose = torch.cat([batch.pose[..., :2], heading[..., None]], -1)
-    return replace(batch, pose=pose * batch.agent_mask[..., None])
+    o = batch.observation
+    noise = torch.randn(tuple(o.agent_mask.shape), generator=generator, device=generator.device)
+    heading = wrap(o.pose[..., 2] + deviation * noise.to(o.pose.device))
+    pose = torch.cat([o.pose[..., :2], heading[..., None]], -1)
+    return replace(batch, observation=replace(o, pose=pose * o.agent_mask[..., None]))
 
 
 def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Scale every scene about its origin, lanes, displacements and velocities alike."""
-    factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1) * limit
-    pose = torch.cat([batch.pose[..., :2] * factor[:, None, None], batch.pose[..., 2:]], -1)
-    values = {name: getattr(batch, name) for name in ("position", "velocity", "target", "polyline")}
-    return replace(batch, pose=pose, **{n: v * factor.view(-1, *[1] * (v.ndim - 1)) for n, v in values.items()})
+    o, truth = batch.observation, batch.truth
+    factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1) * limit
+
+    def scaled(value: Tensor) -> Tensor:
+        return value * factor.view(-1, *[1] * (value.ndim - 1))
+
+    pose = torch.cat([o.pose[..., :2] * factor[:, None, None], o.pose[..., 2:]], -1)
+    observation = replace(o, pose=pose, position=scaled(o.position), velocity=scaled(o.velocity), polyline=scaled(o.polyline))
+    return SceneBatch(observation, replace(truth, position=scaled(truth.position)))
 
 
 def disturb_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
     """Add noise to what was observed; the reference poses, which targets are told from, stay where they are."""
-    share = (2 * _uniform((batch.num_scenes,), generator, batch.position.device) - 1).clamp(min=0)
-    drawn = torch.randn(tuple(batch.position.shape), generator=generator, device=generator.device).to(share.device)
-    noise = drawn * (share * deviation_m)[:, None, None, None] * batch.valid[..., None]
-    known = (batch.valid[:, :, 1:] & batch.valid[:, :, :-1])[..., None]
-    change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / batch.period_s
-    change = torch.cat([change[:, :, :1], change], 2) * batch.valid[..., None]  # a first step shares the second's estimate
-    return replace(batch, position=batch.position + noise, velocity=batch.velocity + change)
+    o = batch.observation
+    share = (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1).clamp(min=0)
+    drawn = torch.randn(tuple(o.position.shape), generator=generator, device=generator.device).to(share.device)
+    noise = drawn * (share * deviation_m)[:, None, None, None] * o.valid[..., None]
+    known = (o.valid[:, :, 1:] & o.valid[:, :, :-1])[..., None]
+    change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / o.period_s
+    change = torch.cat([change[:, :, :1], change], 2) * o.valid[..., None]  # a first step shares the second's estimate
+    return replace(batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change))
 
 
 def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
     """Keep the `count` agents nearest to a target of each scene, that one included; the others' futures are no targets."""
-    agents, targets = batch.agent_mask.shape[1], batch.num_targets
+    o, truth = batch.observation, batch.truth
+    agents, targets = o.agent_mask.shape[1], o.num_targets
     if agents <= count:
         return batch
-    scene = torch.arange(batch.num_scenes, device=batch.pose.device)
-    chance = _uniform((batch.num_scenes, targets), generator, batch.pose.device)
-    centre = torch.where(batch.target_mask, chance, -1.0).argmax(-1)
-    place = batch.pose[..., :2]
-    distance = (place - place[scene, centre][:, None]).norm(dim=-1).masked_fill(~batch.agent_mask, torch.inf)
-    distance[scene, centre] = -1.0  # somebody else may stand in the same place
+    scene = torch.arange(batch.num_scenes, device=o.pose.device)
+    drawn = _uniform((batch.num_scenes, targets), generator, o.pose.device)
+    center = torch.where(o.target_mask, drawn, -1.0).argmax(-1)
+    point = o.pose[..., :2]
+    distance = (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
+    distance[scene, center] = -1.0  # another agent may stand at the same point
     index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
-    kept = {n: getattr(batch, n)[scene[:, None], index] for n in (*_AGENT_TENSORS, "agent_mask")}
+    agent_values = {n: getattr(o, n)[scene[:, None], index] for n in (*_AGENT_TENSORS, "agent_mask")}
     first = index[:, : min(count, targets)]
-    own, row = first < targets, first.clamp(max=targets - 1)
-    truth = {n: getattr(batch, n)[scene[:, None], row] for n in ("target", "target_valid", "target_mask")}
-    truth = {n: value * own.view(*own.shape, *[1] * (value.ndim - 2)) for n, value in truth.items()}
-    names = tuple(
-        tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(batch.agent_id, index.tolist(), strict=True)
-    )
-    return replace(batch, agent_id=names, num_targets=first.shape[1], **kept, **truth)
+    is_target, row = first < targets, first.clamp(max=targets - 1)
+
+    def of_targets(value: Tensor) -> Tensor:
+        return value[scene[:, None], row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
+
+    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, index.tolist(), strict=True))
+    kept = replace(o, agent_id=names, num_targets=first.shape[1], target_mask=of_targets(o.target_mask), **agent_values)
+    return SceneBatch(kept, Truth(of_targets(truth.position), of_targets(truth.valid)))
 
 
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
     """See scenes 1 to `steps` steps earlier; agents who had not appeared by then are gone."""
-    device, history, targets = batch.position.device, batch.num_history, batch.num_targets
+    o, truth = batch.observation, batch.truth
+    device, history, targets = o.position.device, o.num_history, o.num_targets
     count = (_uniform((batch.num_scenes,), generator, device) * min(steps, history - 2)).long() + 1
     chosen = _uniform((batch.num_scenes,), generator, device) < probability
     now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
-    there = batch.valid[:, :targets].gather(2, now).squeeze(2) | ~batch.target_mask
-    count = torch.where(chosen & there.all(1), count, 0)[:, None]
-    past = torch.arange(history, device=device) - count  # [B, H], the step that each is now
-    valid = _at(batch.valid, past.clamp(min=0)) & (past >= 0)[:, None]
-    seen = batch.agent_mask & (valid.any(-1) | (count == 0))
-    position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (batch.position, batch.heading, batch.velocity))
+    present = o.valid[:, :targets].gather(2, now).squeeze(2) | ~o.target_mask
+    count = torch.where(chosen & present.all(1), count, 0)[:, None]
+    past = torch.arange(history, device=device) - count  # [B, H], the former index of each step
+    valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
+    seen = o.agent_mask & (valid.any(-1) | (count == 0))
+    position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity))
     last = torch.where(valid, torch.arange(history, device=device), 0).amax(-1)[..., None]
-    place = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
-    pose = torch.where(count[..., None] > 0, torch.cat([place, heading.gather(2, last)], -1), batch.pose)
-    ahead = history + torch.arange(batch.num_future, device=device) - count  # [B, F], of all steps
-    target, target_valid = (
-        _moved(observed[:, :targets], known, ahead)
-        for observed, known in ((batch.position, batch.target), (batch.valid, batch.target_valid))
-    )
-    earlier = replace(batch, position=position, heading=heading, velocity=velocity, pose=pose)
-    earlier = replace(_hide(earlier, valid & seen[..., None], seen), target=target, target_valid=target_valid)
-    if batch.frame is not Frame.FOCAL:
-        return earlier
-    focal = (batch.agent_role == int(AgentRole.FOCAL)).int().argmax(1)
+    point = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
+    pose = torch.where(count[..., None] > 0, torch.cat([point, heading.gather(2, last)], -1), o.pose)
+    ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
+    shifted = Truth(_moved(o.position[:, :targets], truth.position, ahead), _moved(o.valid[:, :targets], truth.valid, ahead))
+    earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose)
+    result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
+    if o.frame is not Frame.FOCAL:
+        return result
+    focal = (o.agent_role == int(AgentRole.FOCAL)).int().argmax(1)
     home = pose[torch.arange(batch.num_scenes, device=device), focal]
-    return transform(earlier, torch.where(count > 0, home, 0.0))
+    return transform(result, torch.where(count > 0, home, 0.0))
 
 
 def _moved(observed: Tensor, known: Tensor, step: Tensor) -> Tensor:
@@ -183,34 +195,36 @@ def _at(value: Tensor, step: Tensor) -> Tensor:
 
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide context agents as if they had not been seen; targets stay."""
-    kept = _uniform(tuple(batch.agent_mask.shape), generator, batch.position.device) >= probability
-    kept[:, : batch.num_targets] |= batch.target_mask
-    return _hide(batch, batch.valid & kept[..., None], batch.agent_mask & kept)
+    o = batch.observation
+    kept = _uniform(tuple(o.agent_mask.shape), generator, o.position.device) >= probability
+    kept[:, : o.num_targets] |= o.target_mask
+    return replace(batch, observation=_hide(o, o.valid & kept[..., None], o.agent_mask & kept))
 
 
 def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
     """Hide the first few steps of some agents' histories, as if their tracks had begun later."""
-    device, shape = batch.position.device, tuple(batch.agent_mask.shape)
-    steps = min(steps, batch.num_history - 2)  # velocity needs two steps
+    o = batch.observation
+    device, shape = o.position.device, tuple(o.agent_mask.shape)
+    steps = min(steps, o.num_history - 2)  # velocity needs two steps
     count = (_uniform(shape, generator, device) * (steps + 1)).floor()
     count = torch.where(_uniform(shape, generator, device) < probability, count, 0.0)
-    late = torch.arange(batch.num_history, device=device) >= count[..., None]
-    # A track that ended early must keep what it has: nobody may vanish by masking.
-    kept = batch.valid & late
+    late = torch.arange(o.num_history, device=device) >= count[..., None]
+    # A track that ended early keeps all its steps: masking must not remove an agent.
+    kept = o.valid & late
     gone = ~kept.any(-1, keepdim=True)
-    return _hide(batch, torch.where(gone, batch.valid, kept), batch.agent_mask)
+    return replace(batch, observation=_hide(o, torch.where(gone, o.valid, kept), o.agent_mask))
 
 
-def _hide(batch: SceneBatch, valid: Tensor, agent_mask: Tensor) -> SceneBatch:
+def _hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
     wide = valid[..., None]
     return replace(
-        batch,
-        position=batch.position * wide,
-        heading=batch.heading * valid,
-        velocity=batch.velocity * wide,
+        o,
+        position=o.position * wide,
+        heading=o.heading * valid,
+        velocity=o.velocity * wide,
         valid=valid,
         agent_mask=agent_mask,
-        pose=batch.pose * agent_mask[..., None],
+        pose=o.pose * agent_mask[..., None],
     )
 
 

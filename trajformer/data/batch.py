@@ -1,15 +1,10 @@
-"""SceneBatch: padded tensors of several scenes, the only thing a model sees. The batch frame is chosen here alone.
-
-What a model may know (steps before H) and what it must predict (`target`) are separate tensors, so that a model
-cannot look into the future by a wrong slice. Agents are ordered with the scored ones first: a Forecast speaks of the
-first S agents.
-"""
+"""SceneBatch: padded tensors of several scenes, split into what a model may see and what it has to predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,20 +15,47 @@ from trajformer.errors import SceneError
 from trajformer.scenes.geometry import rotate, to_frame, wrap
 from trajformer.scenes.scene import Scene
 
+Record = TypeVar("Record", bound="_Tensors")
+
+
+class _Tensors:
+    """Base of frozen dataclasses with tensor fields."""
+
+    def map(self: Record, change: Callable[[Tensor], Tensor]) -> Record:
+        """The same record with `change` applied to every tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        changed: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
+            elif isinstance(value, _Tensors):
+                changed[name] = value.map(change)
+            else:
+                changed[name] = value
+        return type(self)(**changed)
+
+    def to(self: Record, device: torch.device | str, non_blocking: bool = False) -> Record:
+        """The same record with every tensor on `device`."""
+        return self.map(lambda value: value.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self: Record) -> Record:
+        """The same record in page-locked memory, for a fast copy to a GPU."""
+        return self.map(Tensor.pin_memory)
+
 
 @dataclass(frozen=True, eq=False)
-class SceneBatch:
-    """B scenes, padded: A agents (the first S of them targets), H observed steps, F to predict, M polylines of P points.
+class Observation(_Tensors):
+    """The input of every model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
 
-    Metres, seconds, radians, in the batch frame, whose pose in the city frame is `frame_pose`. Padding and unseen
-    steps are zero with False in their mask. `target_valid` is all False where the future is unknown. Where G futures of one
-    past are known (`sample.branched`), they are an axis of `target` [B, S, G, F, 2] and `target_valid` [B, S, G, F].
+    Metres, seconds, radians, in the batch frame, whose pose in the city frame is `frame_pose`. Padding and unseen steps are
+    zero, with False in their mask.
     """
 
     scene_id: tuple[str, ...]  # B
     agent_id: tuple[tuple[str, ...], ...]  # B of at most A
     period_s: float
     num_targets: int  # S
+    num_future: int  # F, steps to predict
     frame: Frame
     frame_pose: Tensor  # float64 [B, 3]
     agent_kind: Tensor  # int64 [B, A]
@@ -45,8 +67,6 @@ class SceneBatch:
     velocity: Tensor  # float32 [B, A, H, 2]
     valid: Tensor  # bool [B, A, H]
     pose: Tensor  # float32 [B, A, 3], position and heading at the last observed step of each agent
-    target: Tensor  # float32 [B, S, F, 2], or [B, S, G, F, 2]
-    target_valid: Tensor  # bool [B, S, F], or [B, S, G, F]
     polyline: Tensor  # float32 [B, M, P, 2]
     polyline_kind: Tensor  # int64 [B, M]
     polyline_flags: Tensor  # int64 [B, M]
@@ -62,27 +82,37 @@ class SceneBatch:
         """H."""
         return self.position.shape[2]
 
+
+@dataclass(frozen=True, eq=False)
+class Truth(_Tensors):
+    """The recorded futures of the S targets, in metres in the batch frame.
+
+    `valid` is all False where the future is unknown. Where G futures of one past are known (`sample.branched`), they are an
+    axis of both tensors: [B, S, G, F, 2] and [B, S, G, F].
+    """
+
+    position: Tensor  # float32 [B, S, F, 2], zero where not valid
+    valid: Tensor  # bool [B, S, F]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneBatch(_Tensors):
+    """B scenes: the observation, which is all that a model receives, and the truth, for losses and metrics.
+
+    The two are separate records, so that a model cannot read the future by mistake.
+    """
+
+    observation: Observation
+    truth: Truth
+
     @property
-    def num_future(self) -> int:
-        """F."""
-        return self.target.shape[-2]
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> SceneBatch:
-        """The same batch with every tensor on `device`."""
-        return self._map(lambda value: value.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> SceneBatch:
-        """The same batch in page-locked memory, for a fast copy to a GPU."""
-        return self._map(Tensor.pin_memory)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> SceneBatch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {name: change(v) if isinstance(v, Tensor) else v for name, v in values.items()}
-        return SceneBatch(**changed)
+    def num_scenes(self) -> int:
+        """B."""
+        return self.observation.num_scenes
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in their first axis, zero where there is nothing; enums become int64."""
+    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64."""
     length = max(len(part) for part in parts)
     kind = parts[0].dtype
     out = np.zeros((len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind)
@@ -92,7 +122,7 @@ def _pad(parts: Sequence[np.ndarray]) -> Tensor:
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
-    """Pad samples, all made with this frame, into one batch.
+    """Pad samples of the same `frame` into one batch.
 
     Raises:
         SceneError: they differ in period, H or F.
@@ -103,40 +133,44 @@ def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
             clocks = f"period, H and F {other.clock} differ from {first.clock} of scene {first.scene_id} in its batch"
             raise SceneError(f"scene {other.scene_id}: {clocks}")
     tensors = {name: _pad([part.padded[name] for part in samples]) for name in first.padded}
-    batch = SceneBatch(
+    truth = Truth(tensors.pop("target"), tensors.pop("target_valid"))
+    observation = Observation(
         scene_id=tuple(part.scene_id for part in samples),
         agent_id=tuple(part.agent_id for part in samples),
         period_s=first.clock[0],
         num_targets=tensors["target_mask"].shape[1],
+        num_future=first.clock[2],
         frame=frame,
         frame_pose=torch.from_numpy(np.stack([part.frame_pose for part in samples])),
         **tensors,
     )
+    batch = SceneBatch(observation, truth)
     if frame is Frame.SCENE:
         return batch
     return transform(batch, torch.from_numpy(np.stack([part.home for part in samples])))
 
 
 def collate(scenes: Sequence[Scene], config: BatchConfig = BatchConfig()) -> SceneBatch:
-    """Choose, resample and pad scenes (at least one) into a batch; raises what `samples` and `stack` raise."""
+    """Select, resample and pad at least one scene into a batch; raises the errors of `samples` and `stack`."""
     return stack(samples(scenes, config), config.frame)
 
 
 def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
-    """The batch's tensors expressed in a frame at `pose` [B, 3] of the present frame; padding stays zero.
+    """The batch expressed in a frame at `pose` [B, 3] of the present frame; padding stays zero.
 
-    `frame_pose` is left alone: `collate` has it right already, augmentation has no use for it.
+    `frame_pose` is unchanged: `collate` sets it correctly beforehand, and augmentation does not need it.
     """
-    lift = {n: pose.reshape(-1, *([1] * n), 3).to(batch.position.dtype) for n in (1, 2, 3)}
-    heading = wrap(batch.heading - lift[2][..., 2]) * batch.valid
-    turned = wrap(batch.pose[..., 2] - lift[1][..., 2])
-    own = torch.cat([to_frame(batch.pose[..., :2], lift[1]), turned[..., None]], -1)
-    return replace(
-        batch,
-        position=to_frame(batch.position, lift[2]) * batch.valid[..., None],
-        heading=heading,
-        velocity=rotate(batch.velocity, -lift[2][..., 2]) * batch.valid[..., None],
-        pose=own * batch.agent_mask[..., None],
-        target=to_frame(batch.target, lift[batch.target.ndim - 2]) * batch.target_valid[..., None],
-        polyline=to_frame(batch.polyline, lift[2]) * batch.polyline_mask[..., None, None],
+    o, truth = batch.observation, batch.truth
+    lift = {n: pose.reshape(-1, *([1] * n), 3).to(o.position.dtype) for n in (1, 2, 3)}  # [B, 1, ..., 3]
+    heading = wrap(o.pose[..., 2] - lift[1][..., 2])
+    agent_pose = torch.cat([to_frame(o.pose[..., :2], lift[1]), heading[..., None]], -1)
+    observation = replace(
+        o,
+        position=to_frame(o.position, lift[2]) * o.valid[..., None],
+        heading=wrap(o.heading - lift[2][..., 2]) * o.valid,
+        velocity=rotate(o.velocity, -lift[2][..., 2]) * o.valid[..., None],
+        pose=agent_pose * o.agent_mask[..., None],
+        polyline=to_frame(o.polyline, lift[2]) * o.polyline_mask[..., None, None],
     )
+    position = to_frame(truth.position, lift[truth.position.ndim - 2]) * truth.valid[..., None]
+    return SceneBatch(observation, Truth(position, truth.valid))

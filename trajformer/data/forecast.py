@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.sample import Frame
 from trajformer.scenes.geometry import from_frame
@@ -81,10 +81,10 @@ class Forecast:
         position, logit = self.position.gather(2, wide), self.logit.gather(2, index)
         return replace(self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None)
 
-    def in_city_frame(self, batch: SceneBatch) -> np.ndarray:
+    def in_city_frame(self, observation: Observation) -> np.ndarray:
         """Positions float64 [B, S, K, F, 2] in the city frame."""
         position = self.in_batch_frame().detach().to("cpu", torch.float64)
-        return from_frame(position, batch.frame_pose.cpu()[:, None, None, None]).numpy()
+        return from_frame(position, observation.frame_pose.cpu()[:, None, None, None]).numpy()
 
 
 def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecast:

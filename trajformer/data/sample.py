@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from trajformer.errors import SceneError
+from trajformer.errors import ConfigError, SceneError, check_numbers
 from trajformer.scenes.polylines import resample
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
@@ -51,6 +51,13 @@ class BatchConfig:
     map_radius_m: float = 80.0
     polyline_points: int = 10
     polyline_length_m: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("max_agents", "polyline_length_m"))
+        if self.polyline_points < 2:
+            raise ConfigError("polyline_points", f"{self.polyline_points}, expected at least 2")
+        if self.frame is Frame.AGENT:
+            raise ConfigError("frame", "AGENT is a frame of forecasts, expected SCENE or FOCAL")
 
 
 def _reference_pose(scene: Scene, seen: np.ndarray) -> np.ndarray:

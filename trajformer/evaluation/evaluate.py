@@ -1,48 +1,42 @@
-"""Run a model over a store: the metrics table, a row per agent on request, and forecasts for a file."""
+"""Run a model over the scenes of a split: figures, a table with one row per agent, and forecasts for a file."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.forecast import Forecast
-from trajformer.data.sample import BatchConfig, sample
+from trajformer.data.sample import samples
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.evaluation.metrics.accumulate import DisplacementMetrics, MultiWorldMetrics
+from trajformer.evaluation.metrics import forecast_metrics
+from trajformer.evaluation.metrics.accumulate import MANY
 from trajformer.evaluation.metrics.displacement import displacement
-from trajformer.models import ConstantVelocity, ConstantVelocityConfig
-from trajformer.models.constant_velocity import SampledConstantVelocity
-from trajformer.recipes.checkpoint import load_checkpoint
-from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.files import write_atomically
-from trajformer.scenes.scene import Scene
-from trajformer.scenes.store import SceneStore
+from trajformer.models.forecaster import Predictor
+from trajformer.scenes.scene import AgentKind, Scene
 
-KS = (1, 6)
-MOST = 20  # modes; where a model has as many, it is also scored by all of them, as is usual for pedestrians
-UNTRAINED = ("constant_velocity", "constant_velocity_sampled")
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KS = (1, 6, MANY)
 
 
 class Scenes(Protocol):
-    """Scenes by index, of a split, from somewhere: a `SceneStore`, or windows of recordings."""
+    """Scenes of a split by index: a `SceneStore`, or windows of recordings."""
 
     @property
     def split(self) -> str:
-        """Its name."""
+        """Name of the split."""
 
     @property
     def root(self) -> Path:
-        """The folder they come from, for messages."""
+        """The folder of the scenes, for error messages."""
 
     def __len__(self) -> int: ...
 
@@ -50,131 +44,99 @@ class Scenes(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Predictor:
-    """A model ready to run: in evaluation mode, on its device, with the way it wants scenes batched.
+class Evaluation:
+    """The result of `evaluate`.
 
-    `trained_on` is the split that its recipe names, empty for a model that needs no training.
+    Attributes:
+        figures: means by name: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`).
+        columns: the per-agent values by column.
     """
 
-    model: nn.Module
-    batch: BatchConfig
-    device: torch.device
-    trained_on: str = ""
+    figures: dict[str, float]
+    columns: dict[str, list[Any]]
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """The figures as one row."""
+        import pandas as pd
 
-def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
-    """The device that a word names.
+        return pd.DataFrame([self.figures])
 
-    Raises:
-        TrajformerError: a GPU is wanted and there is none.
-    """
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise TrajformerError("no CUDA device here; use --accelerator cpu")
-    return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    @property
+    def per_agent(self) -> pd.DataFrame:
+        """One row per agent with a known future: scene, track, type, errors in metres, probability of the best mode."""
+        import pandas as pd
 
-
-def load_predictor(
-    source: Path | str | None, device: torch.device, targets: Literal["scored", "focal", "all"] = "scored"
-) -> Predictor:
-    """The model of a checkpoint, or an untrained one by its name.
-
-    Args:
-        source: a file; or None or "constant_velocity", with five varied modes beside the plain one; or
-            "constant_velocity_sampled", 20 directions drawn for each agent.
-        device: where it is to run.
-        targets: the agents it is to predict.
-
-    Raises:
-        CheckpointError: see `load_checkpoint`.
-    """
-    if source is None or source in UNTRAINED:
-        sampled = source == "constant_velocity_sampled"
-        model = SampledConstantVelocity() if sampled else ConstantVelocity(ConstantVelocityConfig(modes=max(KS)))
-        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device)
-    learned, recipe = load_checkpoint(source, TrainConfig)
-    config = replace(recipe.data.batch, targets=targets)
-    return Predictor(learned.to(device).eval(), config, device, trained_on=recipe.data.train_split)
+        return pd.DataFrame(self.columns)
 
 
 @torch.inference_mode()
 def run(
-    predictor: Predictor, store: Scenes, *, batch_size: int = 32, progress: bool = True
+    predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = True
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
     Raises:
-        TrajformerError: the model does not fit the scenes (another horizon); names the store.
+        TrajformerError: the model does not fit the scenes (another horizon, for example); names their folder.
     """
-    starts = range(0, len(store), batch_size)
-    with tqdm(total=len(store), unit="scene", desc=store.split, disable=not progress, dynamic_ncols=True) as bar:
-        for start in starts:
-            samples = [sample(store[i], predictor.batch) for i in range(start, min(start + batch_size, len(store)))]
-            batch = stack(samples, predictor.batch.frame).to(predictor.device)
+    with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
+        for start in range(0, len(scenes), batch_size):
+            read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
+            batch = stack(samples(read, predictor.batch), predictor.batch.frame).to(predictor.device)
             try:
-                forecast = predictor.model(batch)
+                forecast = predictor.model(batch.observation)
             except TrajformerError as error:
-                raise TrajformerError(f"{store.root}: split '{store.split}' does not fit the model: {error}") from error
+                raise TrajformerError(f"{scenes.root}: split '{scenes.split}' does not fit the model: {error}") from error
             yield batch, forecast
-            bar.update(len(samples))
+            bar.update(len(read))
 
 
-def evaluate(
-    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True, rows: Path | None = None
-) -> dict[str, float]:
-    """Means over all agents whose future is known: num_agents, and minADE_k, minFDE_k, MR_k, brier_minFDE_k.
-
-    k is 1, 6 and, where the model has 20 modes, 20. A joint forecast has the multi-world metrics at 6, too, means over
-    scenes.
+def evaluate(predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = False) -> Evaluation:
+    """Score a model on all agents of a split with a known future.
 
     Args:
-        rows: a CSV file that gets one row an agent: scenario_id, track_id and the same figures.
+        predictor: the model with its batch settings and device (`load_predictor`, or `Predictor(model, batch)`).
+        scenes: a `SceneStore`, for example.
+        batch_size: scenes per forward pass.
+        progress: show a progress bar.
 
     Raises:
-        TrajformerError: no agent of the split has a known future (a test split).
+        TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
     """
-    metrics: list[DisplacementMetrics | MultiWorldMetrics] = []
-    table: list[dict[str, object]] = []
-    for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
-        if not metrics:
-            metrics.append(DisplacementMetrics(_ks(forecast)).to(predictor.device))
-            metrics += [MultiWorldMetrics(max(KS)).to(predictor.device)] * forecast.is_joint
-        for metric in metrics:
-            metric.update(forecast, batch.target, batch.target_valid)
-        if rows is not None:
-            table += _rows(batch, forecast)
-    result = {name: value for metric in metrics for name, value in metric.compute().items()}
-    if not result.get("num_agents"):
-        raise TrajformerError(f"{store.root}: split '{store.split}' has no known future to score against; use predict")
-    if rows is not None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-        write_atomically(rows, text.getvalue())
-    return result
+    metrics = forecast_metrics().to(predictor.device)
+    columns: dict[str, list[Any]] = {}
+    for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
+        metrics.update(forecast, batch)
+        for name, values in _agent_columns(batch, forecast).items():
+            columns.setdefault(name, []).extend(values)
+    if not columns or not columns["scenario_id"]:
+        raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
+    return Evaluation(metrics.compute(), columns)
 
 
-def _ks(forecast: Forecast) -> tuple[int, ...]:
-    return (*KS, MOST) if forecast.num_modes >= MOST else KS
-
-
-def _rows(batch: SceneBatch, forecast: Forecast) -> list[dict[str, object]]:
-    columns: dict[str, torch.Tensor] = {}
-    for k in _ks(forecast):
-        values, counts = displacement(forecast, batch.target, batch.target_valid, k)
-        columns |= {f"{name}_{k}": value.cpu() for name, value in values.items()}
-    return [
-        {"scenario_id": batch.scene_id[b], "track_id": batch.agent_id[b][s]}
-        | {name: round(value[b, s].item(), 6) for name, value in columns.items()}
-        for b, s in counts.nonzero().tolist()
-    ]
+def _agent_columns(batch: SceneBatch, forecast: Forecast) -> dict[str, list[Any]]:
+    """Per-agent values by column: ids, type, and the errors at each k."""
+    observation, truth = batch.observation, batch.truth
+    columns: dict[str, list[Any]] = {}
+    for k in _KS[:-1] if forecast.num_modes < MANY else _KS:
+        values, scored = displacement(forecast, truth.position, truth.valid, k)
+        columns |= {f"{name}{k}": value[scored].tolist() for name, value in values.items()}
+    rows = scored.nonzero().tolist()
+    kinds = observation.agent_kind[:, : observation.num_targets][scored].tolist()
+    names = {
+        "scenario_id": [observation.scene_id[b] for b, _ in rows],
+        "track_id": [observation.agent_id[b][s] for b, s in rows],
+        "type": [AgentKind(kind).name.lower() for kind in kinds],
+    }
+    return names | columns
 
 
 def track_forecasts(
-    predictor: Predictor, store: SceneStore, *, batch_size: int = 32, progress: bool = True
+    predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = False
 ) -> Iterator[TrackForecast]:
-    """Every target's modes in the city frame, in the store's order."""
-    for batch, forecast in run(predictor, store, batch_size=batch_size, progress=progress):
-        position, probability = forecast.in_city_frame(batch), forecast.probability().double().cpu().numpy()
-        for b, s in batch.target_mask.nonzero().tolist():
-            yield TrackForecast(batch.scene_id[b], batch.agent_id[b][s], probability[b, s], position[b, s])
+    """Every target's modes in the city frame, in the order of the scenes."""
+    for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
+        observation = batch.observation
+        position, probability = forecast.in_city_frame(observation), forecast.probability().double().cpu().numpy()
+        for b, s in observation.target_mask.nonzero().tolist():
+            yield TrackForecast(observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s])

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from trajformer.data.forecast import Forecast
-from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.errors import check_numbers
+from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
 from trajformer.scenes.geometry import to_frame
 
 
@@ -38,6 +39,13 @@ class MixtureLossConfig:
     auxiliary: float = 0.5
     least_m: float = 0.1
     beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("least_m",))
+
+    def build(self) -> ForecastLoss:
+        """The loss with these weights."""
+        return ForecastLoss(mixture_loss, self)
 
 
 def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.data.forecast import Forecast
+from trajformer.errors import check_numbers
 from trajformer.losses.matching import match
-from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
 from trajformer.scenes.geometry import to_frame
 
 _NOTHING = 1e-8  # square metres: a distance of zero has a gradient, too
@@ -51,6 +52,13 @@ class SetLossConfig:
     error: Literal["coordinates", "distance"] = "coordinates"
     single: float = 0.0
     auxiliary: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("temperature_m", "huber_m"))
+
+    def build(self) -> ForecastLoss:
+        """The loss with these weights."""
+        return ForecastLoss(set_loss, self)
 
 
 def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:

@@ -1,13 +1,32 @@
-"""Terms of a loss to one number: weighed and summed up, earlier decoder layers beside the last."""
+"""What all losses return, and how their terms are weighted and added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-Terms = dict[str, Tensor]  # scalars by name
+from trajformer.data.batch import SceneBatch
+
+Terms = dict[str, Tensor]  # scalars by name; "loss" is the only one with a gradient
+
+
+class ForecastLoss(nn.Module):
+    """A loss of a model's forecast: calls `function(forecast, target, valid, config)`.
+
+    A loss is a module `(model, batch) -> Terms`, and its config's `build()` makes it. Losses with parameters of their own, or of
+    more than a forecast, are modules of their own (see `models/mmtransformer/loss.py`).
+    """
+
+    def __init__(self, function: Callable[[Any, Tensor, Tensor, Any], Terms], config: Any) -> None:
+        super().__init__()
+        self.function, self.config = function, config
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        return self.function(model(batch.observation), batch.truth.position, batch.truth.valid, self.config)
 
 
 def weigh(terms: Terms, weights: object) -> Tensor:

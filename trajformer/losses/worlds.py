@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.data.forecast import Forecast
+from trajformer.errors import check_numbers
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
-from trajformer.losses.terms import Terms, combine, weigh
+from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
 from trajformer.scenes.geometry import to_frame
 
 
@@ -40,6 +41,13 @@ class WorldLossConfig:
     classification: float = 1.0
     huber_m: float = 1.0
     auxiliary: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("huber_m",))
+
+    def build(self) -> ForecastLoss:
+        """The loss with these weights."""
+        return ForecastLoss(world_loss, self)
 
 
 def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.positions import LearnedPosition
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast, consensus
 from trajformer.data.sample import Frame
-from trajformer.errors import TrajformerError
+from trajformer.errors import check_numbers
+from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import mlp, neighbours, take
 from trajformer.scenes.geometry import rotate, to_frame
@@ -36,7 +37,7 @@ class CrowdConfig:
         block: shape of every transformer block.
         time_layers: encoder layers over an agent's observed steps.
         social_layers: layers in which agents attend to their neighbours; 0 for every agent by itself.
-        radius_m, max_neighbours: whom an agent attends to, itself included.
+        radius_m, max_neighbors: whom an agent attends to, itself included.
         max_history: longest history that has learned positions.
         step_m: added (as squares) to the mean length of a step, so that standing is no division by zero.
         consensus_m: in evaluation modes are scored by `forecast.consensus` at this temperature.
@@ -51,12 +52,19 @@ class CrowdConfig:
     time_layers: int = 2
     social_layers: int = 1
     radius_m: float = 4.0
-    max_neighbours: int = 8
+    max_neighbors: int = 8
     max_history: int = 20
     step_m: float = 0.1
     consensus_m: float = 1.0
     first: bool = True
     trust: float = 0.7
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history"), shares=("trust",))
+
+    def build(self) -> CrowdForecaster:
+        """The model, with random weights."""
+        return CrowdForecaster(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +86,20 @@ class Own:
     xy: Tensor
 
 
-def own_frames(batch: SceneBatch, step_m: float) -> Own:
+def own_frames(observation: Observation, step_m: float) -> Own:
     """What every agent did, seen from where it was last and looking where it went."""
-    valid, place = batch.valid, batch.pose[..., :2]
-    index = torch.arange(batch.num_history, device=valid.device)
-    first = torch.where(valid, index, batch.num_history).amin(-1).clamp(max=batch.num_history - 1)
+    valid, place = observation.valid, observation.pose[..., :2]
+    index = torch.arange(observation.num_history, device=valid.device)
+    first = torch.where(valid, index, observation.num_history).amin(-1).clamp(max=observation.num_history - 1)
     last = torch.where(valid, index, 0).amax(-1)
-    begin = batch.position.gather(2, first[..., None, None].expand(*first.shape, 1, 2)).squeeze(2)
+    begin = observation.position.gather(2, first[..., None, None].expand(*first.shape, 1, 2)).squeeze(2)
     travel = (place - begin) / (last - first).clamp(min=1)[..., None]
     pace = travel.norm(dim=-1)
     moved = pace > 1e-3  # who stands has no direction
     angle = torch.where(moved, torch.atan2(travel[..., 1], torch.where(moved, travel[..., 0], 1.0)), 0.0)
     pose = torch.cat([place, angle[..., None]], -1)
     known = valid & torch.cat([torch.zeros_like(valid[..., :1]), valid[..., :-1]], -1)
-    xy = to_frame(batch.position, pose[:, :, None]) * valid[..., None]
+    xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
     step = torch.cat([torch.zeros_like(xy[:, :, :1]), xy[:, :, 1:] - xy[:, :, :-1]], 2) * known[..., None]
     return Own(pose, (pace.square() + step_m**2).sqrt(), step, known, xy)
 
@@ -125,13 +133,13 @@ class Neighbours(nn.Module):
         self.attention = Residual(config.block, config.block.attention())
         self.feedforward = Residual(config.block, FeedForward(config.block))
 
-    def forward(self, x: Tensor, own: Own, batch: SceneBatch) -> Tensor:
+    def forward(self, x: Tensor, own: Own, observation: Observation) -> Tensor:
         """[B, S, D] of the targets to the same."""
-        index, near = neighbours(batch, self.config.radius_m, self.config.max_neighbours)
-        pose = own.pose[:, : batch.num_targets]
-        velocity = rotate(own.step[:, :, -1], own.pose[..., 2]) / batch.period_s  # in the batch frame
+        index, near = neighbours(observation, self.config.radius_m, self.config.max_neighbors)
+        pose = own.pose[:, : observation.num_targets]
+        velocity = rotate(own.step[:, :, -1], own.pose[..., 2]) / observation.period_s  # in the batch frame
         theirs = rotate(take(velocity, index), -pose[:, :, None, 2])
-        relative = theirs - (own.step[:, : batch.num_targets, -1] / batch.period_s)[:, :, None]
+        relative = theirs - (own.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
         point = to_frame(take(own.pose[..., :2], index), pose[:, :, None])
         distance = point.norm(dim=-1, keepdim=True)
         tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), theirs, relative], -1))
@@ -140,19 +148,11 @@ class Neighbours(nn.Module):
         return self.feedforward(self.attention.post(x, found.view_as(x)))
 
 
-class CrowdForecaster(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame.
-
-    Raises:
-        TrajformerError: no mode, no layer over time, or no share to trust.
-    """
+class CrowdForecaster(Forecaster):
+    """Observation -> Forecast in each target's own frame."""
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
-        if config.modes < 1 or config.time_layers < 1:
-            raise TrajformerError(f"crowd: modes {config.modes}, time_layers {config.time_layers}: expected at least 1")
-        if not 0 <= config.trust <= 1:
-            raise TrajformerError(f"crowd: trust {config.trust}: expected a share between 0 and 1")
         self.config = config
         width = config.block.width
         self.history = History(config)
@@ -161,17 +161,17 @@ class CrowdForecaster(nn.Module):
         self.trajectory = mlp(width, 2 * width, config.modes * config.num_future * 2, norm=False)
         self.score = mlp(width, width, config.modes, norm=False)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Predict every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        check_lengths(batch, self.config.num_future, self.config.max_history)
-        own, targets = own_frames(batch, self.config.step_m), batch.num_targets
-        x = self.history(own, batch.valid)[:, :targets]
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        own, targets = own_frames(observation, self.config.step_m), observation.num_targets
+        x = self.history(own, observation.valid)[:, :targets]
         for layer in self.social:
-            x = layer(x, own, batch)
+            x = layer(x, own, observation)
         x = self.norm(x)
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         ahead = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * own.step[:, :targets, -1:]

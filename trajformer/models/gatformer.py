@@ -26,10 +26,14 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder, FeedForward, Residual
 from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, consensus
-from trajformer.models.horizon import at_least_one, check_lengths, from_offsets, of_worlds
+from trajformer.errors import check_numbers
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.losses.worlds import WorldLossConfig
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths, from_offsets, of_worlds
 from trajformer.models.tokens import (
     LENGTH_SCALE_M,
     MotionTokenizer,
@@ -57,7 +61,7 @@ class GatformerConfig:
         block: shape of graph and transformer blocks.
         graph_layers: layers of graph attention.
         encoder_layers, decoder_layers: of the transformer.
-        social_radius_m, max_neighbours: agents that an agent has edges to, itself included.
+        social_radius_m, max_neighbors: agents that an agent has edges to, itself included.
         map_radius_m, max_polylines: lanes that it has edges to.
         map_width: width inside the polyline subgraph.
         joint: mode k of all targets is one world, with one probability; recipes then train with `world_loss`.
@@ -73,11 +77,31 @@ class GatformerConfig:
     encoder_layers: int = 2
     decoder_layers: int = 2
     social_radius_m: float = 56.0
-    max_neighbours: int = 16
+    max_neighbors: int = 16
     map_radius_m: float = 65.0
     max_polylines: int = 32
     map_width: int = 64
     joint: bool = False
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            positive=(
+                "num_future",
+                "modes",
+                "max_history",
+                "steps_per_token",
+                "max_neighbors",
+                "max_polylines",
+                "map_width",
+                "graph_layers",
+                "decoder_layers",
+            ),
+        )
+
+    def build(self) -> Gatformer:
+        """The model, with random weights."""
+        return Gatformer(self)
 
 
 class Graph(NamedTuple):
@@ -97,13 +121,13 @@ class Graph(NamedTuple):
 class Lanes(PolylineEncoder):
     """A node for each polyline, in its own frame: the middle of it, heading along it."""
 
-    def forward(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Nodes [B, M, D] and their poses [B, M, 3]."""
-        middle = batch.polyline.shape[2] // 2
-        ahead = batch.polyline[:, :, middle] - batch.polyline[:, :, middle - 1]
-        pose = torch.cat([batch.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
-        point = to_frame(batch.polyline, pose[:, :, None]) / LENGTH_SCALE_M
-        return self.encode(point, self.attribute(attributes(batch))), pose
+        middle = observation.polyline.shape[2] // 2
+        ahead = observation.polyline[:, :, middle] - observation.polyline[:, :, middle - 1]
+        pose = torch.cat([observation.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
+        point = to_frame(observation.polyline, pose[:, :, None]) / LENGTH_SCALE_M
+        return self.encode(point, self.attribute(attributes(observation))), pose
 
 
 class SceneGraph(nn.Module):
@@ -114,23 +138,23 @@ class SceneGraph(nn.Module):
         self.config, width = config, config.block.width
         self.agent, self.lane = (nn.Sequential(nn.Linear(size, width), nn.ReLU()) for size in (7, 5))
 
-    def forward(self, batch: SceneBatch, lane: Tensor, receivers: int) -> Graph:
+    def forward(self, observation: Observation, lane: Tensor, receivers: int) -> Graph:
         """The graph in which the first agents, so many, receive; `lane` [B, M, 3] are the poses of lanes."""
-        config, valid = self.config, batch.valid & batch.agent_mask[..., None]
-        step = torch.arange(batch.num_history - 1, 0, -config.steps_per_token, device=lane.device).flip(0)
-        pose = torch.cat([batch.position, batch.heading[..., None]], -1)[:, :, step].transpose(1, 2)  # [B, T, A, 3]
-        velocity = batch.velocity[:, :, step].transpose(1, 2).flatten(0, 1)
+        config, valid = self.config, observation.valid & observation.agent_mask[..., None]
+        step = torch.arange(observation.num_history - 1, 0, -config.steps_per_token, device=lane.device).flip(0)
+        pose = torch.cat([observation.position, observation.heading[..., None]], -1)[:, :, step].transpose(1, 2)  # [B, T, A, 3]
+        velocity = observation.velocity[:, :, step].transpose(1, 2).flatten(0, 1)
         looks = valid[:, :receivers, step].transpose(1, 2)
         seen = (valid[:, :, step] & valid[..., -1:]).transpose(1, 2)  # who is lost by now is nobody's neighbour
         # An agent looks from where it was then, in the direction that its displacement vectors have, which is its last one.
-        turn = batch.pose[:, None, :receivers, 2:].expand(*looks.shape, 1)
+        turn = observation.pose[:, None, :receivers, 2:].expand(*looks.shape, 1)
         eye = torch.cat([pose[:, :, :receivers, :2], turn], -1)
         who, others = (eye.flatten(0, 1), looks.flatten(0, 1)), (pose.flatten(0, 1), seen.flatten(0, 1))  # a graph a step
-        index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbours)
+        index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbors)
         speed = rotate(take(velocity, index), -eye.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
         agents = Edges.from_neighbors(index, real, pose.shape[2])
         near = self.agent(torch.cat([place_features(place), speed], -1)).flatten(0, 2)
-        scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, batch.polyline_mask)
+        scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, observation.polyline_mask)
         index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
         edges = agents.append(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
         return Graph(receivers, edges, torch.cat([near, self.lane(place_features(place)).flatten(0, 2)]))
@@ -166,26 +190,26 @@ class Worlds(nn.Module):
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
-        self.reach = (config.social_radius_m, config.max_neighbours)
+        self.reach = (config.social_radius_m, config.max_neighbors)
         self.place = nn.Sequential(nn.Linear(5, config.block.width), nn.ReLU())
         self.block = GraphBlock(config.block)
 
-    def forward(self, batch: SceneBatch, mode: Tensor) -> Tensor:
+    def forward(self, observation: Observation, mode: Tensor) -> Tensor:
         """Modes [B, S, K, D] to the same shape."""
-        who = (batch.pose[:, : batch.num_targets], batch.target_mask)
+        who = (observation.pose[:, : observation.num_targets], observation.target_mask)
         index, real, place = _around(*who, *who, *self.reach)
         x = mode.transpose(1, 2)  # worlds stand where steps do
 
         def each(value: Tensor) -> Tensor:
             return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
 
-        edges = Edges.from_neighbors(each(index).flatten(0, 1), each(real).flatten(0, 1), batch.num_targets)
-        graph = Graph(batch.num_targets, edges, each(self.place(place_features(place))).flatten(0, 3))
+        edges = Edges.from_neighbors(each(index).flatten(0, 1), each(real).flatten(0, 1), observation.num_targets)
+        graph = Graph(observation.num_targets, edges, each(self.place(place_features(place))).flatten(0, 3))
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 
 
-class Gatformer(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame.
+class Gatformer(Forecaster):
+    """Observation -> Forecast in each target's own frame.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not.
@@ -193,7 +217,8 @@ class Gatformer(nn.Module):
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
-        at_least_one("gatformer", config, "modes", "steps_per_token", "graph_layers", "decoder_layers", "max_neighbours")
+        self.joint = config.joint
+        self.losses = (WorldLossConfig if config.joint else SetLossConfig,)
         self.config, width = config, config.block.width
         self.motion, self.lanes = MotionTokenizer(width, config.steps_per_token), Lanes(width, config.map_width)
         self.time = LearnedPosition((-(-(config.max_history - 1) // config.steps_per_token),), width)
@@ -205,35 +230,35 @@ class Gatformer(nn.Module):
         self.trajectory = mlp(width, width, config.num_future * 2)
         self.score = mlp(width, width, 1)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Predict every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        check_lengths(batch, self.config.num_future, self.config.max_history)
-        x, keys = (part.flatten(0, 1) for part in self._gathered(batch))
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        x, keys = (part.flatten(0, 1) for part in self._gathered(observation))
         memory = self.encoder(x, keys[:, None])
         queries = self.queries.expand(len(memory), -1, -1)
         mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
-        mode = mode.unflatten(0, (batch.num_scenes, batch.num_targets))
+        mode = mode.unflatten(0, (observation.num_scenes, observation.num_targets))
         if self.worlds is not None:
-            mode = self.worlds(batch, mode)
-            return from_offsets(batch, self.trajectory(mode), self.score(of_worlds(batch, mode)))
-        forecast = from_offsets(batch, self.trajectory(mode), self.score(mode))
+            mode = self.worlds(observation, mode)
+            return from_offsets(observation, self.trajectory(mode), self.score(of_worlds(observation, mode)))
+        forecast = from_offsets(observation, self.trajectory(mode), self.score(mode))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
-    def _gathered(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    def _gathered(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """What targets know at each step after the graph [B, S, T, D], and bool [B, S, T], at which steps."""
-        token, real = self.motion(batch)
+        token, real = self.motion(observation)
         x = (token + self.time(token.shape[2]).flip(0)).transpose(1, 2)  # positions count back from the last observed step
-        lane, pose = self.lanes(batch)
+        lane, pose = self.lanes(observation)
         *earlier, last = self.layers
         if earlier:
-            everybody = self.graph(batch, pose, x.shape[2])
+            everybody = self.graph(observation, pose, x.shape[2])
             for layer in earlier:
                 x = layer(x, lane, everybody)
-        x = last(x, lane, self.graph(batch, pose, batch.num_targets))
+        x = last(x, lane, self.graph(observation, pose, observation.num_targets))
         # Who was seen at the last step alone has no displacement, but a place in the graph.
-        known = torch.cat([real[..., :-1], real[..., -1:] | batch.valid[..., -1:]], -1)
-        return x.transpose(1, 2), known[:, : batch.num_targets]
+        known = torch.cat([real[..., :-1], real[..., -1:] | observation.valid[..., -1:]], -1)
+        return x.transpose(1, 2), known[:, : observation.num_targets]

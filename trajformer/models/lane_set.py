@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.separate import SeparateAttention
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast, consensus
-from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
+from trajformer.errors import check_numbers
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths, from_offsets
 from trajformer.models.tokens import (
     NUM_ATTRIBUTES,
     NeighbourTokenizer,
@@ -49,7 +51,7 @@ class LaneSetConfig:
         lstm_layers: its depth.
         block: shape of all attention and feed-forward layers.
         agent_layers: depth of the encoder over a target and the agents around it.
-        social_radius_m, max_neighbours: agents that are seen, the target itself included.
+        social_radius_m, max_neighbors: agents that are seen, the target itself included.
         map_radius_m, max_polylines: lanes that are seen.
     """
 
@@ -61,9 +63,16 @@ class LaneSetConfig:
     block: BlockConfig = field(default_factory=lambda: BlockConfig(width=256, heads=8, feedforward=1024))
     agent_layers: int = 2
     social_radius_m: float = 56.0
-    max_neighbours: int = 24
+    max_neighbors: int = 24
     map_radius_m: float = 65.0
     max_polylines: int = 80
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("num_future", "modes", "steps_per_token", "lstm_layers", "max_neighbors", "max_polylines"))
+
+    def build(self) -> LaneSetTransformer:
+        """The model, with random weights."""
+        return LaneSetTransformer(self)
 
 
 class History(nn.Module):
@@ -75,15 +84,15 @@ class History(nn.Module):
         self.lstm = nn.LSTM(8 * self.steps, width, config.lstm_layers, batch_first=True)
         self.kind = nn.Embedding(len(AgentKind), width)
 
-    def forward(self, batch: SceneBatch) -> Tensor:
+    def forward(self, observation: Observation) -> Tensor:
         """[B, A, D]; of an agent without a displacement, its kind alone."""
-        vector, seen = (x.flatten(0, 1) for x in motion_vectors(batch, self.steps))
+        vector, seen = (x.flatten(0, 1) for x in motion_vectors(observation, self.steps))
         order = seen.int().argsort(dim=-1, descending=True, stable=True)
         # What was seen comes first: behind it the LSTM runs on over zeros, to states that nobody reads.
         state, _ = self.lstm(vector.gather(1, order[..., None].expand_as(vector)))
         last = (seen.sum(-1) - 1).clamp(min=0)
         state = state[torch.arange(len(state), device=state.device), last] * seen.any(-1, keepdim=True)
-        return state.unflatten(0, batch.agent_mask.shape) + self.kind(batch.agent_kind)
+        return state.unflatten(0, observation.agent_mask.shape) + self.kind(observation.agent_kind)
 
 
 class AgentGraph(nn.Module):
@@ -92,12 +101,12 @@ class AgentGraph(nn.Module):
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
         self.history = History(config)
-        self.tokens = NeighbourTokenizer(config.block.width, config.social_radius_m, config.max_neighbours)
+        self.tokens = NeighbourTokenizer(config.block.width, config.social_radius_m, config.max_neighbors)
         self.encoder = Encoder(config.block, config.agent_layers)
 
-    def forward(self, batch: SceneBatch) -> Tensor:
+    def forward(self, observation: Observation) -> Tensor:
         """[B, S, D], of the targets."""
-        token, mask = self.tokens(batch, self.history(batch))
+        token, mask = self.tokens(observation, self.history(observation))
         out = self.encoder(token.flatten(0, 1), mask.flatten(0, 1)[:, None])[:, 0]  # who is nearest to a target: itself
         return out.unflatten(0, token.shape[:2])
 
@@ -115,26 +124,26 @@ class LaneSet(nn.Module):
         self.choose = SeparateAttention(block.width, block.heads, config.modes, dropout=block.attention_dropout)
         self.mode = Residual(block, FeedForward(block))
 
-    def forward(self, batch: SceneBatch, agent: Tensor) -> Tensor:
+    def forward(self, observation: Observation, agent: Tensor) -> Tensor:
         """[B, S, D] of the targets to [B, S, K, D]."""
-        waypoint, real = self._waypoints(batch)
+        waypoint, real = self._waypoints(observation)
         query = agent[:, :, None].expand(*real.shape, -1).flatten(0, 2)[:, None]  # [B * S * n, 1, D]
         lane = self.norm(self.lane(self.look(query, waypoint.flatten(0, 2)))).squeeze(1).unflatten(0, real.shape)
         found = self.choose(agent[:, :, None], lane, mask=real[:, :, None])  # [B, S, K, 1, D]
         return self.mode(found.squeeze(-2))
 
-    def _waypoints(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    def _waypoints(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Features [B, S, n, P, D] of the waypoints of lanes and bool [B, S, n], which lanes are real."""
         reach = (self.config.map_radius_m, self.config.max_polylines)
-        index, real, point = polylines_around(batch, batch.num_targets, *reach)
+        index, real, point = polylines_around(observation, observation.num_targets, *reach)
         ahead = point[..., 1:, :] - point[..., :-1, :]
         ahead = torch.cat([ahead, ahead[..., -1:, :]], -2)
         x = self.point(torch.cat([point, ahead, point.norm(dim=-1, keepdim=True)], -1))
-        return self.waypoint(x + take(self.attribute(attributes(batch)), index)[..., None, :]), real
+        return self.waypoint(x + take(self.attribute(attributes(observation)), index)[..., None, :]), real
 
 
-class LaneSetTransformer(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame.
+class LaneSetTransformer(Forecaster):
+    """Observation -> Forecast in each target's own frame.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not.
@@ -142,21 +151,20 @@ class LaneSetTransformer(nn.Module):
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
-        at_least_one("lane_set", config, "modes", "steps_per_token", "lstm_layers", "max_neighbours")
         self.config, width = config, config.block.width
         self.agents, self.lanes = AgentGraph(config), LaneSet(config)
         self.trajectory = mlp(2 * width, width, config.num_future * 2)
         self.score = mlp(2 * width, width, 1)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Predict every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for.
         """
-        check_lengths(batch, self.config.num_future)
-        agent = self.agents(batch)
-        mode = self.lanes(batch, agent)
+        check_lengths(observation, self.config.num_future)
+        agent = self.agents(observation)
+        mode = self.lanes(observation, agent)
         x = torch.cat([mode, agent[:, :, None].expand_as(mode)], -1)
-        forecast = from_offsets(batch, self.trajectory(x), self.score(x.detach()))
+        forecast = from_offsets(observation, self.trajectory(x), self.score(x.detach()))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)

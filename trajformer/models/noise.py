@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 
 
-def named_noise(batch: SceneBatch, agents: int, count: int, seed: int) -> Tensor:
+def named_noise(observation: Observation, agents: int, count: int, seed: int) -> Tensor:
     """Standard normal numbers, of each agent a function of the seed, its scene's name and its own.
 
     Args:
@@ -25,10 +25,10 @@ def named_noise(batch: SceneBatch, agents: int, count: int, seed: int) -> Tensor
     Returns:
         float32 [B, N, n] on the CPU, zero where there is no agent.
     """
-    noise = np.zeros((batch.num_scenes, agents, count), np.float32)
-    for b, names in enumerate(batch.agent_id):
+    noise = np.zeros((observation.num_scenes, agents, count), np.float32)
+    for b, names in enumerate(observation.agent_id):
         for a, name in enumerate(names[:agents]):
-            text = repr((seed, batch.scene_id[b], name)).encode()
+            text = repr((seed, observation.scene_id[b], name)).encode()
             key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint64)
             noise[b, a] = np.random.Generator(np.random.Philox(key=key)).standard_normal(count)
     return torch.from_numpy(noise)

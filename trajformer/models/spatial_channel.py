@@ -23,9 +23,11 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.groups import Groups
 from trajformer.core.positions import LearnedPosition
 from trajformer.core.squeeze import SqueezeConfig
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast, consensus
-from trajformer.models.horizon import at_least_one, check_lengths, from_offsets
+from trajformer.errors import check_numbers
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths, from_offsets
 from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbours, state_width
 
 
@@ -44,7 +46,7 @@ class SpatialChannelConfig:
         steps_per_token: states of an agent in a token.
         block: shape of every transformer block.
         encoder_layers, decoder_layers: depth.
-        social_radius_m, max_neighbours: agents that are seen, the target itself included.
+        social_radius_m, max_neighbors: agents that are seen, the target itself included.
         road: lanes are seen, too.
         map_radius_m, max_polylines: how far and how many.
         map_width: width inside the polyline subgraph.
@@ -61,15 +63,35 @@ class SpatialChannelConfig:
     encoder_layers: int = 2
     decoder_layers: int = 2
     social_radius_m: float = 56.0
-    max_neighbours: int = 24
+    max_neighbors: int = 24
     road: bool = True
     map_radius_m: float = 65.0
     max_polylines: int = 80
     map_width: int = 64
 
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            positive=(
+                "num_future",
+                "modes",
+                "max_history",
+                "steps_per_token",
+                "max_neighbors",
+                "max_polylines",
+                "map_width",
+                "reduction",
+                "decoder_layers",
+            ),
+        )
 
-class SpatialChannel(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame, with those of earlier decoder layers as auxiliary ones.
+    def build(self) -> SpatialChannel:
+        """The model, with random weights."""
+        return SpatialChannel(self)
+
+
+class SpatialChannel(Forecaster):
+    """Observation -> Forecast in each target's own frame, with those of earlier decoder layers as auxiliary ones.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not.
@@ -77,49 +99,50 @@ class SpatialChannel(nn.Module):
 
     def __init__(self, config: SpatialChannelConfig) -> None:
         super().__init__()
-        at_least_one("spatial_channel", config, "modes", "reduction", "steps_per_token", "decoder_layers", "max_neighbours")
         self.config, width = config, config.block.width
         self.state = mlp(state_width(config.steps_per_token), width, width)
         self.time = LearnedPosition((-(-config.max_history // config.steps_per_token),), width)
         reach = (config.map_radius_m, config.max_polylines)
         self.road = MapTokenizer(width, config.map_width, *reach) if config.road else None
         axis: Literal["group", "feature"] = "group" if config.channel_axis == "agent" else "feature"
-        squeeze = SqueezeConfig(axis, config.max_neighbours, config.reduction)
+        squeeze = SqueezeConfig(axis, config.max_neighbors, config.reduction)
         self.encoder = Encoder(replace(config.block, squeeze=squeeze), config.encoder_layers)
         self.decoder = Decoder(config.block, config.decoder_layers)
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.modes, width)))
         self.trajectory = mlp(width, width, config.num_future * 2)
         self.score = mlp(width, width, 1)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Predict every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        check_lengths(batch, self.config.num_future, self.config.max_history)
-        memory, keys = self._memory(batch)
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        memory, keys = self._memory(observation)
         queries = self.queries.expand(len(memory), -1, -1)
         layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
-        *earlier, last = [self._decode(batch, x.unflatten(0, (batch.num_scenes, batch.num_targets))) for x in layers]
+        *earlier, last = [
+            self._decode(observation, x.unflatten(0, (observation.num_scenes, observation.num_targets))) for x in layers
+        ]
         forecast = replace(last, auxiliary=tuple(earlier))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
-    def _memory(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    def _memory(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Tokens [B * S, L, D] around every target and bool [B * S, 1, L]: agents, step after step, then lanes."""
-        index, near = neighbours(batch, self.config.social_radius_m, self.config.max_neighbours)
-        state, seen = agent_states(batch, index, self.config.steps_per_token)
+        index, near = neighbours(observation, self.config.social_radius_m, self.config.max_neighbors)
+        state, seen = agent_states(observation, index, self.config.steps_per_token)
         time = self.time(state.shape[2]).flip(0)  # positions count back from the last observed step
         token = (self.state(state) + time[:, None]).flatten(2, 3)
         real = (seen & near[:, :, None]).flatten(2, 3)
         lanes = 0
         if self.road is not None:
-            lane, there = self.road(batch, batch.num_targets)
+            lane, there = self.road(observation, observation.num_targets)
             token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, there], 2), lane.shape[2]
         keys = real.flatten(0, 1)[:, None]
         agents = Groups(index.shape[2], index.shape[2], (lanes, lanes))
         return self.encoder(token.flatten(0, 1), keys, groups=agents), keys
 
-    def _decode(self, batch: SceneBatch, x: Tensor) -> Forecast:
+    def _decode(self, observation: Observation, x: Tensor) -> Forecast:
         """Features [B, S, K, D] to a forecast."""
-        return from_offsets(batch, self.trajectory(x), self.score(x))
+        return from_offsets(observation, self.trajectory(x), self.score(x))

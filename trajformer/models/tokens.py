@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
@@ -29,7 +29,7 @@ def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
-def motion_vectors(batch: SceneBatch, steps: int = 1) -> tuple[Tensor, Tensor]:
+def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Displacements between consecutive observed steps, in each agent's own frame (mmTransformer, section 3.1).
 
     Args:
@@ -39,13 +39,13 @@ def motion_vectors(batch: SceneBatch, steps: int = 1) -> tuple[Tensor, Tensor]:
         features [B, A, L, 8 steps] with L = ceil((H - 1) / steps): displacement, time in seconds before the last step, end
         point, end point's heading as cosine and sine, one, zeros for a missing vector; and bool [B, A, L], where any is there.
     """
-    pose = batch.pose[:, :, None]
-    mask = batch.valid[..., 1:] & batch.valid[..., :-1]
-    own = to_frame(batch.position, pose) / LENGTH_SCALE_M
+    pose = observation.pose[:, :, None]
+    mask = observation.valid[..., 1:] & observation.valid[..., :-1]
+    own = to_frame(observation.position, pose) / LENGTH_SCALE_M
     step = (own[..., 1:, :] - own[..., :-1, :]) * LENGTH_SCALE_M
-    angle = batch.heading[..., 1:] - pose[..., 2]
-    count = batch.num_history - 1
-    time = torch.arange(-count + 1, 1, device=own.device, dtype=own.dtype) * batch.period_s
+    angle = observation.heading[..., 1:] - pose[..., 2]
+    count = observation.num_history - 1
+    time = torch.arange(-count + 1, 1, device=own.device, dtype=own.dtype) * observation.period_s
     parts = [step, time.expand(mask.shape)[..., None], own[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
     features = torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None]
     missing = -count % steps
@@ -53,9 +53,9 @@ def motion_vectors(batch: SceneBatch, steps: int = 1) -> tuple[Tensor, Tensor]:
     return features, nn.functional.pad(mask, (missing, 0)).unflatten(2, (-1, steps)).any(-1)
 
 
-def last_velocity(batch: SceneBatch) -> Tensor:
+def last_velocity(observation: Observation) -> Tensor:
     """Velocities [B, A, 2] at the last observed step; zero for agents that were not seen there."""
-    return batch.velocity[:, :, -1] * batch.valid[:, :, -1:]
+    return observation.velocity[:, :, -1] * observation.valid[:, :, -1:]
 
 
 class MotionTokenizer(nn.Module):
@@ -70,10 +70,10 @@ class MotionTokenizer(nn.Module):
         self.vector = mlp(8 * steps, width, width)
         self.kind = nn.Embedding(len(AgentKind), width)
 
-    def forward(self, batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Tokens [B, A, L, D] and bool [B, A, L], L = ceil((H - 1) / steps); the last token ends at the last step."""
-        features, mask = motion_vectors(batch, self.steps)
-        return self.vector(features) + self.kind(batch.agent_kind)[:, :, None], mask
+        features, mask = motion_vectors(observation, self.steps)
+        return self.vector(features) + self.kind(observation.agent_kind)[:, :, None], mask
 
 
 def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
@@ -98,14 +98,14 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device)[:, None, None], index]
 
 
-def neighbours(batch: SceneBatch, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
+def neighbours(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
     """Every target's neighbours, itself included (it is the nearest), of the agents seen at the last observed step.
 
     Returns:
         indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: which of them are real.
     """
-    distance = pairwise_distances(batch.pose[:, : batch.num_targets, :2], batch.pose[..., :2])
-    seen = batch.agent_mask & batch.valid[..., -1]
+    distance = pairwise_distances(observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2])
+    seen = observation.agent_mask & observation.valid[..., -1]
     own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
     return nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, radius_m, count)
 
@@ -115,7 +115,7 @@ def state_width(steps: int) -> int:
     return 7 * steps + len(AgentKind)
 
 
-def agent_states(batch: SceneBatch, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
+def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Histories of agents as their target sees them, all at the same times (Wayformer's agent interactions).
 
     Args:
@@ -126,16 +126,16 @@ def agent_states(batch: SceneBatch, index: Tensor, steps: int = 1) -> tuple[Tens
         features [B, S, T, n, C] with T = ceil(H / steps), the last ones of the last observed step: position, velocity,
         heading as cosine and sine, one (zeros for a step unseen), and the agent's kind; and bool [B, S, T, n].
     """
-    pose = batch.pose[:, : batch.num_targets, None, None]
-    seen, turn = take(batch.valid, index), -pose[..., 2]
-    place = to_frame(take(batch.position, index), pose) / LENGTH_SCALE_M
-    velocity = rotate(take(batch.velocity, index), turn) / LENGTH_SCALE_M
-    angle = (take(batch.heading, index) + turn)[..., None]
+    pose = observation.pose[:, : observation.num_targets, None, None]
+    seen, turn = take(observation.valid, index), -pose[..., 2]
+    place = to_frame(take(observation.position, index), pose) / LENGTH_SCALE_M
+    velocity = rotate(take(observation.velocity, index), turn) / LENGTH_SCALE_M
+    angle = (take(observation.heading, index) + turn)[..., None]
     state = torch.cat([place, velocity, angle.cos(), angle.sin(), torch.ones_like(angle)], -1) * seen[..., None]
-    missing = -batch.num_history % steps
+    missing = -observation.num_history % steps
     state = nn.functional.pad(state, (0, 0, missing, 0)).unflatten(3, (-1, steps)).flatten(-2)  # [B, S, n, T, 7 steps]
     seen = nn.functional.pad(seen, (missing, 0)).unflatten(3, (-1, steps)).any(-1)
-    kind = nn.functional.one_hot(take(batch.agent_kind, index), len(AgentKind)).to(state.dtype)
+    kind = nn.functional.one_hot(take(observation.agent_kind, index), len(AgentKind)).to(state.dtype)
     kind = kind[:, :, :, None].expand(*state.shape[:-1], -1)
     return torch.cat([state, kind], -1).transpose(2, 3), seen.transpose(2, 3)
 
@@ -179,30 +179,30 @@ class MapTokenizer(PolylineEncoder):
         super().__init__(width, hidden)
         self.radius_m, self.count = radius_m, count
 
-    def forward(self, batch: SceneBatch, agents: int) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Observation, agents: int) -> tuple[Tensor, Tensor]:
         """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
-        index, mask, point = polylines_around(batch, agents, self.radius_m, self.count)
-        return self.encode(point, take(self.attribute(attributes(batch)), index)), mask
+        index, mask, point = polylines_around(observation, agents, self.radius_m, self.count)
+        return self.encode(point, take(self.attribute(attributes(observation)), index)), mask
 
 
-def polylines_around(batch: SceneBatch, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def polylines_around(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The polylines whose middles are the nearest to each of the first N agents.
 
     Returns:
         indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n], which of them are real; and their
         points [B, N, n, P, 2] as the agent sees them, over `LENGTH_SCALE_M`.
     """
-    pose = batch.pose[:, :agents]
-    distance = pairwise_distances(pose[..., :2], batch.polyline[:, :, batch.polyline.shape[2] // 2])
-    index, mask = nearest(distance, batch.polyline_mask[:, None], radius_m, count)
-    return index, mask, to_frame(take(batch.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
+    pose = observation.pose[:, :agents]
+    distance = pairwise_distances(pose[..., :2], observation.polyline[:, :, observation.polyline.shape[2] // 2])
+    index, mask = nearest(distance, observation.polyline_mask[:, None], radius_m, count)
+    return index, mask, to_frame(take(observation.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
 
 
-def attributes(batch: SceneBatch) -> Tensor:
+def attributes(observation: Observation) -> Tensor:
     """Kinds and flags of polylines: float [B, M, NUM_ATTRIBUTES], ones and zeros."""
-    kind = nn.functional.one_hot(batch.polyline_kind, len(PolylineKind))
-    flags = torch.stack([(batch.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
-    return torch.cat([kind, flags], -1).to(batch.polyline.dtype)
+    kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))
+    flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
+    return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 
 
 def place_features(relative: Tensor) -> Tensor:
@@ -224,11 +224,11 @@ class NeighbourTokenizer(nn.Module):
         self.radius_m, self.count = radius_m, count
         self.relative = mlp(7, width, width)
 
-    def forward(self, batch: SceneBatch, feature: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Observation, feature: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, A, ..., D] to tokens [B, S, n, ..., D] and bool [B, S, n]."""
-        pose = batch.pose[:, : batch.num_targets]
-        index, mask = neighbours(batch, self.radius_m, self.count)
-        relative = relative_pose(take(batch.pose, index), pose[:, :, None])
-        velocity = rotate(take(last_velocity(batch), index), -pose[:, :, None, 2])
+        pose = observation.pose[:, : observation.num_targets]
+        index, mask = neighbours(observation, self.radius_m, self.count)
+        relative = relative_pose(take(observation.pose, index), pose[:, :, None])
+        velocity = rotate(take(last_velocity(observation), index), -pose[:, :, None, 2])
         place = self.relative(torch.cat([place_features(relative), velocity / LENGTH_SCALE_M], -1))
         return take(feature, index) + place.view(*place.shape[:3], *[1] * (feature.ndim - 3), place.shape[3]), mask

@@ -9,19 +9,25 @@ import json
 import pickle
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 import trajformer
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
+from trajformer.models.forecaster import Predictor
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
+from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.scenes.files import atomically
 
 R = TypeVar("R")
+UNTRAINED = {"constant_velocity": ConstantVelocityConfig(modes=6), "constant_velocity_sampled": SampledConstantVelocityConfig()}
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
 _MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # in a run that goes on
@@ -34,7 +40,7 @@ def describe(config: Any) -> dict[str, Any]:
     return {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
 
 
-def load_checkpoint(path: Path | str, recipe: type[R]) -> tuple[nn.Module, R]:
+def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn.Module, R]:  # type: ignore[assignment]
     """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with.
 
     Args:
@@ -48,6 +54,41 @@ def load_checkpoint(path: Path | str, recipe: type[R]) -> tuple[nn.Module, R]:
     return _build(path, _read(Path(path)), recipe)
 
 
+def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
+    """The device that an `--accelerator` names; "auto" is a GPU if there is one.
+
+    Raises:
+        TrajformerError: a GPU is requested and there is none.
+    """
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise TrajformerError("no CUDA device here; use --accelerator cpu")
+    return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def load_predictor(
+    source: Path | str,
+    device: torch.device = torch.device("cpu"),
+    targets: Literal["scored", "focal", "all"] = "scored",
+) -> Predictor:
+    """The model of a checkpoint, or a model without training by its name, ready to run.
+
+    Args:
+        source: a checkpoint; or "constant_velocity", with five varied modes besides the plain one; or
+            "constant_velocity_sampled", 20 directions drawn for each agent.
+        device: where it runs.
+        targets: the agents that it predicts.
+
+    Raises:
+        CheckpointError: see `load_checkpoint`.
+    """
+    if source in UNTRAINED:
+        model = UNTRAINED[str(source)].build()
+        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device)
+    learned, recipe = load_checkpoint(source, TrainConfig)
+    batch = replace(recipe.data.batch, targets=targets)
+    return Predictor(learned.to(device).eval(), batch, device, trained_on=recipe.data.train_split)
+
+
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
     if not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
@@ -55,8 +96,9 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
     try:
         task = raw[CONFIG_KEY].get("task", TrainConfig.task)
         if task != wanted.task:
-            raise CheckpointError(f"{path}: is of a model for {task}, wanted is one for {wanted.task}")
-        config = from_plain(recipe, raw[CONFIG_KEY]["config"])
+            raise CheckpointError(f"{path}: holds a model for {task}, expected one for {wanted.task}")
+        plain = raw[CONFIG_KEY]["config"]
+        config = from_plain(recipe, upgrade_recipe(plain) if task == TrainConfig.task else plain)
         model = config.build_model()
         weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
         model.load_state_dict(weights)

@@ -1,20 +1,32 @@
-"""Typed configs as plain values, and back: what YAML and safe checkpoints can hold."""
+"""Typed configs as plain values and back: the content of YAML recipes and of checkpoints.
+
+A field with `metadata=one_of(CLASSES)` holds an instance of one of several config classes. Its plain form is the name of the
+class with the plain form of the instance: `{"mixture": {"beta": 1.0}}`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from enum import Enum
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import ConfigError, TrajformerError
+
+_CHOICES = "choices"
+
+
+def one_of(choices: Mapping[str, type[Any]]) -> Mapping[str, Any]:
+    """Metadata of a dataclass field that holds an instance of one of several config classes, by name."""
+    return {_CHOICES: choices}
 
 
 def to_plain(value: Any) -> Any:
-    """A config as nested dicts, lists, numbers and strings, as YAML and a safe checkpoint can hold it."""
+    """A config as nested dicts, lists, numbers and strings, which YAML and a safe checkpoint can hold."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+        return {item.name: _field_to_plain(item, getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -27,26 +39,97 @@ def to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def from_plain(kind: Any, value: Any, where: str = "config") -> Any:
+def _field_to_plain(item: Field, value: Any) -> Any:
+    choices = item.metadata.get(_CHOICES)
+    if choices is None or value is None:
+        return to_plain(value)
+    names = [name for name, kind in choices.items() if type(value) is kind]
+    if not names:
+        raise TrajformerError(f"{item.name}: {type(value).__name__} is none of the known configs ({', '.join(choices)})")
+    return {names[0]: to_plain(value)}
+
+
+def from_plain(kind: Any, value: Any, where: str = "") -> Any:
     """The inverse of `to_plain` for a dataclass `kind`, checked field by field; nothing is imported by name.
 
+    Args:
+        kind: a type annotation.
+        value: plain values.
+        where: path of the value in a recipe, for error messages.
+
     Raises:
-        TrajformerError: an unknown field or a value of the wrong type; names the field.
+        TrajformerError: an unknown field, a value of the wrong type or outside its range; names the field.
     """
     if get_origin(kind) in (Union, UnionType):
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
     if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise TrajformerError(f"{where}: expected fields of {kind.__name__}, found {value!r}")
-        hints, known = get_type_hints(kind), [f.name for f in fields(kind)]
-        if unknown := set(value) - set(known):
-            raise TrajformerError(f"{where}: unknown field '{sorted(unknown)[0]}' (known: {', '.join(known)})")
-        if missing := [f.name for f in fields(kind) if f.name not in value and _is_required(f)]:
-            raise TrajformerError(f"{where}: no field '{missing[0]}'")
-        return kind(**{name: from_plain(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+        return value if isinstance(value, kind) else _dataclass_from_plain(kind, value, where)
     return _leaf(kind, value, where)
+
+
+def _dataclass_from_plain(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise TrajformerError(f"{where or 'recipe'}: expected fields of {kind.__name__}, found {value!r}")
+    hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
+    if unknown := set(value) - known.keys():
+        raise TrajformerError(f"{where or 'recipe'}: unknown field '{min(unknown)}' (known: {', '.join(known)})")
+    if missing := [name for name, item in known.items() if name not in value and _is_required(item)]:
+        raise TrajformerError(f"{where or 'recipe'}: no field '{missing[0]}'")
+    values = {}
+    for name, item in value.items():
+        path = f"{where}.{name}" if where else name
+        choices = known[name].metadata.get(_CHOICES)
+        if choices is None:
+            values[name] = from_plain(hints[name], item, path)
+        else:
+            values[name] = _choice_from_plain(choices, item, path, required=_is_required(known[name]))
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise TrajformerError(f"{where}.{error}" if where else str(error)) from error
+
+
+def _choice_from_plain(choices: Mapping[str, type[Any]], value: Any, where: str, required: bool) -> Any:
+    if isinstance(value, tuple(choices.values())):
+        return value
+    if value is not None and not isinstance(value, Mapping):
+        raise TrajformerError(f"{where}: expected one of {', '.join(choices)} with its fields, found {value!r}")
+    given = {name: item for name, item in (value or {}).items() if item is not None}
+    if not given and not required:
+        return None
+    if len(given) != 1:
+        raise TrajformerError(f"{where}: give exactly one of {', '.join(choices)}; found {', '.join(given) or 'none'}")
+    [(name, item)] = given.items()
+    if name not in choices:
+        raise TrajformerError(f"{where}: unknown name '{name}' (known: {', '.join(choices)})")
+    return from_plain(choices[name], item, f"{where}.{name}")
+
+
+def schema(kind: type[Any]) -> type[Any]:
+    """The dataclass with every `one_of` field replaced by a dataclass of optional configs, for the command-line parser."""
+    hints, changed = get_type_hints(kind), []
+    for item in fields(kind):
+        choices = item.metadata.get(_CHOICES)
+        if choices is None:
+            changed.append((item.name, hints[item.name], _same_default(item)))
+            continue
+        options = [(name, config | None, field(default=None)) for name, config in choices.items()]
+        nested = make_dataclass(f"{kind.__name__}_{item.name}", options, frozen=True)
+        default = field() if _is_required(item) else field(default_factory=nested)
+        changed.append((item.name, nested, default))
+    made = make_dataclass(kind.__name__, changed, frozen=True)
+    made.__doc__ = kind.__doc__
+    return made
+
+
+def _same_default(item: Field) -> Any:
+    if item.default is not MISSING:
+        return field(default=item.default)
+    if item.default_factory is not MISSING:
+        return field(default_factory=item.default_factory)
+    return field()
 
 
 def _is_required(item: Field) -> bool:
@@ -63,9 +146,9 @@ def _leaf(kind: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(kind, type) and issubclass(kind, Enum):
         for member in kind:
-            if value in (member.name, member.value):
+            if value in (member, member.name, member.value):
                 return member
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     if isinstance(kind, type) and (number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))):
         return kind(value)
-    raise TrajformerError(f"{where}: expected {kind}, found {value!r}")
+    raise TrajformerError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {value!r}")

@@ -1,23 +1,36 @@
-"""The recipe: one typed dataclass for everything that `trajformer train` reads from a YAML file and the command line."""
+"""The recipe of a forecaster: one typed dataclass for everything that `trajformer train` reads from YAML and the command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from trajformer.data.augment import AugmentConfig
-from trajformer.data.sample import BatchConfig, Frame, Targets
-from trajformer.errors import TrajformerError
+from trajformer.data.sample import BatchConfig, Targets
+from trajformer.errors import ConfigError, TrajformerError, check_numbers
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.losses.worlds import WorldLossConfig
-from trajformer.models import ModelConfig, build_model
+from trajformer.models import MODELS
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
+from trajformer.models.forecaster import Forecaster
 from trajformer.models.mmtransformer.loss import RegionLossConfig
 from trajformer.models.scene_set.loss import SceneSetLossConfig
-from trajformer.recipes.objective import CHOSEN, LossConfig, choose
+from trajformer.recipes.plain import one_of
+
+LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
+    "set": SetLossConfig,
+    "mixture": MixtureLossConfig,
+    "worlds": WorldLossConfig,
+    "regions": RegionLossConfig,
+    "scene_set": SceneSetLossConfig,
+    "cvae": CVAELossConfig,
+    "sampler": SamplerLossConfig,
+}
+LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.losses")}
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,9 @@ class DataConfig:
     learn_from: Targets | None = None
     batch: BatchConfig = field(default_factory=BatchConfig)
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("batch_size", "limit_train", "bucket"))
+
     @property
     def train_batch(self) -> BatchConfig:
         """How training scenes become tensors."""
@@ -84,6 +100,11 @@ class OptimConfig:
     clip: float = 1.0
     average: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("learning_rate",), shares=("drop", "warmup", "average"))
+        if max(self.betas) >= 1:
+            raise ConfigError("betas", f"{self.betas}, expected less than 1")
+
 
 @dataclass(frozen=True)
 class TrainerConfig:
@@ -113,37 +134,28 @@ class TrainerConfig:
     log_every: int = 20
     compile: bool = False
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("epochs", "devices", "threads", "validate_every", "log_every"))
+
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole recipe of a forecaster. It is trained with one loss (`objective`): its model's, or the one that is given.
+    """A whole recipe of a forecaster.
 
     Attributes:
-        model: which model, with its sizes.
+        model: config of the model; `model: {NAME: {...}}` in YAML.
         data: stores, batches and loading.
-        loss: weights of the set loss, that of all models but those named below.
-        mixture_loss: weights of the loss of a mixture; given means that Wayformer is trained with it instead.
-        region_loss: weights of mmTransformer's loss with regions.
-        world_loss: weights of the loss of joint worlds.
-        scene_set_loss: weights of the loss of a scene's set of trajectories.
-        cvae_loss: weights of the loss that AgentFormer is trained with.
-        sampler_loss: the same for its second stage.
-        first_stage: checkpoint of the AgentFormer that a second stage is trained for.
-        augment: what is varied in training.
+        loss: config of the loss, `loss: {NAME: {...}}` in YAML; by default the first one that the model supports.
+        first_stage: checkpoint of the trained model that a second stage (AgentFormer's sampler) starts from.
+        augment: variations of the training scenes.
         optim: optimiser and schedule.
         trainer: length, device and precision.
         seed: of weights, order and augmentation; the same seed gives the same run.
     """
 
-    model: ModelConfig
+    model: Any = field(metadata=one_of(MODELS))
     data: DataConfig = field(default_factory=DataConfig)
-    loss: SetLossConfig = field(default_factory=SetLossConfig)
-    mixture_loss: MixtureLossConfig | None = None
-    region_loss: RegionLossConfig | None = None
-    world_loss: WorldLossConfig | None = None
-    scene_set_loss: SceneSetLossConfig | None = None
-    cvae_loss: CVAELossConfig = field(default_factory=CVAELossConfig)
-    sampler_loss: SamplerLossConfig = field(default_factory=SamplerLossConfig)
+    loss: Any = field(default=None, metadata=one_of(LOSSES))
     first_stage: str = ""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -151,40 +163,45 @@ class TrainConfig:
     seed: int = 0
     task: ClassVar[str] = "forecasting"
 
-    @property
-    def partial(self) -> bool:
-        """A step need not use all parameters: of AgentFormer's two score terms, agents who are alone have one only."""
-        return self.model.agentformer is not None
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
-    def build_model(self) -> nn.Module:
-        """The model, untrained.
+    def build_model(self) -> Forecaster:
+        """The model with random weights.
 
         Raises:
-            TrajformerError: none or several models are given.
-            ValueError: its sizes do not go together.
+            TrajformerError: its sizes do not fit together.
         """
-        return build_model(self.model)
-
-    def objective(self) -> LossConfig:
-        """The loss to train with.
-
-        Raises:
-            TrajformerError: a loss is given that is not for this model, or several are.
-        """
-        names = ("loss", "cvae_loss", "sampler_loss", *CHOSEN)
-        return choose(self.model, {name: getattr(self, name) for name in names})
+        try:
+            model: Forecaster = self.model.build()
+        except ValueError as error:
+            raise TrajformerError(f"model: {error}") from error
+        return model
 
     def check(self) -> None:
-        """Refuse batches and losses that cannot be.
+        """Check that model, loss and first stage fit together.
 
         Raises:
-            TrajformerError: names the field.
+            TrajformerError: they do not; names the field.
         """
-        if self.data.batch.polyline_points < 2:
-            raise TrajformerError("data.batch.polyline_points: 1, expected at least 2")
-        if self.data.batch.frame is Frame.AGENT:
-            raise TrajformerError("data.batch.frame: AGENT is a forecast's frame; a batch has SCENE or FOCAL")
-        if bool(self.first_stage) != (self.model.agentformer_sampler is not None):
-            raise TrajformerError("first_stage: give a checkpoint for model.agentformer_sampler, and for no other model")
-        if not isinstance(self.objective(), SetLossConfig) and self.data.branches:
-            raise TrajformerError("data.branches: only the set loss knows several futures")
+        self.build_loss(self.build_model())
+
+    def build_loss(self, model: Forecaster) -> nn.Module:
+        """The loss that the recipe gives, or the default of the model.
+
+        Raises:
+            TrajformerError: the loss, the first stage or the data does not fit the model.
+        """
+        config = model.losses[0]() if self.loss is None else self.loss
+        if type(config) not in model.losses:
+            supported = [name for name, kind in LOSSES.items() if kind in model.losses]
+            reason = f"{type(config).__name__} is not for {type(model).__name__}, expected {' or '.join(supported)}"
+            raise TrajformerError(f"loss: {reason}")
+        if self.data.branches and not isinstance(config, SetLossConfig):
+            raise TrajformerError("data.branches: true, but only the set loss supports several futures of one past")
+        if bool(self.first_stage) != model.needs_first_stage:
+            if model.needs_first_stage:
+                raise TrajformerError(f"first_stage: none, but {type(model).__name__} needs a checkpoint")
+            raise TrajformerError(f"first_stage: given, but {type(model).__name__} has none")
+        loss: nn.Module = config.build()
+        return loss

@@ -96,6 +96,9 @@ class TaskModule(L.LightningModule):
         if config.trainer.compile:
             self.model.compile()
 
+    def prepare(self, data: Any) -> None:
+        """Compute what the model needs from the task's data, before training starts."""
+
     def forward(self, *batch: Any) -> Any:
         """The model's output."""
         return self.model(*batch)

@@ -11,41 +11,46 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.loading import AXES, BranchDataset, SceneDataset
 from trajformer.data.order import padding
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.metrics.accumulate import DisplacementMetrics
-from trajformer.models import AgentFormerSampler, MMTransformer
-from trajformer.models.mmtransformer.fit_regions import find_regions
+from trajformer.evaluation.metrics import forecast_metrics
+from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.checkpoint import load_checkpoint
-from trajformer.recipes.objective import Objective
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
 
-_ALL = 1_000_000  # modes: more than any model has
-_PACE = 10.0  # of what a loss learns, in shares of the learning rate: few numbers with a long way to go
+_LOSS_RATE = 10.0  # learning rate of a loss's own parameters, relative to that of the model: few numbers, far from their start
 
 
 class ForecastingModule(TaskModule):
-    """Trains a model with the loss of its recipe; validates with the displacement metrics.
+    """Trains a model with the loss of its recipe; validates with the metrics of `trajformer evaluate`.
 
     Raises:
-        TrajformerError: the recipe's loss, its first stage or the data for its regions cannot be used.
+        TrajformerError: the recipe's loss or first stage does not fit its model.
     """
 
     config: TrainConfig
+    model: Forecaster
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        self.metrics = DisplacementMetrics((1, 6, _ALL))
-        self.objective = Objective(config.objective())
-        if isinstance(self.model, MMTransformer):
-            _set_regions(self.model, config)
-        if isinstance(self.model, AgentFormerSampler):
-            try:
-                self.model.adopt(load_checkpoint(config.first_stage, TrainConfig)[0])
-            except TrajformerError as error:
-                raise TrajformerError(f"first_stage: {config.first_stage}: {error}") from error
+        self.metrics = forecast_metrics()
+        self.objective = config.build_loss(self.model)
+
+    def prepare(self, data: SceneData) -> None:
+        """Let the model compute what it needs from the training scenes and the first stage.
+
+        Raises:
+            TrajformerError: the scenes or the first stage cannot be used.
+        """
+        first_stage = None
+        try:
+            if self.config.first_stage:
+                first_stage = load_checkpoint(self.config.first_stage, TrainConfig)[0]
+            self.model.prepare(data.train, self.config.seed, first_stage)
+        except TrajformerError as error:
+            raise TrajformerError(f"first_stage: {self.config.first_stage}: {error}" if first_stage else str(error)) from error
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
@@ -54,32 +59,26 @@ class ForecastingModule(TaskModule):
 
     def loss(self, batch: SceneBatch) -> dict[str, Tensor]:
         """The loss and its terms by name."""
-        return self.objective(self.model, batch)
+        terms: dict[str, Tensor] = self.objective(self.model, batch)
+        return terms
 
     def groups(self) -> list[dict[str, Any]]:
-        """The model's parameters, and those of the loss where it has some."""
-        own = list(self.objective.parameters())
-        learned = [{"params": own, "weight_decay": 0.0, "lr": _PACE}] if own else []
-        return parameter_groups(self.model, self.config.optim.weight_decay) + learned
+        """The parameters of the model, and of the loss if it has any."""
+        learned = list(self.objective.parameters())
+        extra = [{"params": learned, "weight_decay": 0.0, "lr": _LOSS_RATE}] if learned else []
+        return parameter_groups(self.model, self.config.optim.weight_decay) + extra
 
     def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
         """Accumulate the metrics of one batch."""
-        self.metrics.update(self(batch), batch.target, batch.target_valid)
+        self.metrics.update(self(batch.observation), batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the means over all processes, and begin anew."""
+        """Log the means over all processes and reset them."""
         values = self.metrics.compute()
         self.metrics.reset()
-        for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
-            self.log(f"val/{name}", values[name], prog_bar=name.startswith("minFDE"))
-        self.log("val/minFDE", values[f"minFDE_{_ALL}"])
-
-
-def _set_regions(model: MMTransformer, config: TrainConfig) -> None:
-    """Find the regions that are to be found in the data."""
-    wanted = model.config.regions
-    if model.regions is not None and wanted is not None and wanted.fan is None:
-        model.regions.copy_(find_regions(config.data, wanted.count, config.seed))
+        for name, value in values.items():
+            if not name.startswith("num_"):
+                self.log(f"val/{name}", float(value), prog_bar=name in ("minFDE1", "minFDE6"))
 
 
 class SceneData(TaskData):
@@ -128,5 +127,5 @@ TASK = Task(
     data=lambda recipe: SceneData(recipe.data, recipe.seed),
     monitor="val/minFDE",  # over all modes of the model, not only the best six
     mode="min",
-    shown=("val/minADE_6", "val/minFDE_6", "val/MR_6", "val/minFDE_1", "val/minFDE"),
+    shown=("val/minADE6", "val/minFDE6", "val/MR6", "val/minFDE1", "val/minFDE"),
 )

@@ -28,7 +28,6 @@ from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
 from trajformer.scenes.files import write_atomically
 from trajformer.training.base import Recipe, Task, TaskData, TaskModule
-from trajformer.training.check import check_recipe
 from trajformer.training.logs import make_loggers
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.resume import CheckpointFiles, KeepProgress
@@ -117,7 +116,9 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
             is off.
         KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` has all steps done.
     """
-    check_recipe(config)
+    config.check()
+    if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
     last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
@@ -129,10 +130,11 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
     module = build_module(config, task)
+    module.prepare(data)
     done = check_resume(last, module.config) if last.exists() else 0  # a module may have filled in what the recipe leaves open
     try:
         write_config(out / "config.yaml", config)
-        trainer = build_trainer(config, task, out, progress, done)
+        trainer = build_trainer(module, task, out, progress, done)
     except OSError as error:
         raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
     fit(trainer, module, data, last if last.exists() else None)
@@ -160,14 +162,15 @@ def build_module(config: Recipe, task: Task) -> TaskModule:
     return module
 
 
-def build_trainer(config: Recipe, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
+def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
     """Lightning's trainer for a recipe; the logs in `out` are cut after the `done` steps of the checkpoint it goes on from.
 
     Raises:
         TrajformerError: there is no such accelerator, or not so many devices.
     """
+    config = module.config
     options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
-    if config.trainer.devices > 1 and getattr(config, "partial", False):
+    if config.trainer.devices > 1 and getattr(module.model, "partial", False):
         options["strategy"] = "ddp_find_unused_parameters_true"
     try:
         return L.Trainer(**options | _trainer_options(config, task, out, progress, done))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _load(checkpoint: Path, accelerator: Accelerator) -> tuple[ViT, ClassificationRecipe, torch.device]:
-    from trajformer.evaluation.evaluate import pick_device
+    from trajformer.recipes.checkpoint import pick_device
     from trajformer.heads.vit.model import ViT
     from trajformer.heads.vit.task import ClassificationRecipe
     from trajformer.recipes.checkpoint import load_checkpoint

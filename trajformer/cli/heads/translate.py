@@ -24,7 +24,7 @@ def load(checkpoint: Path, accelerator: Accelerator) -> Translator:
     Raises:
         TrajformerError: it cannot be read, or is of another task.
     """
-    from trajformer.evaluation.evaluate import pick_device
+    from trajformer.recipes.checkpoint import pick_device
     from trajformer.heads.translation.task import TranslationRecipe
     from trajformer.heads.translation.translator import Translator
     from trajformer.recipes.checkpoint import load_checkpoint

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from trajformer.data.batch import SceneBatch, Truth
 from trajformer.data.forecast import Forecast
 from trajformer.evaluation.metrics.displacement import NAMES, SEPARATE_NAMES, displacement, separate_minima
 from trajformer.evaluation.metrics.joint import (
@@ -19,36 +20,55 @@ from trajformer.evaluation.metrics.joint import (
     multi_world,
 )
 
+MANY = 20  # modes: models with at least this many are also scored by their best of 20, as is usual for pedestrians
+_ALL = 1_000_000  # more modes than any model has
+
 
 class DisplacementMetrics(Metric):
-    """minADE, minFDE, MR and brier_minFDE per agent at several k: `compute()` gives {"minADE_6": ..., "num_agents": n}."""
+    """minADE, minFDE, MR and brier_minFDE of the k most probable modes, means over agents (see `displacement`).
+
+    `compute()` gives {"num_agents": n, "minADE1": ..., "minADE6": ...}, with k = 20 only if the model has 20 modes, and
+    "minFDE" over all modes.
+    """
 
     full_state_update = False
     total: Tensor
     count: Tensor
+    modes: Tensor
 
-    def __init__(self, ks: Sequence[int] = (1, 6)) -> None:
+    def __init__(self, ks: Sequence[int] = (1, 6, MANY)) -> None:
         super().__init__()
-        self.ks = tuple(ks)
+        self.ks = (*ks, _ALL)
         self.add_state("total", torch.zeros(len(self.ks), len(NAMES), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("modes", torch.zeros((), dtype=torch.int64), dist_reduce_fx="max")
 
-    def update(self, forecast: Forecast, target: Tensor, valid: Tensor) -> None:
-        """Add a batch; arguments as for `displacement`."""
+    def update(self, forecast: Forecast, batch: SceneBatch) -> None:
+        """Add a batch."""
+        truth = batch.truth
         for row, k in enumerate(self.ks):
-            values, counts = displacement(forecast, target, valid, k)
-            self.total[row] += torch.stack([values[name][counts].double().sum() for name in NAMES])
-        self.count += counts.sum()
+            values, scored = displacement(forecast, truth.position, truth.valid, k)
+            self.total[row] += torch.stack([values[name][scored].double().sum() for name in NAMES])
+        self.count += scored.sum()
+        self.modes = self.modes.clamp(min=forecast.num_modes)
 
     def compute(self) -> dict[str, float]:
         """Means over all agents seen; NaN when there were none."""
         mean = (self.total / self.count).tolist()
-        table = {f"{name}_{k}": mean[row][i] for row, k in enumerate(self.ks) for i, name in enumerate(NAMES)}
-        return {"num_agents": int(self.count)} | table
+        figures = {
+            f"{name}{k}": mean[row][i]
+            for row, k in enumerate(self.ks[:-1])
+            for i, name in enumerate(NAMES)
+            if k < MANY or k <= int(self.modes)
+        }
+        return {"num_agents": int(self.count)} | figures | {"minFDE": mean[-1][NAMES.index("minFDE")]}
 
 
 class MultiWorldMetrics(Metric):
-    """Argoverse 2's multi-world metrics, means over scenes: `compute()` gives {"avgMinFDE_6": ..., "num_scenes": n}."""
+    """Argoverse 2's multi-world metrics of joint forecasts, means over scenes (see `multi_world`).
+
+    `compute()` gives {"num_scenes": n, "avgMinFDE6": ..., ...}, or nothing where no forecast was joint.
+    """
 
     full_state_update = False
     total: Tensor
@@ -60,26 +80,29 @@ class MultiWorldMetrics(Metric):
         self.add_state("total", torch.zeros(len(MULTI_WORLD_NAMES), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, forecast: Forecast, target: Tensor, valid: Tensor) -> None:
-        """Add a batch; arguments as for `multi_world`."""
-        values, counts = multi_world(forecast, target, valid, self.k)
-        self.total += torch.stack([values[name][counts].double().sum() for name in MULTI_WORLD_NAMES])
-        self.count += counts.sum()
+    def update(self, forecast: Forecast, batch: SceneBatch) -> None:
+        """Add a batch."""
+        if forecast.is_joint:
+            values, scored = multi_world(forecast, batch.truth.position, batch.truth.valid, self.k)
+            self.total += torch.stack([values[name][scored].double().sum() for name in MULTI_WORLD_NAMES])
+            self.count += scored.sum()
 
     def compute(self) -> dict[str, float]:
-        """Means over all scenes with an actor; NaN when there were none."""
+        """Means over all scenes with an actor."""
+        if not self.count:
+            return {}
         mean = (self.total / self.count).tolist()
         named = zip(MULTI_WORLD_NAMES, mean, strict=True)
-        return {"num_scenes": int(self.count)} | {f"{name}_{self.k}": value for name, value in named}
+        return {"num_scenes": int(self.count)} | {f"{name}{self.k}": value for name, value in named}
 
 
 class CrowdMetrics(Metric):
-    """What papers on pedestrians report, means over agents.
+    """The metrics of papers on pedestrians, means over agents.
 
     `compute()` gives num_windows and num_trajectories; ADE_k and FDE_k, their minima taken separately, at k = 1 (the most
-    probable mode) and at K, with FDE_at_best_ADE_K; JADE_K, JFDE_K and JFDE_at_best_JADE_K, every agent having the value
-    of its scene; and collision_rate_K, the share of agents, over agents and worlds, who come closer than 0.2 m to another
-    one in a world. Keys name K even where a model has fewer modes.
+    probable mode) and at K, with FDE_at_best_ADE_K; JADE_K, JFDE_K and JFDE_at_best_JADE_K, where every agent has the value
+    of its scene; and collision_rate_K, the share of agents, over agents and worlds, that come closer than 0.2 m to another
+    agent in a world. Keys name K even if a model has fewer modes.
     """
 
     full_state_update = False
@@ -87,7 +110,7 @@ class CrowdMetrics(Metric):
     windows: Tensor
     agents: Tensor
 
-    def __init__(self, k: int = 20) -> None:
+    def __init__(self, k: int = MANY) -> None:
         super().__init__()
         self.k = k
         self.names = [f"{name}_{n}" for n in (1, k) for name in SEPARATE_NAMES] + [f"{name}_{k}" for name in JOINT_NAMES]
@@ -96,14 +119,14 @@ class CrowdMetrics(Metric):
         for name in ("windows", "agents"):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, forecast: Forecast, target: Tensor, valid: Tensor) -> None:
-        """Add a batch; arguments as for `separate_minima`. The forecast has at most K modes."""
-        actor = valid[..., -1]
+    def update(self, forecast: Forecast, truth: Truth) -> None:
+        """Add a batch. The forecast has at most K modes."""
+        actor = truth.valid[..., -1]
         sums = []
         for k in (1, self.k):
-            values, counts = separate_minima(forecast, target, valid, k)
-            sums += [values[name][counts].double().sum() for name in SEPARATE_NAMES]
-        values, _ = joint_minima(forecast, target, valid, self.k)
+            values, scored = separate_minima(forecast, truth.position, truth.valid, k)
+            sums += [values[name][scored].double().sum() for name in SEPARATE_NAMES]
+        values, _ = joint_minima(forecast, truth.position, truth.valid, self.k)
         sums += [(values[name].double() * actor.sum(-1)).sum() for name in JOINT_NAMES]
         hit = collided(forecast.in_batch_frame(), actor, PEDESTRIAN_COLLISION_M, between_steps=True)
         self.total += torch.stack([*sums, hit.double().mean(-1).sum()])

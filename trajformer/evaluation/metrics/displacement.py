@@ -29,14 +29,15 @@ def displacement(
         miss_threshold_m: an end-point error above this is a miss.
 
     Returns:
-        {name: float [B, S]} in metres (MR: 0 or 1), and bool [B, S]: agents whose last future step is known.
-        ADE averages over the valid steps. Probabilities are used as predicted, not renormalised to the k modes.
+        {name: float [B, S]} in metres (MR: 0 or 1), with the "probability" of the best mode; and bool [B, S]: agents whose last
+        future step is known. ADE averages over the valid steps. Probabilities are used as predicted, not renormalised to the k
+        modes.
     """
     ade, fde, probability = _errors(forecast, target, valid, k)
     fde, best = fde.min(-1)
     ade, chosen = (value.gather(2, best[..., None]).squeeze(-1) for value in (ade, probability))
-    values = (ade, fde, (fde > miss_threshold_m).to(fde.dtype), fde + (1.0 - chosen) ** 2)
-    return dict(zip(NAMES, values, strict=True)), valid[..., -1]
+    values = (ade, fde, (fde > miss_threshold_m).to(fde.dtype), fde + (1.0 - chosen) ** 2, chosen)
+    return dict(zip((*NAMES, "probability"), values, strict=True)), valid[..., -1]
 
 
 def separate_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[dict[str, Tensor], Tensor]:

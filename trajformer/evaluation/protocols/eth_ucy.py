@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation, Truth
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.evaluate import Predictor, run
+from trajformer.evaluation.evaluate import run
 from trajformer.evaluation.metrics.accumulate import CrowdMetrics
 from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collided
+from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentRole, Scene
 
 K, NUM_HISTORY, NUM_FUTURE = 20, 8, 12
@@ -111,10 +111,9 @@ class Outcome:
     """What was predicted for some windows, and what happened: at most 20 modes, in the frame of the scenes."""
 
     windows: Sequence[Scene]
-    batch: SceneBatch
+    observation: Observation
     forecast: Forecast
-    target: Tensor  # [B, S, F, 2]
-    valid: Tensor  # bool [B, S, F], all False for agents who are not scored
+    truth: Truth  # valid is all False for agents that are not scored
 
 
 def outcomes(predictor: Predictor, test_set: TestSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
@@ -129,8 +128,8 @@ def outcomes(predictor: Predictor, test_set: TestSet, *, batch_size: int = 32, p
     for batch, forecast in run(predictor, _Observed(test_set), batch_size=batch_size, progress=progress):
         windows = test_set.windows[begin : begin + batch.num_scenes]
         begin += batch.num_scenes
-        target, valid = truth(batch, windows)
-        yield Outcome(windows, batch, most_probable(forecast, K), target, valid)
+        truth = recorded(batch.observation, windows)
+        yield Outcome(windows, batch.observation, most_probable(forecast, K), truth)
 
 
 def _check_training(predictor: Predictor, test_set: TestSet) -> None:
@@ -142,18 +141,17 @@ def _check_training(predictor: Predictor, test_set: TestSet) -> None:
         )
 
 
-def truth(batch: SceneBatch, windows: Sequence[Scene]) -> tuple[Tensor, Tensor]:
-    """Recorded futures [B, S, F, 2] of a batch's targets, and bool [B, S, F], True for scored ones."""
-    target = np.zeros((*batch.target_mask.shape, NUM_FUTURE, 2), np.float32)
+def recorded(observation: Observation, windows: Sequence[Scene]) -> Truth:
+    """Recorded futures of the targets of a batch, valid for the scored ones."""
+    target = np.zeros((*observation.target_mask.shape, NUM_FUTURE, 2), np.float32)
     valid = np.zeros(target.shape[:-1], np.bool_)
     for b, scene in enumerate(windows):
         row = {agent: index for index, agent in enumerate(scene.agent_id)}
-        rows = np.array([row[agent] for agent in batch.agent_id[b][: int(batch.target_mask[b].sum())]], np.intp)
+        rows = np.array([row[agent] for agent in observation.agent_id[b][: int(observation.target_mask[b].sum())]], np.intp)
         kept = rows[_scored(scene)[rows]]
         places = np.flatnonzero(_scored(scene)[rows])
         target[b, places], valid[b, places] = scene.position[kept, NUM_HISTORY:], True
-    device = batch.target_mask.device
-    return torch.from_numpy(target).to(device), torch.from_numpy(valid).to(device)
+    return Truth(torch.from_numpy(target), torch.from_numpy(valid)).to(observation.target_mask.device)
 
 
 def most_probable(forecast: Forecast, k: int) -> Forecast:
@@ -177,7 +175,7 @@ class Score:
 
     def add(self, outcome: Outcome) -> None:
         """Add a batch."""
-        self._metrics.to(outcome.target.device).update(outcome.forecast, outcome.target, outcome.valid)
+        self._metrics.to(outcome.truth.position.device).update(outcome.forecast, outcome.truth)
 
     def figures(self) -> dict[str, float]:
         """See `CrowdMetrics`.

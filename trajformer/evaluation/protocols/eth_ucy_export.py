@@ -42,10 +42,10 @@ class SampleFolder:
 
     def add(self, outcome: Outcome) -> None:
         """Write the windows of a batch."""
-        position = outcome.forecast.in_city_frame(outcome.batch)
+        position = outcome.forecast.in_city_frame(outcome.observation)
         for b, scene in enumerate(outcome.windows):
-            places = outcome.valid[b, :, -1].nonzero().squeeze(1).tolist()
-            agents = [outcome.batch.agent_id[b][place] for place in places]
+            places = outcome.truth.valid[b, :, -1].nonzero().squeeze(1).tolist()
+            agents = [outcome.observation.agent_id[b][place] for place in places]
             step, first = self.test_set.frame_step[scene.city], int(scene.scene_id.rsplit("-", 1)[1])
             frames = [first + step * (NUM_HISTORY + future) for future in range(NUM_FUTURE)]
             name = f"{scene.city}/frame_{frames[0] - step:06d}"

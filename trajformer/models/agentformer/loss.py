@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.errors import check_numbers
+from trajformer.losses.terms import Terms
 from trajformer.models.agentformer.scene import Reconstruction
 
 
@@ -31,6 +34,26 @@ class CVAELossConfig:
     free: float = 2.0
     best: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    def build(self) -> CVAELoss:
+        """The loss with these weights."""
+        return CVAELoss(self)
+
+
+class CVAELoss(nn.Module):
+    """`cvae_loss` of an `AgentFormer`, whose posterior reads the recorded future."""
+
+    def __init__(self, config: CVAELossConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        truth, output = batch.truth, model.reconstruct(batch.observation, batch.truth)
+        return cvae_loss(output, truth.position, truth.valid, model.config.scale_m, self.config)
+
 
 @dataclass(frozen=True)
 class SamplerLossConfig:
@@ -49,6 +72,26 @@ class SamplerLossConfig:
     free: float = 10.0
     diversity: float = 20.0
     spread: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("spread",))
+
+    def build(self) -> SamplerLoss:
+        """The loss with these weights."""
+        return SamplerLoss(self)
+
+
+class SamplerLoss(nn.Module):
+    """`sampler_loss` of an `AgentFormerSampler`."""
+
+    def __init__(self, config: SamplerLossConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        truth, scale_m = batch.truth, model.config.cvae.scale_m
+        return sampler_loss(model(batch.observation), truth.position, truth.valid, scale_m, self.config)
 
 
 def cvae_loss(output: Reconstruction, target: Tensor, valid: Tensor, unit_m: float, config: CVAELossConfig) -> dict[str, Tensor]:

@@ -19,13 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation, Truth
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, Gaussian, coverage
-from trajformer.errors import TrajformerError
+from trajformer.errors import ConfigError, check_numbers
+from trajformer.models.agentformer.loss import CVAELossConfig
 from trajformer.models.agentformer.parts import ContextEncoder, FutureDecoder, FutureEncoder, initialise
 from trajformer.models.agentformer.scene import Context, Observed, Reconstruction, inputs_per_token, tokens_of, used, velocity
 from trajformer.models.constant_velocity import going_on
+from trajformer.models.forecaster import Forecaster
 from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
 
@@ -43,6 +45,9 @@ class RoadConfig:
     radius_m: float = 100.0
     max_polylines: int = 120
     map_width: int = 64
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("radius_m", "max_polylines", "map_width"))
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,18 @@ class AgentFormerConfig:
     evaluation_samples: int | None = None
     mean_first: bool = False
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history"))
+        if min(self.layers[1:]) < 1:
+            raise ConfigError("layers", f"{self.layers}, expected at least one in future encoder and future decoder")
 
-class AgentFormer(nn.Module):
-    """SceneBatch -> Forecast in the batch frame: K joint samples as modes.
+    def build(self) -> AgentFormer:
+        """The model, with random weights."""
+        return AgentFormer(self)
+
+
+class AgentFormer(Forecaster):
+    """Observation -> Forecast in the batch frame: K joint samples as modes.
 
     In evaluation samples are the same in whatever batch, and their logits are `coverage`; in training they are equal.
 
@@ -100,16 +114,12 @@ class AgentFormer(nn.Module):
         TrajformerError: a size that cannot be.
     """
 
+    losses = (CVAELossConfig,)
+    partial = True  # agents that are alone use one of the two score terms only
+
     def __init__(self, config: AgentFormerConfig) -> None:
         super().__init__()
-        for name in ("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history"):
-            if getattr(config, name) is not None and getattr(config, name) <= 0:
-                raise TrajformerError(f"agentformer.{name}: {getattr(config, name)}, expected more than 0")
-        if min(config.layers[1:]) < 1:
-            raise TrajformerError(f"agentformer.layers: {config.layers}, future encoder and decoder have at least one each")
-        if config.reach_m < 0:
-            raise TrajformerError(f"agentformer.reach_m: {config.reach_m}, expected a distance, or 0 for no limit")
-        self.config = config
+        self.config, self.joint = config, config.joint
         block, road = replace(config.block, agent_aware=True), config.road
         encoder, future, decoder = config.layers
         per_token, heading = config.steps_per_token, road is not None
@@ -124,11 +134,13 @@ class AgentFormer(nn.Module):
         self.prior = initialise(nn.Linear(block.width, 2 * config.latent))
         self.lanes = None if road is None else MapTokenizer(block.width, road.map_width, road.radius_m, road.max_polylines)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Sample K futures of every target."""
-        context = self.encode(batch)
+        context = self.encode(observation)
         prior = self.prior_of(context)
-        return self.modes(batch, context, prior.at(self._noise(batch, prior.mean)), prior, prior, scored=not self.training)
+        return self.modes(
+            observation, context, prior.at(self._noise(observation, prior.mean)), prior, prior, scored=not self.training
+        )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile what is called in forecasting and in training."""
@@ -136,35 +148,35 @@ class AgentFormer(nn.Module):
         self.__dict__["reconstruct"] = torch.compile(self.reconstruct, *args, **kwargs)
 
     def modes(
-        self, batch: SceneBatch, context: Context, z: Tensor, latent: Gaussian, prior: Gaussian, *, scored: bool
+        self, observation: Observation, context: Context, z: Tensor, latent: Gaussian, prior: Gaussian, *, scored: bool
     ) -> Forecast:
         """The futures of latents [B, K, A, Z], drawn from `latent`; equally likely, or with the logits of evaluation."""
         guessed = scored and self.config.mean_first
-        position = self.decode(context, torch.cat([z, prior.mean], 1) if guessed else z, batch.num_future)
-        forecast = self.forecast(batch, position[:, : z.shape[1]], latent, prior)
-        guess = self._to_batch(batch, position[:, -1:])[:, :, 0] if guessed else None
-        return coverage(forecast, batch.target_mask if self.config.joint else None, guess) if scored else forecast
+        position = self.decode(context, torch.cat([z, prior.mean], 1) if guessed else z, observation.num_future)
+        forecast = self.forecast(observation, position[:, : z.shape[1]], latent, prior)
+        guess = self._to_batch(observation, position[:, -1:])[:, :, 0] if guessed else None
+        return coverage(forecast, observation.target_mask if self.config.joint else None, guess) if scored else forecast
 
-    def encode(self, batch: SceneBatch) -> Context:
+    def encode(self, observation: Observation) -> Context:
         """What has been observed, encoded."""
-        valid, origin = batch.valid, self._origin(batch)
-        xy = (batch.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
-        steps = torch.arange(batch.num_history, device=valid.device)
+        valid, origin = observation.valid, self._origin(observation)
+        xy = (observation.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
+        steps = torch.arange(observation.num_history, device=valid.device)
         last = torch.where(valid, steps, -1).amax(-1, keepdim=True).clamp(min=0)
         start = xy.gather(2, last[..., None].expand(*last.shape, 2)).squeeze(2)
-        angle = (batch.heading * valid).gather(2, last)
+        angle = (observation.heading * valid).gather(2, last)
         heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
         near = None
         if self.config.reach_m:
             near = pairwise_distances(start, start) <= self.config.reach_m / self.config.scale_m
-        lanes, lane_mask = self._lanes(batch, origin)
+        lanes, lane_mask = self._lanes(observation, origin)
         inputs, real = tokens_of(xy, velocity(xy, valid), valid, heading, self.config.steps_per_token, past=True)
         seen = torch.cat([real.flatten(1), lane_mask], 1)
         drift = torch.zeros_like(start)
         if self.config.extrapolate:
-            drift = going_on(batch)[1] * (batch.period_s / self.config.scale_m)
+            drift = going_on(observation)[1] * (observation.period_s / self.config.scale_m)
         observed = Observed(seen, valid[..., -1], start, drift, heading, near, lanes.shape[1])
-        time = steps.flip(0)[:: self.config.steps_per_token].flip(0) - batch.num_history + self.config.num_history
+        time = steps.flip(0)[:: self.config.steps_per_token].flip(0) - observation.num_history + self.config.num_history
         return self.context(inputs, time, lanes, observed)
 
     def prior_of(self, context: Context) -> Gaussian:
@@ -176,35 +188,36 @@ class AgentFormer(nn.Module):
         rolled = self.decoder.rollout(z, context, steps)
         return self.decoder.replay(z, context, rolled) if torch.is_grad_enabled() else rolled
 
-    def forecast(self, batch: SceneBatch, position: Tensor, latent: Gaussian, prior: Gaussian | None = None) -> Forecast:
+    def forecast(self, observation: Observation, position: Tensor, latent: Gaussian, prior: Gaussian | None = None) -> Forecast:
         """The targets' part of normalised positions [B, K, F, A, 2], equally likely, and of distributions [B, K or 1, A, Z]."""
-        position = self._to_batch(batch, position)
+        position = self._to_batch(observation, position)
 
         def of_targets(all_agents: Gaussian) -> Gaussian:
             parts = (all_agents.mean, all_agents.log_variance)
-            return Gaussian(*(part[:, :, : batch.num_targets].transpose(1, 2) for part in parts))
+            return Gaussian(*(part[:, :, : observation.num_targets].transpose(1, 2) for part in parts))
 
         given = None if prior is None else of_targets(prior)
-        return Forecast(position, torch.zeros_like(position[..., 0, 0]), batch.frame, latent=of_targets(latent), prior=given)
+        logit = torch.zeros_like(position[..., 0, 0])
+        return Forecast(position, logit, observation.frame, latent=of_targets(latent), prior=given)
 
-    def reconstruct(self, batch: SceneBatch) -> Reconstruction:
+    def reconstruct(self, observation: Observation, truth: Truth) -> Reconstruction:
         """What to train on: it reads the batch's targets, as no forecast may, and draws from torch's own generator."""
-        context, count = self.encode(batch), batch.num_targets
-        valid = batch.target_valid.transpose(1, 2)
-        target = (batch.target - self._origin(batch)[:, None, None]) / self.config.scale_m * batch.target_valid[..., None]
-        prior, posterior = self.prior_of(context), self._posterior(target, batch.target_valid, context)
+        context, count = self.encode(observation), observation.num_targets
+        valid = truth.valid.transpose(1, 2)
+        target = (truth.position - self._origin(observation)[:, None, None]) / self.config.scale_m * truth.valid[..., None]
+        prior, posterior = self.prior_of(context), self._posterior(target, truth.valid, context)
         noise = torch.randn(len(valid), 1 + self.config.samples, *prior.mean.shape[2:], device=valid.device)
         drawn = prior.at(noise)
         real = valid.any(1)  # those who have a future; of all others nothing is known but the prior
         first = torch.where(real[..., None], posterior.at(noise[:, 0, :count]), drawn[:, 0, :count])
         z = torch.cat([torch.cat([first, drawn[:, 0, count:]], 1)[:, None], drawn[:, 1:]], 1)
-        rolled = self.decoder.rollout(z, context, batch.num_future)
+        rolled = self.decoder.rollout(z, context, observation.num_future)
         error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(-1) * valid[:, None]
         best = error.sum(2).argmin(1)  # [B, S], of K
         rows, place = used(best, real, self.config.samples)
         scene = torch.arange(len(valid), device=valid.device)[:, None]
         rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
-        position = self._to_batch(batch, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
+        position = self._to_batch(observation, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
         agent = torch.arange(count, device=valid.device)
         prior = Gaussian(prior.mean[:, 0, :count], prior.log_variance[:, 0, :count])
         return Reconstruction(position[:, :, 0], position[scene, agent, 1 + place], posterior, prior)
@@ -217,33 +230,33 @@ class AgentFormer(nn.Module):
         moved, heading = (target - before) * known[..., None], context.heading[:, :count]
         return self.future(*tokens_of(target, moved, valid, heading, self.config.steps_per_token, past=False), context)
 
-    def _lanes(self, batch: SceneBatch, origin: Tensor) -> tuple[Tensor, Tensor]:
+    def _lanes(self, observation: Observation, origin: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, M, D] of lanes around the origin, seen from there, and which are real."""
         if self.lanes is None:
             width = self.config.block.width
             return origin.new_zeros(len(origin), 0, width), torch.zeros(len(origin), 0, dtype=torch.bool, device=origin.device)
         pose = torch.cat([origin, torch.zeros_like(origin[:, :1])], -1)[:, None]
-        tokens, mask = self.lanes(replace(batch, pose=pose), 1)
+        tokens, mask = self.lanes(replace(observation, pose=pose), 1)
         return tokens[:, 0], mask[:, 0]
 
-    def _to_batch(self, batch: SceneBatch, position: Tensor) -> Tensor:
+    def _to_batch(self, observation: Observation, position: Tensor) -> Tensor:
         """Normalised positions [B, K, F, A, 2] as the targets' in metres in the batch frame [B, S, K, F, 2]."""
-        chosen = position[:, :, :, : batch.num_targets].permute(0, 3, 1, 2, 4)
-        return chosen * self.config.scale_m + self._origin(batch)[:, None, None, None]
+        chosen = position[:, :, :, : observation.num_targets].permute(0, 3, 1, 2, 4)
+        return chosen * self.config.scale_m + self._origin(observation)[:, None, None, None]
 
-    def _noise(self, batch: SceneBatch, like: Tensor) -> Tensor:
+    def _noise(self, observation: Observation, like: Tensor) -> Tensor:
         """Standard normal [B, K, A, Z]; in evaluation an agent's is a function of seed, scene and its own name."""
         count = (None if self.training else self.config.evaluation_samples) or self.config.samples
         shape = (len(like), count, *like.shape[2:])
         if self.training:
             return torch.randn(shape, device=like.device)
-        noise = named_noise(batch, shape[2], shape[1] * shape[3], self.config.seed)
+        noise = named_noise(observation, shape[2], shape[1] * shape[3], self.config.seed)
         return noise.to(like.device).unflatten(-1, (shape[1], -1)).transpose(1, 2)
 
-    def _origin(self, batch: SceneBatch) -> Tensor:
+    def _origin(self, observation: Observation) -> Tensor:
         """What positions of a scene are relative to [B, 2]; all observed ones count where nobody is there at the last step."""
-        seen = batch.valid
+        seen = observation.valid
         if self.config.origin == "last":
             here = F.pad(seen[..., -1:], (seen.shape[-1] - 1, 0))
             seen = torch.where(here.any(-1).any(-1)[:, None, None], here, seen)
-        return (batch.position * seen[..., None]).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1)[:, None]
+        return (observation.position * seen[..., None]).sum((1, 2)) / seen.sum((1, 2)).clamp(min=1)[:, None]

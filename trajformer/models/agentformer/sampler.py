@@ -12,10 +12,13 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast, Gaussian
-from trajformer.errors import TrajformerError
+from trajformer.data.loading import SceneDataset
+from trajformer.errors import TrajformerError, check_numbers
+from trajformer.models.agentformer.loss import SamplerLossConfig
 from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig
+from trajformer.models.forecaster import Forecaster
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,26 @@ class AgentFormerSamplerConfig:
     hidden: tuple[int, int] = (512, 256)
     noise: bool = False
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("hidden",))
 
-class AgentFormerSampler(nn.Module):
-    """SceneBatch -> Forecast in the batch frame, with the latents' distributions; the same modes whenever it is evaluated.
+    def build(self) -> AgentFormerSampler:
+        """The model, with random weights."""
+        return AgentFormerSampler(self)
+
+
+class AgentFormerSampler(Forecaster):
+    """Observation -> Forecast in the batch frame, with the latents' distributions; the same modes whenever it is evaluated.
 
     Logits are those of `AgentFormer`.
     """
 
+    losses = (SamplerLossConfig,)
+    needs_first_stage = True
+
     def __init__(self, config: AgentFormerSamplerConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.joint = config, config.cvae.joint
         self.cvae = AgentFormer(config.cvae).requires_grad_(False).eval()
         widths, outputs = (config.cvae.block.width, *config.hidden), config.cvae.samples * config.cvae.latent
         layers = [nn.Linear(*pair) for pair in pairwise(widths)]
@@ -57,6 +70,11 @@ class AgentFormerSampler(nn.Module):
         self.cvae.eval()
         return self
 
+    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+        """Take the weights of the first stage."""
+        assert first_stage is not None
+        self.adopt(first_stage)
+
     def adopt(self, cvae: nn.Module) -> None:
         """Take the weights of a trained first stage; how many samples it drew and how it scored them is no matter.
 
@@ -71,10 +89,10 @@ class AgentFormerSampler(nn.Module):
             raise TrajformerError("is no AgentFormer as model.agentformer_sampler.cvae describes it")
         self.cvae.load_state_dict(cvae.state_dict())
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """K modes of every target."""
         with torch.no_grad():
-            context = self.cvae.encode(batch)
+            context = self.cvae.encode(observation)
             prior = self.cvae.prior_of(context)
         hidden = self.network(context.agent)
         scale, shift = (
@@ -85,4 +103,4 @@ class AgentFormerSampler(nn.Module):
         if self.training and self.config.noise:
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
-        return self.cvae.modes(batch, context, z, latent, prior, scored=not self.training)
+        return self.cvae.modes(observation, context, z, latent, prior, scored=not self.training)

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine
 from trajformer.models.mmtransformer.regions import region_of
@@ -45,6 +47,27 @@ class RegionLossConfig:
     huber_m: float = 1.0
     temperature_m: float = 1.0
     auxiliary: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("huber_m", "temperature_m"))
+
+    def build(self) -> RegionLoss:
+        """The loss with these weights."""
+        return RegionLoss(self)
+
+
+class RegionLoss(nn.Module):
+    """`region_loss` of a model with `regions` [M, 3]; it learns the variances of its terms."""
+
+    def __init__(self, config: RegionLossConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.log_variance = nn.Parameter(torch.zeros(len(TERMS)))
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        forecast, truth = model(batch.observation), batch.truth
+        return region_loss(forecast, truth.position, truth.valid, model.regions, self.log_variance, self.config)
 
 
 def region_loss(

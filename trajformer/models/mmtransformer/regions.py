@@ -16,10 +16,13 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from trajformer.errors import TrajformerError
+from trajformer.data.loading import SceneDataset
+from trajformer.errors import ConfigError, TrajformerError, check_numbers
+from trajformer.scenes.geometry import to_frame
 
 _MOST = 768  # end points that are clustered
 _STARTS, _ROUNDS = 4, 60
+_SCENES = 2048  # scenes whose end points are used
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class FanConfig:
     directions: int = 3
     spread: float = 1.2
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("directions",))
+
 
 @dataclass(frozen=True)
 class RegionConfig:
@@ -49,19 +55,18 @@ class RegionConfig:
     count: int = 6
     fan: FanConfig | None = None
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("count",))
+        if self.fan is not None and len(self.fan.distances_m) * self.fan.directions != self.count:
+            fan = f"{len(self.fan.distances_m)} distances in {self.fan.directions} directions"
+            raise ConfigError("count", f"{self.count}, expected the number of regions of the fan, {fan}")
+
 
 def first_regions(config: RegionConfig) -> Tensor:
-    """The fan [M, 3], or zeros, to be filled in before training.
-
-    Raises:
-        TrajformerError: the fan has another number of regions.
-    """
+    """The fan [M, 3], or zeros, to be filled in before training."""
     fan = config.fan
     if fan is None:
         return torch.zeros(config.count, 3)
-    if len(fan.distances_m) * fan.directions != config.count:
-        made = f"{len(fan.distances_m)} distances in {fan.directions} directions"
-        raise TrajformerError(f"mmtransformer.regions.count: {config.count}, its fan has {made}")
     angle = torch.linspace(-0.5, 0.5, fan.directions) * fan.spread if fan.directions > 1 else torch.zeros(1)
     distance = torch.tensor(fan.distances_m)[:, None]
     x, y = (distance * angle.cos()).flatten(), (distance * angle.sin()).flatten()
@@ -71,6 +76,24 @@ def first_regions(config: RegionConfig) -> Tensor:
 def region_of(end: Tensor, regions: Tensor) -> Tensor:
     """Index int64 [...] of the region [M, 3] that each end point [..., 2] is in."""
     return ((end[..., None, :] - regions[:, :2]).square().sum(-1) - regions[:, 2]).argmin(-1)
+
+
+def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
+    """Equal-size regions [M, 3] of the end points of the targets of a random choice of training scenes.
+
+    The same scenes, count and seed give the same regions.
+
+    Raises:
+        TrajformerError: there are fewer end points than regions.
+    """
+    chosen = np.random.default_rng(seed).permutation(len(scenes))[:_SCENES]
+    ends = [np.zeros((0, 2), np.float32)]
+    for index in chosen.tolist():
+        padded = scenes.sample(index).padded
+        known = padded["target_valid"][:, -1]
+        pose = padded["pose"][: len(known)]
+        ends.append(to_frame(padded["target"][:, -1], pose)[known])
+    return equal_regions(np.concatenate(ends), count, seed)
 
 
 def equal_regions(points: np.ndarray, count: int, seed: int) -> Tensor:

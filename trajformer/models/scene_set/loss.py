@@ -12,13 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.data.batch import SceneBatch
+from trajformer.errors import check_numbers
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine, weigh
-from trajformer.models.scene_set.model import SceneTrajectories, one_mode
+from trajformer.models.scene_set.trajectories import SceneTrajectories, one_mode
 
 _NEVER = 1e9  # the cost of what must not be matched; an infinite one is an error of the model's
 
@@ -48,6 +50,27 @@ class SceneSetLossConfig:
     mode: float = 0.5
     huber_m: float = 1.0
     auxiliary: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("huber_m",))
+
+    def build(self) -> SceneSetLoss:
+        """The loss with these weights."""
+        return SceneSetLoss(self)
+
+
+class SceneSetLoss(nn.Module):
+    """`scene_set_loss` of a model with `trajectories(observation)`."""
+
+    def __init__(self, config: SceneSetLossConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        observation, truth = batch.observation, batch.truth
+        start = observation.pose[:, : observation.num_targets, :2]
+        return scene_set_loss(model.trajectories(observation), start, truth.position, truth.valid, self.config)
 
 
 def scene_set_loss(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig) -> Terms:

@@ -27,11 +27,14 @@ from trajformer.core.attention import attend
 from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import TrajformerError
-from trajformer.models.horizon import at_least_one, check_lengths
+from trajformer.errors import check_numbers
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths
+from trajformer.models.scene_set.loss import SceneSetLossConfig
+from trajformer.models.scene_set.trajectories import SceneTrajectories
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, place_features
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
@@ -69,43 +72,28 @@ class SceneSetConfig:
     max_polylines: int = 120
     map_width: int = 64
 
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            positive=("num_future", "modes", "max_history", "steps_per_token", "decoder_layers", "max_polylines", "map_width"),
+        )
 
-@dataclass(frozen=True, eq=False)
-class SceneTrajectories:
-    """What Q queries say of each of B scenes.
-
-    `position` is in the frame of the batch, the current position first; the sigmoid of `logit` is the probability that a
-    query stands for somebody, the softmax of `mode_logit` that of its modes then.
-    """
-
-    position: Tensor  # [B, Q, K, 1 + F, 2], metres
-    logit: Tensor  # [B, Q], -inf for padding, which stands for nobody and is matched with nobody
-    mode_logit: Tensor  # [B, Q, K]
-    auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
-
-    def likeliest(self) -> Tensor:
-        """The most probable mode of each query [B, Q, 1 + F, 2]."""
-        return one_mode(self.position, self.mode_logit.argmax(-1))
+    def build(self) -> SceneSet:
+        """The model, with random weights."""
+        return SceneSet(self)
 
 
-def one_mode(position: Tensor, mode: Tensor) -> Tensor:
-    """Of trajectories [..., K, T, 2] the ones of modes int64 [...]: [..., T, 2]."""
-    index = mode[..., None, None, None].expand(*mode.shape, 1, *position.shape[-2:])
-    return position.gather(-3, index).squeeze(-3)
-
-
-class SceneSet(nn.Module):
-    """SceneBatch -> Forecast in the batch frame; `trajectories` is the set itself.
+class SceneSet(Forecaster):
+    """Observation -> Forecast in the batch frame; `trajectories` is the set itself.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not.
     """
 
+    losses = (SceneSetLossConfig,)
+
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
-        at_least_one("scene_set", config, "modes", "steps_per_token", "decoder_layers")
-        if config.queries < 0:
-            raise TrajformerError(f"scene_set.queries: {config.queries}, expected a number, or 0 for the agents' own tokens")
         self.config, width = config, config.block.width
         self.motion = MotionTokenizer(width, config.steps_per_token)
         self.time = LearnedPosition((config.max_history,), width)
@@ -122,50 +110,52 @@ class SceneSet(nn.Module):
         self.existence = mlp(width, width, 1)
         self.mode = mlp(width, width, config.modes) if config.modes > 1 else None
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """K futures of every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        found, place = self.trajectories(batch), batch.pose[:, : batch.num_targets, :2]
+        found, place = self.trajectories(observation), observation.pose[:, : observation.num_targets, :2]
         gap = pairwise_distances(place, found.likeliest()[:, :, 0])
         doubt = (_DOUBT_M * (1.0 - found.logit.sigmoid())).masked_fill(found.logit.isneginf(), torch.inf)
         nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
         scene = torch.arange(len(nearest), device=nearest.device)[:, None]
         chosen = found.position[scene, nearest]  # [B, S, K, 1 + F, 2]
         future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + place[:, :, None, None]
-        return Forecast(future, found.mode_logit[scene, nearest], batch.frame)
+        return Forecast(future, found.mode_logit[scene, nearest], observation.frame)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile what is called in forecasting and in training."""
         super().compile(*args, **kwargs)
         self.__dict__["trajectories"] = torch.compile(self.trajectories, *args, **kwargs)
 
-    def trajectories(self, batch: SceneBatch) -> SceneTrajectories:
+    def trajectories(self, observation: Observation) -> SceneTrajectories:
         """The set of each scene; raises what a forecast raises."""
-        check_lengths(batch, self.config.num_future, self.config.max_history)
-        there = _present(batch)
-        pose = _scene_pose(batch, there)
-        own = relative_pose(batch.pose, pose[:, None])
-        state = torch.cat([own[..., :2], rotate(last_velocity(batch), -pose[:, None, 2])], -1) * there[..., None]
-        agents = self._agents(batch, own, state)
-        lanes, lane_mask = self.lanes(replace(batch, pose=pose[:, None]), 1)
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        there = _present(observation)
+        pose = _scene_pose(observation, there)
+        own = relative_pose(observation.pose, pose[:, None])
+        state = torch.cat([own[..., :2], rotate(last_velocity(observation), -pose[:, None, 2])], -1) * there[..., None]
+        agents = self._agents(observation, own, state)
+        lanes, lane_mask = self.lanes(replace(observation, pose=pose[:, None]), 1)
         keys = torch.cat([there, lane_mask[:, 0]], 1)[:, None]
         memory = self.encoder(torch.cat([agents, lanes[:, 0]], 1), keys)
         encoded = memory[:, : agents.shape[1]]
         if self.queries is None:
             layers = self.decoder(encoded, memory, mask=there[:, None], memory_mask=keys, position=agents)
-            *earlier, last = [self._decode(batch, x, state, own[..., 2], there, pose) for x in layers]
+            *earlier, last = [self._decode(observation, x, state, own[..., 2], there, pose) for x in layers]
         else:
             ahead = torch.zeros_like(self.queries[:, 0])
             layers = self.decoder(self.queries.expand(len(memory), -1, -1), memory, memory_mask=keys, position=self.queries)
-            *earlier, last = [self._decode(batch, x, self._pointed(x, encoded, state, there), ahead, None, pose) for x in layers]
+            *earlier, last = [
+                self._decode(observation, x, self._pointed(x, encoded, state, there), ahead, None, pose) for x in layers
+            ]
         return replace(last, auxiliary=tuple(earlier))
 
-    def _agents(self, batch: SceneBatch, own: Tensor, state: Tensor) -> Tensor:
+    def _agents(self, observation: Observation, own: Tensor, state: Tensor) -> Tensor:
         """A token [B, A, D] for every agent at pose `own` [B, A, 3] with place and velocity `state` [B, A, 4]."""
-        tokens, mask = self.motion(batch)
+        tokens, mask = self.motion(observation)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
         tokens = apply_along_axis(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
@@ -179,13 +169,13 @@ class SceneSet(nn.Module):
             return attend(self.pointer(x.float()), key.float(), state.float(), there[:, None])
 
     def _decode(
-        self, batch: SceneBatch, x: Tensor, state: Tensor, angle: Tensor, there: Tensor | None, pose: Tensor
+        self, observation: Observation, x: Tensor, state: Tensor, angle: Tensor, there: Tensor | None, pose: Tensor
     ) -> SceneTrajectories:
         """Queries' features [B, Q, D] to trajectories: corrections, turned by `angle`, of `state` [B, Q, 4] continued."""
         offset = self.trajectory(x).unflatten(-1, (self.config.modes, -1, 2)).float()
         logit = self.existence(x).squeeze(-1).float()
         mode_logit = torch.zeros_like(offset[..., 0, 0]) if self.mode is None else self.mode(x).float()
-        time = torch.arange(batch.num_future + 1, device=x.device) * batch.period_s
+        time = torch.arange(observation.num_future + 1, device=x.device) * observation.period_s
         straight = state[..., None, :2] + state[..., None, 2:] * time[:, None]  # [B, Q, 1 + F, 2]
         position = straight[:, :, None] + rotate(offset.cumsum(-2), angle[..., None, None])
         if there is not None:
@@ -193,17 +183,17 @@ class SceneSet(nn.Module):
         return SceneTrajectories(from_frame(position, pose[:, None, None, None]), logit, mode_logit)
 
 
-def _present(batch: SceneBatch) -> Tensor:
+def _present(observation: Observation) -> Tensor:
     """Bool [B, A]: targets, and others seen at the last observed step."""
-    target = torch.zeros_like(batch.agent_mask)
-    target[:, : batch.num_targets] = batch.target_mask
-    return batch.agent_mask & (batch.valid[..., -1] | target)
+    target = torch.zeros_like(observation.agent_mask)
+    target[:, : observation.num_targets] = observation.target_mask
+    return observation.agent_mask & (observation.valid[..., -1] | target)
 
 
-def _scene_pose(batch: SceneBatch, there: Tensor) -> Tensor:
+def _scene_pose(observation: Observation, there: Tensor) -> Tensor:
     """The scene's frame [B, 3]: the pose of the focal agent, or of the one nearest to the mean place of all who are there."""
-    xy = batch.pose[..., :2]
+    xy = observation.pose[..., :2]
     middle = (xy * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp(min=1)
-    gap = (xy - middle[:, None]).norm(dim=-1).masked_fill(batch.agent_role == int(AgentRole.FOCAL), -1.0)
+    gap = (xy - middle[:, None]).norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
     chosen = gap.masked_fill(~there, torch.inf).argmin(-1)
-    return batch.pose[torch.arange(len(chosen), device=chosen.device), chosen]
+    return observation.pose[torch.arange(len(chosen), device=chosen.device), chosen]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
-from trajformer.errors import TrajformerError
+from trajformer.errors import ConfigError, check_numbers
 
 TIME, SPACE = 1, 2  # axes of a grid
 
@@ -50,6 +50,9 @@ class LatentConfig:
     ratio: float = 0.5
     counts: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("ratio", "counts"), shares=("ratio",))
+
     def count(self, axis: int, length: int) -> int:
         """Latents in place of `length` tokens along an axis."""
         if self.counts:
@@ -75,6 +78,20 @@ class SceneEncoderConfig:
     latents: LatentConfig | None = None
     layers: int = 4
     block: BlockConfig = field(default_factory=lambda: BlockConfig(128, 4, 512))
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        factorised = self.attention != "multi_axis"
+        if factorised and 1 in self.depths():
+            raise ConfigError("layers", f"{self.layers}, expected at least two in each encoder for factorised attention")
+        counts = self.latents.counts if self.latents else ()
+        if counts and len(counts) != 1 + factorised:
+            raise ConfigError("latents.counts", f"{len(counts)} numbers, expected {1 + factorised} for {self.attention}")
+
+    def depths(self) -> tuple[int, int]:
+        """Blocks in the encoder of each modality, and in the encoder of all modalities after them."""
+        before = {"early": 0, "late": self.layers, "hierarchical": self.layers // 2}[self.fusion]
+        return before, self.layers - before
 
     def axes(self, layers: int) -> list[int]:
         """The axis that each of so many blocks attends along."""
@@ -139,15 +156,7 @@ class SceneEncoder(nn.Module):
         super().__init__()
         self.config, factorised = config, config.attention != "multi_axis"
         self.join = _tiled if factorised else _in_a_row
-        before = {"early": 0, "late": config.layers, "hierarchical": config.layers // 2}[config.fusion]
-        behind = config.layers - before
-        if factorised and 1 in (before, behind):
-            raise TrajformerError(f"encoder.layers: {config.layers}, factorised attention has at least two in each encoder")
-        counts = config.latents.counts if config.latents else ()
-        if counts and len(counts) != 1 + factorised:
-            raise TrajformerError(f"encoder.latents.counts: {len(counts)} numbers, {config.attention} has {1 + factorised}")
-        if any(count < 1 for count in counts):
-            raise TrajformerError(f"encoder.latents.counts: {counts}, expected at least 1 each")
+        before, behind = config.depths()
         own = [AxisEncoder(config, before, self._size([size])) for size in sizes]
         self.own = nn.ModuleList(own)
         self.joint = AxisEncoder(config, behind, self._size([one.size for one in own])) if behind else None

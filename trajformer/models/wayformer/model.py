@@ -20,14 +20,19 @@ from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder
 from trajformer.core.positions import LearnedPosition
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.errors import TrajformerError
-from trajformer.models.horizon import at_least_one, check_lengths
+from trajformer.data.sample import Frame
+from trajformer.errors import ConfigError, check_numbers
+from trajformer.losses.mixture import MixtureLossConfig
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths, coast
 from trajformer.models.tokens import MapTokenizer, agent_states, neighbours, state_width
 from trajformer.models.wayformer.aggregation import AggregationConfig, aggregate
 from trajformer.models.wayformer.fusion import Grid, SceneEncoder, SceneEncoderConfig
-from trajformer.models.wayformer.mixture import MixtureHead
+
+_REACH = 5.0  # log sigma stays within +-5: 7 mm to 150 m
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class WayformerConfig:
         encoder: fusion, attention and latents, depth and blocks.
         decoder_layers: depth of the decoder.
         decoder: shape of its blocks; the encoder's by default.
-        social_radius_m, max_neighbours: agents that are seen, the target itself included.
+        social_radius_m, max_neighbors: agents that are seen, the target itself included.
         map_radius_m, max_polylines: polylines that are seen.
         map_width: width inside the polyline subgraph.
     """
@@ -59,10 +64,32 @@ class WayformerConfig:
     decoder_layers: int = 6
     decoder: BlockConfig | None = None
     social_radius_m: float = 80.0
-    max_neighbours: int = 65
+    max_neighbors: int = 65
     map_radius_m: float = 80.0
     max_polylines: int = 256
     map_width: int = 64
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            positive=(
+                "num_future",
+                "proposals",
+                "modes",
+                "max_history",
+                "steps_per_token",
+                "decoder_layers",
+                "max_neighbors",
+                "max_polylines",
+                "map_width",
+            ),
+        )
+        if self.modes > self.proposals:
+            raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
+
+    def build(self) -> Wayformer:
+        """The model, with random weights."""
+        return Wayformer(self)
 
 
 class TargetScenes(nn.Module):
@@ -74,14 +101,14 @@ class TargetScenes(nn.Module):
         features, steps = state_width(config.steps_per_token), -(-config.max_history // config.steps_per_token)
         self.history, self.agents = nn.Linear(features, width), nn.Linear(features, width)
         self.road = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
-        self.sizes = [(steps, 1), (steps, config.max_neighbours - 1), (1, config.max_polylines)]
+        self.sizes = [(steps, 1), (steps, config.max_neighbors - 1), (1, config.max_polylines)]
         self.positions = nn.ModuleList(LearnedPosition(size, width, std=0.0) for size in self.sizes)
 
-    def forward(self, batch: SceneBatch) -> list[Grid]:
+    def forward(self, observation: Observation) -> list[Grid]:
         """Grids of history, agents and road, N = B x S."""
-        index, near = neighbours(batch, self.config.social_radius_m, self.config.max_neighbours)
-        state, seen = agent_states(batch, index, self.config.steps_per_token)
-        road, real = self.road(batch, batch.num_targets)
+        index, near = neighbours(observation, self.config.social_radius_m, self.config.max_neighbors)
+        state, seen = agent_states(observation, index, self.config.steps_per_token)
+        road, real = self.road(observation, observation.num_targets)
         seen = seen & near[:, :, None]
         history, agents = self.history(state[..., :1, :]), self.agents(state[..., 1:, :])
         parts = [(history, seen[..., :1]), (agents, seen[..., 1:]), (road[:, :, None], real[:, :, None])]
@@ -92,19 +119,39 @@ class TargetScenes(nn.Module):
         ]
 
 
-class Wayformer(nn.Module):
-    """SceneBatch -> Forecast in each target's own frame, `scale` is sigma; K = `proposals` in training, `modes` in evaluation.
+class MixtureHead(nn.Module):
+    """Two linear layers: a mode's logit, and mean and log sigma of both coordinates at each step (diagonal covariance).
+
+    Readings taken: what the layer gives for the mean are steps that are summed up and added to the place where the target
+    would be at constant velocity. Log sigma is bounded smoothly, by 5 tanh(x / 5), so that a gradient always leads back.
+    """
+
+    def __init__(self, width: int, num_future: int) -> None:
+        super().__init__()
+        self.num_future = num_future
+        self.score = nn.Linear(width, 1)
+        self.gaussian = nn.Linear(width, num_future * 4)
+
+    def forward(self, observation: Observation, x: Tensor) -> Forecast:
+        """Features [B, S, K, D] of the modes of every target to a forecast in its own frame, with sigma as `scale`."""
+        step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
+        sigma = (_REACH * (log_sigma / _REACH).tanh()).exp()
+        logit, pose = self.score(x).squeeze(-1).float(), observation.pose[:, : observation.num_targets]
+        return Forecast(coast(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
+
+
+class Wayformer(Forecaster):
+    """Observation -> Forecast in each target's own frame, `scale` is sigma; K = `proposals` in training, `modes` in evaluation.
 
     Raises:
         TrajformerError: a size that must be at least 1 is not, more modes are wanted than there are components, or latents do
             not go with the attention.
     """
 
+    losses = (SetLossConfig, MixtureLossConfig)
+
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
-        at_least_one("wayformer", config, "modes", "steps_per_token", "decoder_layers", "max_neighbours")
-        if config.modes > config.proposals:
-            raise TrajformerError(f"wayformer.modes: {config.modes} of only {config.proposals} proposals")
         self.config = config
         block = config.decoder or config.encoder.block
         self.scenes = TargetScenes(config)
@@ -115,21 +162,21 @@ class Wayformer(nn.Module):
         self.decoder = Decoder(block, config.decoder_layers)
         self.head = MixtureHead(block.width, config.num_future)
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, observation: Observation) -> Forecast:
         """Predict every target of every scene.
 
         Raises:
             TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
         """
-        check_lengths(batch, self.config.num_future, self.config.max_history)
-        forecast = self.head(batch, self._components(batch))
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        forecast = self.head(observation, self._components(observation))
         if self.training or self.config.modes == self.config.proposals:
             return forecast
         return aggregate(forecast, self.config.modes, self.config.aggregation)
 
-    def _components(self, batch: SceneBatch) -> Tensor:
+    def _components(self, observation: Observation) -> Tensor:
         """[B, S, K, D]."""
-        memory, real = self.encoder(self.scenes(batch))
+        memory, real = self.encoder(self.scenes(observation))
         queries = self.queries.expand(len(memory), -1, -1)
         x = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])[-1]
-        return x.unflatten(0, (batch.num_scenes, batch.num_targets))
+        return x.unflatten(0, (observation.num_scenes, observation.num_targets))

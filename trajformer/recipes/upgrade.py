@@ -1,0 +1,38 @@
+"""Recipes of version 0.1 in today's form, so that older checkpoints and recipes still load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors"}
+_LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
+_MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
+_OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
+
+
+def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
+    """The plain values of a forecaster's recipe; those of version 0.1, which had a field for each loss, are converted."""
+    renamed: dict[str, Any] = _rename(plain)
+    if not _OLD_FIELDS & renamed.keys():
+        return renamed
+    weights = {name: renamed.pop(name, None) for name in ("loss", *_OLD_FIELDS)}
+    [(model, config)] = [(name, value) for name, value in renamed["model"].items() if value is not None]
+    given = [name for name in _LOSSES if weights[name] is not None]
+    if given:
+        loss, values = _LOSSES[given[0]], weights[given[0]]
+    elif model in _MODEL_LOSSES:
+        loss = _MODEL_LOSSES[model]
+        values = weights.get(f"{loss}_loss")
+    elif config.get("regions") is not None:
+        loss, values = "regions", None
+    elif config.get("joint"):
+        loss, values = "worlds", None
+    else:
+        loss, values = "set", weights["loss"]
+    return renamed | {"loss": {loss: values or {}}}
+
+
+def _rename(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_RENAMED.get(name, name): _rename(item) for name, item in value.items()}
+    return [_rename(item) for item in value] if isinstance(value, list) else value

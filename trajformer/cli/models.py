@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from jsonargparse import Namespace
@@ -14,6 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
 
+R = TypeVar("R")
 ACCELERATORS = ("auto", "cpu", "gpu")
 UNTRAINED = (
     "constant_velocity",
@@ -40,6 +42,7 @@ def task_in(words: Sequence[str]) -> str:
 def train_parser(task: str = "") -> Parser:
     """--config CONFIG --out RUN and every field of the recipe of a task."""
     from trajformer.cli.tasks import TASKS
+    from trajformer.recipes.plain import schema
     from trajformer.recipes.recipe import TrainConfig
 
     recipe = TASKS[task].recipe if task in TASKS else TrainConfig
@@ -52,7 +55,7 @@ def train_parser(task: str = "") -> Parser:
     parser.add_argument("--config", action="config", help="YAML recipe; later options override it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--resume", action="store_true", help="go on from OUT/last.ckpt")
-    parser.add_class_arguments(recipe)
+    parser.add_class_arguments(schema(recipe))
     return parser
 
 
@@ -134,10 +137,22 @@ def run_train(args: Namespace) -> None:
     from trajformer.cli.tasks import TASKS
     from trajformer.training.run import train
 
-    task, values = TASKS[args.task], train_parser(args.task).instantiate(args)
-    recipe = task.recipe(**{field.name: values[field.name] for field in fields(task.recipe)})
-    best = train(recipe, task, args.out, resume=args.resume)
+    task = TASKS[args.task]
+    best = train(recipe_from(args, task.recipe), task, args.out, resume=args.resume)
     rank_zero_only(print)(best)
+
+
+def recipe_from(args: Namespace, kind: type[R]) -> R:
+    """The recipe that `train_parser` has read.
+
+    Raises:
+        TrajformerError: a field has a value outside its range, or several models or losses are given.
+    """
+    from trajformer.recipes.plain import from_plain
+
+    plain = args.as_dict()
+    recipe: R = from_plain(kind, {item.name: plain[item.name] for item in fields(kind)})  # type: ignore[arg-type]
+    return recipe
 
 
 def run_evaluate(args: Namespace) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from trajformer.cli.run_models import Accelerator
-    from trajformer.models.forecaster import Predictor
     from trajformer.evaluation.protocols.eth_ucy import TestSet
+    from trajformer.models.forecaster import Predictor
 
 _PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
 SHIPPED = Path(__file__).parents[1] / "pretrained" / "crowd"  # weights that come with the software
@@ -40,9 +40,9 @@ def evaluate(
 
     Without checkpoints the weights that come with the software are scored.
     """
-    from trajformer.recipes.checkpoint import UNTRAINED, pick_device
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate
     from trajformer.evaluation.protocols.eth_ucy_table import table
+    from trajformer.recipes.checkpoint import UNTRAINED, pick_device
 
     device, models = pick_device(accelerator), models_of(checkpoints or [SHIPPED])
     make_room(json_file)
@@ -69,9 +69,9 @@ def evaluate(
 def _predictor(source: Path | str, device: torch.device) -> Predictor:
     """A checkpoint's model, or an untrained one; constant velocity with its plain mode alone."""
     from trajformer.data.sample import BatchConfig
+    from trajformer.models.constant_velocity import ConstantVelocity
     from trajformer.models.forecaster import Predictor
     from trajformer.recipes.checkpoint import load_predictor
-    from trajformer.models.constant_velocity import ConstantVelocity
 
     if source == "constant_velocity":
         return Predictor(ConstantVelocity().eval(), BatchConfig(), device)
@@ -132,8 +132,8 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     Raises:
         TrajformerError: nothing there that is named after a scene, or two checkpoints for the same one.
     """
-    from trajformer.recipes.checkpoint import UNTRAINED
     from trajformer.evaluation.protocols.eth_ucy import COUNTS
+    from trajformer.recipes.checkpoint import UNTRAINED
 
     found: dict[Path, dict[str, Path]] = {}
     for path in checkpoints:

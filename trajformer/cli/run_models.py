@@ -71,8 +71,8 @@ def predict(
 ) -> None:
     """Write every target's modes to a parquet file with the Argoverse 2 challenge columns."""
     from trajformer.evaluation.evaluate import track_forecasts
-    from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.evaluation.forecast_file import write_forecasts
+    from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
 
     scenes = SceneStore(store, split)

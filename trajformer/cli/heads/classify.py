@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 
 def _load(checkpoint: Path, accelerator: Accelerator) -> tuple[ViT, ClassificationRecipe, torch.device]:
-    from trajformer.recipes.checkpoint import pick_device
     from trajformer.heads.vit.model import ViT
     from trajformer.heads.vit.task import ClassificationRecipe
-    from trajformer.recipes.checkpoint import load_checkpoint
+    from trajformer.recipes.checkpoint import load_checkpoint, pick_device
 
     device = pick_device(accelerator)
     model, recipe = load_checkpoint(checkpoint, ClassificationRecipe)

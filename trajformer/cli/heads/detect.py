@@ -124,10 +124,9 @@ def score(checkpoint: Path, images: Sequence[Path], split: str, out: Path | None
 
 
 def _load(checkpoint: Path, options: Options) -> tuple[Detr, DetectionRecipe, torch.device]:
-    from trajformer.recipes.checkpoint import pick_device
     from trajformer.heads.detr.model import Detr
     from trajformer.heads.detr.task import DetectionRecipe
-    from trajformer.recipes.checkpoint import load_checkpoint
+    from trajformer.recipes.checkpoint import load_checkpoint, pick_device
 
     device = pick_device(options.accelerator)
     model, recipe = load_checkpoint(checkpoint, DetectionRecipe)

@@ -24,10 +24,9 @@ def load(checkpoint: Path, accelerator: Accelerator) -> Translator:
     Raises:
         TrajformerError: it cannot be read, or is of another task.
     """
-    from trajformer.recipes.checkpoint import pick_device
     from trajformer.heads.translation.task import TranslationRecipe
     from trajformer.heads.translation.translator import Translator
-    from trajformer.recipes.checkpoint import load_checkpoint
+    from trajformer.recipes.checkpoint import load_checkpoint, pick_device
 
     model, _ = load_checkpoint(checkpoint, TranslationRecipe)
     assert isinstance(model, Translator)

@@ -12,7 +12,7 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import Options, Source, under
 from trajformer.errors import CheckpointError
-from trajformer.models import AgentFormerConfig, ModelConfig
+from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.recipes.recipe import TrainConfig
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _agentformer(source: Source, options: Options, scene: AgentFormerConfig) -> 
         for n, after in enumerate(hidden):
             weights |= under(f"{ours}.out.{2 * n}", source.linear(f"{theirs}.out_mlp.affine_layers.{n}", after, sizes[n]))
         weights |= under(f"{ours}.out.{2 * len(hidden)}", source.linear(f"{theirs}.{last}", outputs, sizes[-1]))
-    return TrainConfig(ModelConfig(agentformer=config)), weights
+    return TrainConfig(config), weights
 
 
 def _take_times(source: Source, key: str, width: int) -> None:

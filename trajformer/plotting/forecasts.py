@@ -1,4 +1,4 @@
-"""Forecasts over a scene: one line a mode, opaque where probable, and the probability at its end."""
+"""Forecasts over a scene: one line per mode, opaque where probable, with the probability at the end of the line."""
 
 from __future__ import annotations
 
@@ -7,93 +7,73 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
-from trajformer.plotting.agents import agent_group, outlines
-from trajformer.plotting.errors import agent_index
+from trajformer.plotting.agents import outlines
 from trajformer.plotting.labels import Label, place_labels
-from trajformer.scenes.scene import Scene
+from trajformer.plotting.matching import AgentForecast, main_forecast
+from trajformer.scenes.scene import AgentRole, Scene
 
-LEAST_ALPHA = 0.3
-LEAST_LABELLED = 0.005  # a smaller probability would read 0.00
-
-
-def main_forecast(scene: Scene, forecasts: Sequence[TrackForecast]) -> TrackForecast | None:
-    """The forecast a picture is about: the focal agent's, or the only one there is, or None.
-
-    Raises:
-        TrajformerError: a forecast belongs to another scene or to no agent of this one.
-    """
-    groups = [agent_group(scene, agent_index(scene, forecast)) for forecast in forecasts]
-    if "focal" in groups:
-        return forecasts[groups.index("focal")]
-    return forecasts[0] if len(forecasts) == 1 else None
+MIN_ALPHA = 0.3
+MIN_LABELED = 0.005  # a smaller probability would be written as 0.00
 
 
-def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[TrackForecast], *, labels: bool = True) -> Axes:
-    """Draw every mode of every forecast, metres relative to the scene's `origin`, the least probable lowest.
+def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast], *, labels: bool = True) -> Axes:
+    """Draw every mode of every forecast, metres relative to the scene's `origin`, probable modes on top.
 
-    The focal agent's modes are in the focal colour and end in circles, others are thinner and end in squares.
-    Line k of a track carries the gid "mode:<track id>:<k>".
+    Modes of the focal agent have the focal color and end in circles, others are thinner and end in squares.
+    Line k of a track has the gid "mode:<track id>:<k>".
 
     Args:
-        ax: where to draw; labels are placed for its present limits and size.
-        scene: gives origin and roles.
-        forecasts: positions in the city frame.
-        labels: also write probabilities, see `label_forecasts`.
-
-    Raises:
-        TrajformerError: a forecast belongs to another scene or to no agent of this one.
+        ax: where to draw; labels are placed for the current limits and size.
+        scene: has the agents of the forecasts.
+        forecasts: joined with this scene.
+        labels: write probabilities, see `label_forecasts`.
     """
     for forecast in forecasts:
-        _draw_modes(ax, scene, forecast, focal=_is_focal(scene, forecast))
+        _draw_modes(ax, forecast, scene.agent_id[forecast.agent], focal=_is_focal(scene, forecast))
     return label_forecasts(ax, scene, forecasts) if labels else ax
 
 
-def _is_focal(scene: Scene, forecast: TrackForecast) -> bool:
-    return agent_group(scene, agent_index(scene, forecast)) == "focal"
+def _is_focal(scene: Scene, forecast: AgentForecast) -> bool:
+    return bool(scene.agent_role[forecast.agent] == AgentRole.FOCAL)
 
 
-def _draw_modes(ax: Axes, scene: Scene, forecast: TrackForecast, *, focal: bool) -> None:
-    colour, width, zorder = style.SCORED, 0.9, style.Z_MODE
+def _draw_modes(ax: Axes, forecast: AgentForecast, track_id: str, *, focal: bool) -> None:
+    color, width, zorder = style.SCORED, 0.9, style.Z_MODE
     name, marker, size = "forecast (others)", "s", 2.6
     if focal:
-        colour, width, zorder = style.FOCAL, 1.6, style.Z_FOCAL_MODE
+        color, width, zorder = style.FOCAL, 1.6, style.Z_FOCAL_MODE
         name, marker, size = "forecast (focal)", "o", 4.2
-    position = forecast.position - scene.origin
     order = np.argsort(-forecast.probability, kind="stable")
-    highest = max(float(forecast.probability.max()), 1e-12)
+    max_probability = max(float(forecast.probability.max()), 1e-12)
     for rank, mode in enumerate(order.tolist()):
-        alpha = LEAST_ALPHA + (1.0 - LEAST_ALPHA) * float(forecast.probability[mode]) / highest
-        (line,) = ax.plot(position[mode, :, 0], position[mode, :, 1], color=colour, linewidth=width, alpha=alpha)
+        alpha = MIN_ALPHA + (1.0 - MIN_ALPHA) * float(forecast.probability[mode]) / max_probability
+        (line,) = ax.plot(*forecast.position[mode].T, color=color, linewidth=width, alpha=alpha)
         line.set(marker=marker, markersize=size, markevery=[-1], markeredgecolor=style.PAPER, markeredgewidth=0.4)
-        line.set(gid=f"mode:{forecast.track_id}:{mode}", zorder=zorder - 0.4 * rank / len(order))
+        line.set(gid=f"mode:{track_id}:{mode}", zorder=zorder - 0.4 * rank / len(order))
         line.set(label="" if rank else name, solid_capstyle="butt", solid_joinstyle="round")
 
 
-def label_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[TrackForecast]) -> Axes:
-    """Write probabilities at the end points, where there is room: the most probable first, none on top of another.
+def label_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
+    """Write probabilities at end points without overlaps, the most probable first; a label without space is left out.
 
-    All modes of the focal (or only) forecast are written, of several others without a focal one the best of each.
-    Labels keep clear of end points and, where they can, of lines; they fit the present limits and size of `ax`.
-
-    Raises:
-        TrajformerError: a forecast belongs to another scene or to no agent of this one.
+    If there is a main forecast (`main_forecast`), all its modes are labeled, otherwise the best mode of each agent.
+    Labels avoid end points and, if possible, lines. They fit the current limits and size of `ax`.
     """
     main = main_forecast(scene, forecasts)
     labels: list[Label] = []
     for forecast in forecasts if main is None else [main]:
-        best = np.argsort(-forecast.probability, kind="stable")[: None if forecast is main else 1]
-        for mode in best.tolist():
-            path = forecast.position[mode] - scene.origin
-            if (probability := float(forecast.probability[mode])) >= LEAST_LABELLED:
-                back = path[max(len(path) // 2 - 1, 0)]
-                labels.append(Label(f"{probability:.2f}", path[-1], path[-1] - back))
-    paths = [f.position.reshape(-1, 2) - scene.origin for f in forecasts]
+        order = np.argsort(-forecast.probability, kind="stable")
+        for mode in order[: None if forecast is main else 1].tolist():
+            path, probability = forecast.position[mode], float(forecast.probability[mode])
+            if probability >= MIN_LABELED:
+                middle = path[max(len(path) // 2 - 1, 0)]
+                labels.append(Label(f"{probability:.2f}", path[-1], path[-1] - middle))
     future = scene.position[:, scene.num_history :][scene.valid[:, scene.num_history :]]
+    paths = [forecast.position.reshape(-1, 2) for forecast in forecasts]
     lines = np.concatenate([*paths, future, *outlines(scene, scene.num_history - 1)])
-    recorded = [scene.position[a][scene.valid[a]][-1:] for a in (agent_index(scene, f) for f in forecasts)]
-    ends = np.concatenate([*(f.position[:, -1] - scene.origin for f in forecasts), *recorded, np.zeros((0, 2))])
+    recorded_ends = [scene.position[f.agent][scene.valid[f.agent]][-1:] for f in forecasts]
+    ends = np.concatenate([*(f.position[:, -1] for f in forecasts), *recorded_ends, np.zeros((0, 2))])
     focal = main is not None and _is_focal(scene, main)
     place_labels(ax, labels, lines, ends, style.FOCAL_DARK if focal else style.SCORED_DARK)
     return ax

@@ -1,14 +1,13 @@
 """A scene as a picture: map, agents, recorded futures and forecasts, ready for print.
 
-Everything draws onto a given `Axes` and returns it. Figures are made without pyplot, so that nothing is global.
+Figures are created without pyplot, so there is no global state.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,83 +18,78 @@ from tqdm import tqdm
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.agents import draw_agents
-from trajformer.plotting.crowd import crowd_colours, draw_crowd, is_crowd
-from trajformer.plotting.density import draw_density, faint_colours
+from trajformer.plotting.crowd import crowd_colors, draw_crowd, draw_density, faint_colors, is_crowd
 from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
-from trajformer.plotting.select import choose_scenes
+from trajformer.plotting.matching import match_forecasts
 from trajformer.plotting.view import add_legend, choose_view, title
+from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 
-__all__ = [
-    "choose_scenes",
-    "draw_agents",
-    "draw_crowd",
-    "draw_density",
-    "draw_forecasts",
-    "draw_map",
-    "plot_scene",
-    "save_scene_plots",
-]
-
 FIGURE_INCHES = (4.2, 5.2)
-_LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square of the axes; the legend has what is left below
+_LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the legend uses the space below
 
 
 def plot_scene(
     scene: Scene,
-    forecasts: Sequence[TrackForecast] = (),
+    forecasts: Iterable[TrackForecast] | None = None,
     *,
-    ax: Axes | None = None,
     radius: float | None = None,
     legend: bool = True,
     density: bool = False,
-) -> Axes:
-    """Draw one scene with its forecasts, cropped to what matters; where all walk, with a colour a pedestrian.
-
-    Args:
-        scene: any scene, with or without map and future.
-        forecasts: of agents of this scene, positions in the city frame.
-        ax: where to draw; a figure of its own is made when None (`ax.figure`).
-        radius: half the width of the window around the focal agent, metres; chosen from the contents when None.
-        legend: put a legend below the axes.
-        density: instead of every mode, draw where people are expected to be (`draw_density`).
-
-    Raises:
-        TrajformerError: a forecast belongs to another scene, to no agent of this one, or has another horizon.
-    """
-    if ax is None:
-        ax = _new_axes()
-    choose_view(scene, forecasts, radius).apply(ax)
-    ax.set_autoscale_on(False)
-    draw_map(ax, scene)
-    if density:
-        draw_agents(ax, scene, colours=faint_colours(scene, forecasts))
-        draw_density(ax, scene, forecasts)
-    elif is_crowd(scene):
-        draw_agents(ax, scene, colours=crowd_colours(scene, forecasts))
-        draw_crowd(ax, scene, forecasts)
-    else:
-        draw_agents(ax, scene)
-        draw_forecasts(ax, scene, forecasts)
-    ax.set_title(title(scene, forecasts), fontsize=style.FONT_PT)
-    if legend:
-        add_legend(ax)
-    return ax
-
-
-def _new_axes() -> Axes:
-    """A square of fixed place in a figure of fixed size: labels are placed for it, pictures of a series match."""
+) -> Figure:
+    """Draw a scene with its forecasts into a new figure; see `draw_scene`."""
     figure = Figure(figsize=FIGURE_INCHES)
     FigureCanvasAgg(figure)
     width, height = FIGURE_INCHES
     side = width - _LEFT - _RIGHT
-    return figure.add_axes((_LEFT / width, (height - _TOP - side) / height, side / width, side / height))
+    ax = figure.add_axes((_LEFT / width, (height - _TOP - side) / height, side / width, side / height))
+    draw_scene(ax, scene, forecasts or (), radius=radius, legend=legend, density=density)
+    return figure
+
+
+def draw_scene(
+    ax: Axes,
+    scene: Scene,
+    forecasts: Iterable[TrackForecast] = (),
+    *,
+    radius: float | None = None,
+    legend: bool = True,
+    density: bool = False,
+) -> Axes:
+    """Draw a scene with its forecasts, cropped to the relevant part; crowds have one color per pedestrian.
+
+    Args:
+        ax: where to draw.
+        scene: any scene, with or without map and future.
+        forecasts: of agents of this scene, positions in the city frame.
+        radius: half the width of the window around the focal agent, metres; None chooses it from the contents.
+        legend: add a legend below the axes.
+        density: draw the expected density of people (`draw_density`) instead of every mode.
+
+    Raises:
+        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
+    """
+    matched = match_forecasts(scene, forecasts)
+    choose_view(scene, matched, radius).apply(ax)
+    ax.set_autoscale_on(False)
+    draw_map(ax, scene)
+    if density:
+        draw_agents(ax, scene, colors=faint_colors(matched))
+        draw_density(ax, scene, matched)
+    elif is_crowd(scene):
+        draw_agents(ax, scene, colors=crowd_colors(scene, matched))
+        draw_crowd(ax, scene, matched)
+    else:
+        draw_agents(ax, scene)
+        draw_forecasts(ax, scene, matched)
+    ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
+    return add_legend(ax) if legend else ax
 
 
 def file_name(scene_id: str) -> str:
-    """A scene id as a file name without folder and ending; ids that had to be changed get a digest, to stay apart."""
+    """A scene id as a file name without folder and suffix; changed ids get a digest, so that names are unique."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", scene_id).lstrip(".")[:120]
     return safe if safe and safe == scene_id else f"{safe or 'scene'}-{hashlib.sha256(scene_id.encode()).hexdigest()[:8]}"
 
@@ -110,46 +104,36 @@ def save_scene_plots(
     progress: bool = True,
     density: bool = False,
 ) -> list[Path]:
-    """Write one PNG a scene, `out/<scene id>.png`, and return the paths in the order of `indices`.
+    """Write one PNG per scene, `out/<scene id>.png`, and return the paths in the order of `indices`.
 
     Args:
-        store: where the scenes lie.
-        indices: which of them, see `choose_scenes`.
-        forecasts: by scene id; a scene without any is drawn without.
-        out: a folder, made when missing; each file is written under a temporary name and renamed.
-        dpi: dots an inch; the picture is 4.2 by 5.2 inches.
+        store: the scenes.
+        indices: scenes to draw, see `choose_scenes`.
+        forecasts: by scene id; scenes without forecasts are drawn as well.
+        out: a folder, created if missing.
+        dpi: dots per inch; the picture is 4.2 by 5.2 inches.
         progress: show a progress bar.
-        density: see `plot_scene`.
+        density: see `draw_scene`.
 
     Raises:
         TrajformerError: a forecast does not fit its scene.
         OSError: the folder cannot be written.
     """
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     paths = []
     for index in tqdm(indices, desc="plot", unit="scene", disable=not progress):
         scene = store[index]
-        ax = _new_axes()
-        figure = ax.get_figure(root=True)
-        assert isinstance(figure, Figure)
-        plot_scene(scene, forecasts.get(scene.scene_id, ()), ax=ax, density=density)
-        path = out / f"{file_name(scene.scene_id)}.png"
-        save_figure(figure, path, dpi=dpi)
-        figure.clear()  # artists and axes refer to each other: without this they live until the collector runs
-        paths.append(path)
+        figure = plot_scene(scene, forecasts.get(scene.scene_id), density=density)
+        paths.append(Path(out) / f"{file_name(scene.scene_id)}.png")
+        save_figure(figure, paths[-1], dpi=dpi)
+        figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:
-    """Write a figure as PNG under a temporary name, then rename it; equal figures give equal bytes.
+    """Write a figure as PNG, atomically; equal figures give equal bytes.
 
     Raises:
         OSError: the folder cannot be written; no temporary file is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi, metadata={"Software": None})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

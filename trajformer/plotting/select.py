@@ -1,4 +1,4 @@
-"""Which scenes to draw: named ones, the worst ones, random ones."""
+"""Selection of scenes to draw: by id, by error, at random."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.plotting.errors import track_error
+from trajformer.plotting.matching import match_forecasts, track_error
 from trajformer.scenes.store import SceneStore
 
 
@@ -20,44 +20,43 @@ def choose_scenes(
     random: int | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Indices of scenes to draw: the named ones, then the worst, then random others; no scene twice.
+    """Indices of scenes to draw: scenes by id, then the worst scenes, then random scenes, each scene once.
 
     Args:
-        store: the split to choose from.
-        forecasts: by scene id; scenes that are not in the store are passed over.
-        scene_ids: these, in this order.
-        worst: this many with the largest minFDE of any of their forecast tracks, worst first; scenes whose future
-            is not known do not take part.
-        random: this many more, drawn without replacement from scenes with forecasts (from all if there are none).
+        store: the split.
+        forecasts: by scene id; scenes that are not in the store are ignored.
+        scene_ids: these scenes, in this order.
+        worst: this number of scenes with the largest minFDE of any agent, worst first; scenes without a recorded
+            future are left out.
+        random: this number of other scenes with forecasts (of all scenes if there are no forecasts).
         seed: of the random choice; equal seeds give equal choices.
 
     Returns:
-        Indices into `store`; all scenes with forecasts (all scenes, if there are none) when nothing was asked for.
+        Indices into `store`; without any selection all scenes with forecasts (all scenes if there are no forecasts).
 
     Raises:
-        StoreError: a named scene is not in the store.
+        StoreError: a requested scene is not in the store.
         TrajformerError: a forecast does not fit its scene.
     """
     chosen = store.find(scene_ids) if scene_ids else []
     ids = store.scene_ids()
-    candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id)]
-    candidates = candidates if forecasts else list(range(len(ids)))
+    candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
     if not scene_ids and worst is None and random is None:
         return candidates
     if worst is not None:
-        errors = {i: e for i in candidates if (e := _scene_error(store, i, forecasts.get(ids[i], ()))) is not None}
-        chosen += sorted(errors, key=lambda index: (-errors[index], index))[:worst]
+        errors = {index: _scene_error(store, index, forecasts.get(ids[index], ())) for index in candidates}
+        known = {index: error for index, error in errors.items() if error is not None}
+        chosen += sorted(known, key=lambda index: (-known[index], index))[:worst]
     if random is not None:
         rest = sorted(set(candidates) - set(chosen))
-        drawn = np.random.default_rng(seed).permutation(len(rest))[:random]
-        chosen += [rest[place] for place in drawn.tolist()]
+        chosen += [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))[:random].tolist()]
     return list(dict.fromkeys(chosen))
 
 
 def _scene_error(store: SceneStore, index: int, forecasts: Sequence[TrackForecast]) -> float | None:
-    """The largest minFDE among the scene's forecasts, metres; None where none can be scored."""
+    """The largest minFDE of the forecasts of a scene, metres; None without a recorded future."""
     if not forecasts:
         return None
     scene = store[index]
-    errors = [error for forecast in forecasts if (error := track_error(scene, forecast)) is not None]
-    return max((error.min_fde_m for error in errors), default=None)
+    errors = [track_error(scene, forecast) for forecast in match_forecasts(scene, forecasts)]
+    return max((error.min_fde_m for error in errors if error is not None), default=None)

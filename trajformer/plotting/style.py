@@ -1,6 +1,6 @@
-"""How things look: colours after Okabe and Ito (safe for colour-blind readers), line styles, sizes and drawing order.
+"""Colors after Okabe and Ito (safe for color-blind readers), line styles, sizes and drawing order.
 
-Whatever differs in colour differs in line style, marker, outline or lightness too, so that a grey print stays legible.
+Different colors also differ in line style, marker, outline or lightness, so that gray prints are readable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRIVABLE_FACE, DRIVABLE_EDGE, CROSSWALK = "#F1F1F1", "#D9D9D9", "#BEBEBE"
 
 FONT_PT, SMALL_PT, LABEL_PT = 9.0, 8.0, 7.5
 
-# drawing order, far to near
+# drawing order, bottom to top
 Z_DRIVABLE, Z_CROSSWALK, Z_LANE, Z_ARROW = 0.5, 0.7, 1.0, 1.1
 Z_TRAIL, Z_CONTEXT, Z_TARGET_TRAIL = 2.0, 3.0, 3.5
 Z_MODE, Z_FOCAL_MODE, Z_TRUTH, Z_TARGET, Z_LABEL = 5.0, 5.5, 6.0, 7.0, 9.0
@@ -25,10 +25,10 @@ Z_MODE, Z_FOCAL_MODE, Z_TRUTH, Z_TARGET, Z_LABEL = 5.0, 5.5, 6.0, 7.0, 9.0
 
 @dataclass(frozen=True)
 class LaneStyle:
-    """Line of a lane kind; inside an intersection the same line is drawn in `light`."""
+    """Line of a lane kind; inside an intersection it has the color `light`."""
 
     name: str
-    colour: str
+    color: str
     light: str
     dashes: str | tuple[float, tuple[float, ...]]
     width: float
@@ -54,4 +54,4 @@ AGENT_SIZE_M = {
     AgentKind.RIDERLESS_BICYCLE: (1.8, 0.6),
 }
 FAINT_KINDS = (AgentKind.UNKNOWN, AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION)
-RECORDER_ID = "AV"  # Argoverse names the recording vehicle so
+RECORDER_ID = "AV"  # of the recording vehicle in Argoverse

@@ -1,4 +1,4 @@
-"""Artists on an Axes hold the scene's own numbers: map, agents, forecasts, labels."""
+"""The artists of map, agents, forecasts and labels have the coordinates of the scene."""
 
 from __future__ import annotations
 
@@ -8,58 +8,49 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 from support.pictures import collection, empty_axes, fan, fans, labels, lines, path_of, vertices
-from support.scenes import ORIGIN, make_scene, transform_scene
+from support.scenes import make_scene, transform_scene
 
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.agents import box_corners, draw_agents
-from trajformer.plotting.errors import track_error
 from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
+from trajformer.plotting.matching import match_forecasts, track_error
 from trajformer.plotting.scene import plot_scene
 from trajformer.scenes.scene import AgentKind, AgentRole
 
-# map ---------------------------------------------------------------------------------------------------------------
 
-
-def test_map_artists_hold_the_polylines() -> None:
-    scene = make_scene()
-    ax = empty_axes()
+def test_map_artists_have_the_polylines() -> None:
+    scene, ax = make_scene(), empty_axes()
     assert draw_map(ax, scene) is ax
-    found = {str(c.get_gid()): len(c.get_paths()) for c in ax.collections if c.get_gid() != "lanes:arrows"}
+    counts = {str(c.get_gid()): len(c.get_paths()) for c in ax.collections if c.get_gid() != "lanes:arrows"}
     kinds = ("LANE_VEHICLE", "LANE_BUS", "LANE_BIKE")
     expected = {f"lanes:{k}": 8 for k in kinds} | {f"lanes:{k}:intersection": 4 for k in kinds}
-    assert found == expected | {"crosswalks": 4, "drivable": 1}
+    assert counts == expected | {"crosswalks": 4, "drivable": 1}
     np.testing.assert_array_equal(vertices(ax, "lanes:LANE_VEHICLE")[0], scene.polyline(0))
 
 
-def test_lane_kinds_differ_without_colour_and_intersections_are_lighter() -> None:
+def test_lane_kinds_differ_without_color_and_intersections_are_lighter() -> None:
     looks = style.LANES.values()
     assert len({str(look.dashes) for look in looks}) == len(looks) == 3
 
-    def luminance(colour: str) -> float:
-        return sum(w * int(colour[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
+    def luminance(color: str) -> float:
+        return sum(w * int(color[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
 
-    assert all(luminance(look.light) > luminance(look.colour) + 20 for look in looks)
+    assert all(luminance(look.light) > luminance(look.color) + 20 for look in looks)
     assert abs(luminance(style.FOCAL) - luminance(style.SCORED)) > 30
 
 
 def test_arrows_point_along_the_lane() -> None:
     scene = make_scene()
-    ax = empty_axes()
-    draw_map(ax, scene)
-    arrows = [c for c in ax.collections if c.get_gid() == "lanes:arrows"]
-    first = np.asarray(arrows[0].get_paths()[0].vertices)  # lane 0 leads along +x
+    arrows = [c for c in draw_map(empty_axes(), scene).collections if c.get_gid() == "lanes:arrows"]
+    first = np.asarray(arrows[0].get_paths()[0].vertices)  # lane 0 has the direction +x
     assert first.shape == (3, 2) and first[1, 0] > first[0, 0] == pytest.approx(first[2, 0])
     assert first[1, 1] == pytest.approx(scene.polyline(0)[0, 1])
-    assert sum(len(c.get_paths()) for c in arrows) == 3 * 8 * 2  # 51 m a lane: two each, none inside the crossing
-
-
-# agents ------------------------------------------------------------------------------------------------------------
+    assert sum(len(c.get_paths()) for c in arrows) == 3 * 8 * 2  # lanes of 51 m have two each, the crossing has none
 
 
 def test_box_corners_at_a_known_pose() -> None:
@@ -68,45 +59,39 @@ def test_box_corners_at_a_known_pose() -> None:
     assert box_corners(np.zeros((3, 2, 3)), 4.0, 2.0).shape == (3, 2, 4, 2)
 
 
-def test_boxes_lie_at_the_last_observed_pose_with_the_size_of_the_kind() -> None:
+def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None:
     scene = transform_scene(make_scene(num_agents=12, num_scored=3), angle=0.7, shift=(3.0, -2.0))
-    ax = empty_axes()
-    draw_agents(ax, scene)
+    ax = draw_agents(empty_axes(), scene)
     now = scene.num_history - 1
     pose = np.append(scene.position[0, now], scene.heading[0, now]).astype(np.float64)
     np.testing.assert_allclose(vertices(ax, "boxes:focal")[0][:4], box_corners(pose, 4.6, 1.9), atol=1e-6)
     assert len(vertices(ax, "boxes:scored")) == 3 and len(vertices(ax, "boxes:recorder")) == 1
     assert len(vertices(ax, "boxes:context")) == scene.valid[4:-1, now].sum()
     assert scene.agent_kind[2] == AgentKind.PEDESTRIAN
-    circles = [v for v in vertices(ax, "boxes:scored") if len(v) > 5]
-    np.testing.assert_allclose(np.linalg.norm(circles[0] - scene.position[2, now], axis=1), 0.35, atol=1e-5)
+    (circle,) = [v for v in vertices(ax, "boxes:scored") if len(v) > 5]
+    np.testing.assert_allclose(np.linalg.norm(circle - scene.position[2, now], axis=1), 0.35, atol=1e-5)
 
 
-def test_histories_fade_and_leave_gaps_open() -> None:
+def test_histories_fade_and_have_gaps() -> None:
     scene = make_scene(num_agents=2, num_scored=0)
-    scene.valid[1, 4] = False
-    for name in ("position", "heading", "velocity"):
+    for name in ("valid", "position", "heading", "velocity"):
         getattr(scene, name)[1, 4] = 0
-    ax = empty_axes()
-    draw_agents(ax, scene)
+    ax = draw_agents(empty_axes(), scene)
     focal, other = vertices(ax, "trails:focal"), vertices(ax, "trails:recorder")
     assert len(focal) == scene.num_history - 1 and len(other) == scene.num_history - 3
     np.testing.assert_array_equal(focal[-1], scene.position[0, scene.num_history - 2 : scene.num_history])
-    alpha = np.asarray(collection(ax, "trails:focal").get_colors())[:, 3]  # type: ignore[attr-defined]
+    alpha = np.asarray(collection(ax, "trails:focal").get_edgecolor())[:, 3]  # type: ignore[attr-defined]
     assert (np.diff(alpha) > 0).all()
 
 
-def test_true_future_of_targets_only_and_only_after_the_step() -> None:
+def test_recorded_futures_of_targets_start_after_the_step() -> None:
     scene = make_scene(num_scored=2)
-    ax = empty_axes()
-    draw_agents(ax, scene)
+    ax = draw_agents(empty_axes(), scene)
     assert [line.get_gid() for line in lines(ax, "truth")] == ["truth:1000", "truth:1001", "truth:1002"]
     np.testing.assert_array_equal(path_of(lines(ax, "truth:1000")[0]), scene.position[0, scene.num_history :])
-    later = empty_axes()
-    draw_agents(later, scene, step=scene.num_history + 4)
+    later = draw_agents(empty_axes(), scene, step=scene.num_history + 4)
     np.testing.assert_array_equal(path_of(lines(later, "truth:1000")[0]), scene.position[0, scene.num_history + 5 :])
-    last = empty_axes()
-    draw_agents(last, scene, step=scene.num_steps - 1)
+    last = draw_agents(empty_axes(), scene, step=scene.num_steps - 1)
     assert not lines(last, "truth") and len(vertices(last, "trails:focal")) == scene.num_steps - 1
     assert not lines(draw_agents(empty_axes(), scene, with_truth=False), "truth")
 
@@ -120,73 +105,64 @@ def test_small_focal_agent_gets_a_ring() -> None:
     np.testing.assert_allclose(path_of(ring), [scene.position[2, scene.num_history - 1]])
 
 
-# forecasts ---------------------------------------------------------------------------------------------------------
-
-
-def test_every_mode_is_a_line_with_the_trajectory_itself() -> None:
-    scene = make_scene()
-    given = [fan(scene, 0, 6), fan(scene, 1, 3)]
-    ax = empty_axes()
-    assert draw_forecasts(ax, scene, given) is ax
-    for forecast in given:
-        drawn = lines(ax, f"mode:{forecast.track_id}:")
-        assert len(drawn) == len(forecast.probability)
-        for line in drawn:
+def test_every_mode_is_a_line_with_its_trajectory() -> None:
+    scene, ax = make_scene(), empty_axes()
+    forecasts = [fan(scene, 0, 6), fan(scene, 1, 3)]
+    assert draw_forecasts(ax, scene, match_forecasts(scene, forecasts)) is ax
+    for forecast in forecasts:
+        modes = lines(ax, f"mode:{forecast.track_id}:")
+        assert len(modes) == len(forecast.probability)
+        for line in modes:
             mode = int(str(line.get_gid()).split(":")[2])
-            np.testing.assert_allclose(path_of(line), forecast.position[mode] - np.array(ORIGIN), atol=1e-9)
+            np.testing.assert_allclose(path_of(line), forecast.position[mode] - scene.origin, atol=1e-9)
 
 
 def test_opacity_and_drawing_order_follow_probability() -> None:
     scene = make_scene()
     forecast = fan(scene, 0, 5)
     forecast = replace(forecast, probability=forecast.probability[[2, 0, 4, 1, 3]])
-    drawn = lines(draw_forecasts(empty_axes(), scene, [forecast]), "mode:1000:")
-    by_mode = {int(str(line.get_gid()).split(":")[2]): line for line in drawn}
+    modes = lines(draw_forecasts(empty_axes(), scene, match_forecasts(scene, [forecast])), "mode:1000:")
+    by_mode = {int(str(line.get_gid()).split(":")[2]): line for line in modes}
     order = np.argsort(forecast.probability)
     for value in ("get_alpha", "get_zorder"):
         assert (np.diff([getattr(by_mode[int(mode)], value)() for mode in order]) > 0).all()
     assert by_mode[int(order[-1])].get_alpha() == 1.0
 
 
-def test_focal_and_other_forecasts_differ_in_colour_width_and_marker() -> None:
+def test_focal_and_other_forecasts_differ_in_color_width_and_marker() -> None:
     scene = make_scene()
-    ax = draw_forecasts(empty_axes(), scene, fans(scene))
+    ax = draw_forecasts(empty_axes(), scene, match_forecasts(scene, fans(scene)))
     focal, other = lines(ax, "mode:1000:")[0], lines(ax, "mode:1001:")[0]
     assert focal.get_color() == style.FOCAL and other.get_color() == style.SCORED
     assert focal.get_linewidth() > other.get_linewidth() and focal.get_marker() != other.get_marker()
-    alone = draw_forecasts(empty_axes(), scene, [fan(scene, 1)])
-    assert lines(alone, "mode:1001:")[0].get_color() == style.SCORED and labels(alone)
 
 
-def test_labels_are_probabilities_and_keep_apart() -> None:
+@pytest.mark.parametrize("spread", [1.0, 0.0], ids=["fan", "all modes at one point"])
+def test_labels_are_probabilities_without_overlap(spread: float) -> None:
     scene = make_scene(num_history=20, num_future=60)
-    for forecasts in ([fan(scene, 0)], [replace(fan(scene, 0), position=fan(scene, 0).position * 0 + scene.origin)]):
-        ax = plot_scene(scene, forecasts)
-        figure = ax.figure
-        assert isinstance(figure, Figure)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        renderer = canvas.get_renderer()
-        texts = labels(ax)
-        assert {t.get_text() for t in texts} <= {f"{p:.2f}" for p in forecasts[0].probability}
-        assert texts[0].get_text() == f"{forecasts[0].probability.max():.2f}" and len(texts) >= 4
-        boxes = [Text.get_window_extent(text, renderer) for text in texts]
-        frame = ax.get_window_extent()
-        for number, box in enumerate(boxes):
-            assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            assert not any(box.overlaps(other) for other in boxes[:number])
+    forecast = fan(scene, 0)
+    forecast = replace(forecast, position=(forecast.position - scene.origin) * spread + scene.origin)
+    figure = plot_scene(scene, [forecast])
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    texts, frame = labels(figure.axes[0]), figure.axes[0].get_window_extent()
+    assert {t.get_text() for t in texts} <= {f"{p:.2f}" for p in forecast.probability}
+    assert texts[0].get_text() == f"{forecast.probability.max():.2f}" and len(texts) >= 4
+    boxes = [Text.get_window_extent(text, canvas.get_renderer()) for text in texts]
+    for number, box in enumerate(boxes):
+        assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+        assert not any(box.overlaps(other) for other in boxes[:number])
 
 
-def test_forecast_that_does_not_fit_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"scene_id": "other"}, "is for scene 'other'"), ({"track_id": "404"}, "has no track '404'"), ({}, "5 steps, the scene has 12")],
+)
+def test_a_forecast_that_does_not_fit_the_scene_is_an_error(change: dict[str, str], message: str) -> None:
     scene = make_scene()
-    good = fan(scene, 0)
-    for bad, message in (
-        (replace(good, scene_id="other"), "given for scene"),
-        (replace(good, track_id="404"), "no track '404'"),
-        (replace(good, position=good.position[:, :5]), "5 steps, the scene has 12"),
-    ):
-        with pytest.raises(TrajformerError, match=message):
-            plot_scene(scene, [bad])
+    forecast = replace(fan(scene, 0), **change) if change else replace(fan(scene, 0), position=np.zeros((6, 5, 2)))
+    with pytest.raises(TrajformerError, match=message):
+        plot_scene(scene, [forecast])
 
 
 def test_track_error_in_closed_form() -> None:
@@ -194,7 +170,8 @@ def test_track_error_in_closed_form() -> None:
     future = scene.position[0, scene.num_history :] + scene.origin
     ramp = np.linspace(0.0, 4.0, scene.num_future)[:, None] * np.array([0.6, 0.8])
     forecast = TrackForecast(scene.scene_id, "1000", np.array([1.0, 0.0]), np.stack([future + 5.0, future + ramp]))
-    error = track_error(scene, forecast)
+    (matched,) = match_forecasts(scene, [forecast])
+    error = track_error(scene, matched)
     assert error is not None
     assert error.min_fde_m == pytest.approx(4.0, abs=1e-4) and error.min_ade_m == pytest.approx(2.0, abs=1e-4)
-    assert track_error(make_scene(with_future=False), forecast) is None
+    assert track_error(make_scene(with_future=False), matched) is None

@@ -1,0 +1,107 @@
+"""Attention weights over images, matrices, bars and polylines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from support.pictures import empty_axes, image_of, image_values, pixel
+
+from trajformer.plotting import style
+from trajformer.plotting.attention import (
+    SCALE,
+    draw_attention_lines,
+    draw_attention_map,
+    draw_attention_matrix,
+    draw_image,
+    draw_shares,
+)
+
+GRAY = np.array([0.299, 0.587, 0.114])
+
+
+def test_map_covers_the_image_and_is_strongest_at_the_largest_weight() -> None:
+    weights = np.array([[0.0, 0.1, 0.2], [0.4, 0.0, 0.0]])
+    ax = draw_attention_map(empty_axes(), np.zeros((20, 60)), weights)
+    assert tuple(image_of(ax, "attention").get_extent()) == tuple(image_of(ax, "image").get_extent()) == (0, 60, 20, 0)
+    overlay = image_values(ax, "attention")
+    np.testing.assert_allclose(overlay[..., 3] / overlay[..., 3].max(), weights / 0.4)
+    np.testing.assert_allclose(overlay[0, 0, :3], to_rgb(style.FOCAL))
+    large, medium, zero = (pixel(ax, x, y) for x, y in ((10, 15), (50, 5), (50, 15)))
+    assert large[0] > medium[0] > zero[0] == 0 and large[0] > 2 * large[2]  # orange on black, row 0 on top
+
+
+def test_vmax_gives_several_maps_the_same_scale() -> None:
+    shared = draw_attention_map(empty_axes(), np.zeros((4, 4)), np.full((2, 2), 0.25), vmax=0.5)
+    single = draw_attention_map(empty_axes(), np.zeros((4, 4)), np.full((2, 2), 0.25))
+    np.testing.assert_allclose(image_values(shared, "attention")[..., 3], image_values(single, "attention")[..., 3] / 2)
+
+
+def test_zero_weights_leave_a_gray_image() -> None:
+    red = np.zeros((4, 4, 3))
+    red[..., 0] = 1.0
+    np.testing.assert_allclose(pixel(draw_attention_map(empty_axes(), red, np.zeros((2, 2))), 1, 1), 0.299, atol=0.01)
+    np.testing.assert_allclose(pixel(draw_image(empty_axes(), red), 1, 1), (1, 0, 0))
+
+
+def test_the_query_is_marked() -> None:
+    ax = draw_attention_map(empty_axes(), np.ones((10, 20)), np.ones((2, 2)), query=(15.0, 5.0))
+    crosses = [line for line in ax.lines if line.get_gid() == "query"]
+    assert crosses and all((line.get_xdata()[0], line.get_ydata()[0]) == (15.0, 5.0) for line in crosses)
+    assert pixel(ax, 15.0, 5.0).sum() == 0
+
+
+@pytest.mark.parametrize(("image", "weights"), [((4,), (2, 2)), ((3, 4, 4), (2, 2)), ((4, 4), (4,)), ((4, 4), (1, 2, 2))])
+def test_a_map_of_another_shape_is_an_error(image: tuple[int, ...], weights: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        draw_attention_map(empty_axes(), np.zeros(image), np.zeros(weights))
+
+
+def test_matrix_has_names_and_is_darkest_at_the_largest_weight() -> None:
+    weights = np.array([[0.9, 0.1, 0.0], [0.3, 0.3, 0.4]])
+    ax = draw_attention_matrix(empty_axes(), weights, ["a", "man"], ["ein", "Mann", "$x_{$"])
+    light = [pixel(ax, x - 0.35, y - 0.35).sum() for x, y in ((2, 0), (1, 0), (0, 1), (0, 0))]
+    assert light == sorted(light, reverse=True) and light[0] > light[-1] + 1
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["ein", "Mann", "$x_{$"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "man"]
+    np.testing.assert_allclose(image_values(ax, "attention"), weights)
+    written = {(text.get_position(), text.get_text()) for text in ax.texts}
+    assert written == {((0, 0), "90"), ((1, 0), "10"), ((0, 1), "30"), ((1, 1), "30"), ((2, 1), "40")}
+    names = [str(index) for index in range(40)]
+    assert not draw_attention_matrix(empty_axes(), np.full((40, 40), 0.5), names, names).texts  # too large for numbers
+
+
+def test_the_scale_gets_darker() -> None:
+    assert (np.diff(SCALE(np.linspace(0, 1, 50))[:, :3] @ GRAY) < 0).all()
+
+
+def test_shares_are_bars_from_the_top_with_numbers() -> None:
+    ax = draw_shares(empty_axes(), ["cat", "$d_{$"], np.array([0.75, 0.25]))
+    bars = sorted(ax.patches, key=lambda bar: -bar.get_window_extent().y1)
+    assert [round(bar.get_width(), 6) for bar in bars] == [0.75, 0.25]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["cat", "$d_{$"]
+    assert [text.get_text() for text in ax.texts] == ["0.75", "0.25"]
+
+
+def test_polylines_with_larger_weights_are_wider_darker_and_on_top() -> None:
+    polylines = [np.array([[0.0, y], [1.0, y], [2.0, y + 1]][: 2 + y % 2]) for y in range(3)]
+    ax = empty_axes()
+    ax.set(xlim=(-1, 3), ylim=(-1, 5))
+    draw_attention_lines(ax, polylines, np.array([0.5, 0.0, 0.25]))
+    (lines,) = [c for c in ax.collections if isinstance(c, LineCollection)]
+    for path, index in zip(lines.get_paths(), (1, 2, 0), strict=True):  # in drawing order
+        np.testing.assert_allclose(path.vertices, polylines[index])
+    assert (np.diff(lines.get_linewidths()) > 0).all()
+    assert (np.diff(np.asarray(lines.get_colors())[:, :3] @ GRAY) < 0).all()
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 3), (-1, 5))
+    assert not draw_attention_lines(empty_axes(), [], np.zeros(0)).collections[0].get_paths()
+
+
+def test_names_and_weights_of_different_number_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 row names and 2 column names"):
+        draw_attention_matrix(empty_axes(), np.zeros((2, 3)), ["a", "b"], ["c", "d"])
+    with pytest.raises(ValueError, match="2 names"):
+        draw_shares(empty_axes(), ["cat", "dog"], np.zeros(3))
+    with pytest.raises(ValueError, match="1 polylines"):
+        draw_attention_lines(empty_axes(), [np.zeros((2, 2))], np.zeros(2))

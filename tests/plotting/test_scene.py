@@ -1,0 +1,203 @@
+"""Whole pictures: window, title, legend and edge cases; choice of scenes; files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from support.pictures import empty_axes, fan, fans, labels, lines, path_of, render
+from support.scenes import make_scene, transform_scene
+
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.plotting.matching import match_forecasts, track_error
+from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_scene_plots
+from trajformer.plotting.select import choose_scenes
+from trajformer.plotting.view import MAX_HALF_M, View, choose_view
+from trajformer.scenes.scene import AgentRole, Scene
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+
+def view_of(scene: Scene, forecasts: list[TrackForecast], radius: float | None = None) -> View:
+    return choose_view(scene, match_forecasts(scene, forecasts), radius)
+
+
+def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None:
+    scene = make_scene()
+    ax = plot_scene(scene, fans(scene)).axes[0]
+    assert ax.get_aspect() == 1.0 and (ax.get_xlabel(), ax.get_ylabel()) == ("x (m)", "y (m)")
+    (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
+    assert x1 - x0 == pytest.approx(y1 - y0) and x1 - x0 >= 50.0
+    for line in (*lines(ax, "truth"), *lines(ax, "mode")):
+        assert (path_of(line) > np.array([x0, y0])).all() and (path_of(line) < np.array([x1, y1])).all()
+
+
+def test_title_has_id_city_and_errors() -> None:
+    scene = make_scene(scene_id="0a0af725-fbc3-41de-b969-3be718f694e2")
+
+    def title(*agents: int) -> str:
+        return plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
+
+    error = track_error(scene, match_forecasts(scene, [fan(scene, 0)])[0])
+    assert error is not None
+    assert title(0) == f"0a0af725…, nowhere\nminADE {error.min_ade_m:.2f} m, minFDE {error.min_fde_m:.2f} m (K = 6)"
+    assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
+    hidden = make_scene(with_future=False)
+    assert plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
+
+
+def test_legend_names_each_visible_kind_once() -> None:
+    scene = make_scene()
+
+    def names(figure: Figure) -> list[str]:
+        legend = figure.axes[0].get_legend()
+        return sorted(text.get_text() for text in legend.get_texts() if text.get_text()) if legend else []
+
+    expected = {"focal agent", "scored agent", "other agent", "ego vehicle", "forecast (focal)", "forecast (others)"}
+    expected |= {"recorded future", "vehicle lane", "bus lane", "bike lane", "crosswalk"}
+    assert names(plot_scene(scene, fans(scene), radius=60.0)) == sorted(expected)
+    hidden = make_scene(with_future=False, with_map=False, num_scored=0, num_agents=1)
+    assert names(plot_scene(hidden)) == ["focal agent"]
+    far_map = replace(scene, point=scene.point + np.float32(500.0))
+    assert not set(names(plot_scene(far_map))) & {"vehicle lane", "crosswalk"}
+    assert plot_scene(scene, legend=False).axes[0].get_legend() is None
+
+
+def test_given_axes_are_used_and_no_global_figure_is_created() -> None:
+    scene, ax = make_scene(), empty_axes()
+    assert draw_scene(ax, scene, fans(scene)) is ax and len(lines(ax, "mode:")) == 18
+    assert plot_scene(scene) is not plot_scene(scene) and plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        make_scene(with_map=False),
+        make_scene(with_future=False),
+        make_scene(with_future=False, with_map=False, num_agents=1, num_scored=0),
+        make_scene(num_agents=1, num_scored=0),
+        make_scene(num_agents=40, num_scored=30),
+        make_scene(num_agents=3, num_history=2, num_future=1),
+        transform_scene(make_scene(), angle=2.5, shift=(20_000.0, -20_000.0)),
+    ],
+    ids=["no map", "no future", "one test agent", "one agent", "many scored", "shortest", "far from origin"],
+)
+def test_edge_cases_are_drawn_with_and_without_forecasts(scene: Scene) -> None:
+    for forecasts in ([], fans(scene)):
+        figure = plot_scene(scene, forecasts)
+        assert len(lines(figure.axes[0], "mode:")) == sum(len(f.probability) for f in forecasts)
+        assert render(figure).startswith(b"\x89PNG")
+
+
+def test_scene_without_a_focal_agent_or_without_targets() -> None:
+    scene = make_scene(num_scored=2)
+    for role in (np.minimum(scene.agent_role, AgentRole.SCORED), scene.agent_role * 0):
+        ax = plot_scene(replace(scene, agent_role=role.astype(np.uint8)), [fan(scene, 0), fan(scene, 1)]).axes[0]
+        assert len(lines(ax, "mode:")) == 12 and len(labels(ax)) == 2
+
+
+def test_focal_agent_without_a_last_observed_state_has_no_box() -> None:
+    scene = make_scene()
+    for name in ("valid", "position", "heading", "velocity"):
+        getattr(scene, name)[0, scene.num_history - 1] = 0
+    assert not [c for c in plot_scene(scene.validate()).axes[0].collections if c.get_gid() == "boxes:focal"]
+
+
+def test_view_has_a_maximum_and_follows_a_radius() -> None:
+    scene = make_scene()
+    diverged = replace(fan(scene, 0), position=fan(scene, 0).position * 1e4)
+    view = view_of(scene, [diverged])
+    assert view.half == MAX_HALF_M
+    assert (np.abs(scene.position[0, scene.num_history - 1] - view.center) < view.half).all()
+    assert view_of(scene, fans(scene), radius=20.0).half == 20.0
+    render(plot_scene(scene, [diverged]))
+
+
+@pytest.mark.parametrize(("shift", "visible"), [(30.0, True), (400.0, False)])
+def test_scored_agents_widen_the_view_to_at_most_100_m(shift: float, visible: bool) -> None:
+    scene = make_scene(num_scored=1)
+    focal = view_of(scene, [fan(scene, 0)])
+    scene.position[1] = scene.position[0] + np.float32(shift)
+    view = view_of(scene, fans(scene))
+    assert (np.abs(fan(scene, 0).position - scene.origin - view.center) < view.half).all() and view.half <= 50.0
+    assert (np.abs(scene.position[1] - view.center) < view.half).all() == visible
+    assert visible or view.half == focal.half
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SceneStore:
+    """Six scenes, the last one without a future."""
+    scenes = [make_scene(seed=n, scene_id=f"s{n}", with_future=n < 5) for n in range(6)]
+    write_shard(shard_path(tmp_path / "store", "val", 0), scenes, ShardInfo("synthetic", "val"))
+    return SceneStore(tmp_path / "store", "val")
+
+
+def with_errors(store: SceneStore, errors_m: dict[int, float]) -> dict[str, list[TrackForecast]]:
+    """Forecasts with a given final error of the focal agent, and a perfect forecast of a scored agent."""
+    forecasts = {}
+    for index, error in errors_m.items():
+        scene = store[index]
+        future = np.zeros((2, scene.num_future, 2)) + scene.origin
+        if scene.num_steps > scene.num_history:
+            future += scene.position[:2, scene.num_history :]
+        future[0, :, 0] += error
+        tracks = zip(scene.agent_id, future, strict=False)
+        forecasts[scene.scene_id] = [TrackForecast(scene.scene_id, i, np.ones(1), xy[None]) for i, xy in tracks]
+    return forecasts
+
+
+def test_worst_scenes_come_first_and_unknown_futures_do_not_count(store: SceneStore) -> None:
+    forecasts = with_errors(store, {0: 1.0, 1: 7.0, 3: 3.0, 5: 99.0})
+    assert choose_scenes(store, forecasts, worst=2) == [1, 3]
+    assert choose_scenes(store, forecasts, worst=10) == [1, 3, 0]
+    assert choose_scenes(store, {}, worst=3) == []
+    assert choose_scenes(store, forecasts, worst=1, scene_ids=["s4", "s1"]) == [4, 1]
+
+
+def test_random_scenes_are_repeatable_and_distinct(store: SceneStore) -> None:
+    forecasts = with_errors(store, {0: 1.0, 1: 7.0, 3: 3.0, 5: 99.0})
+    first = choose_scenes(store, forecasts, random=3, seed=1)
+    assert first == choose_scenes(store, forecasts, random=3, seed=1)
+    assert len(set(first)) == 3 and set(first) <= {0, 1, 3, 5}
+    assert len({tuple(choose_scenes(store, {}, random=6, seed=s)) for s in range(5)}) > 1
+    with_worst = choose_scenes(store, forecasts, worst=1, random=9)
+    assert with_worst[0] == 1 and sorted(with_worst) == [0, 1, 3, 5]
+    assert choose_scenes(store, forecasts) == [0, 1, 3, 5] and choose_scenes(store, {}) == list(range(6))
+    with pytest.raises(TrajformerError, match="no scene nope"):
+        choose_scenes(store, {}, scene_ids=["nope"])
+
+
+def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -> None:
+    forecasts = with_errors(store, {0: 1.0})
+    paths = save_scene_plots(store, [5, 0], forecasts, tmp_path / "a", dpi=50, progress=False)
+    assert paths == [tmp_path / "a" / "s5.png", tmp_path / "a" / "s0.png"]
+    assert len(list((tmp_path / "a").iterdir())) == 2
+    for path in paths:
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
+        assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (210, 260)
+    again = save_scene_plots(store, [0], forecasts, tmp_path / "b", dpi=50, progress=False)
+    assert again[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_failed_save_leaves_no_file(store: SceneStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_scene_plots(store, [0], {}, tmp_path / "a", dpi=50, progress=False)
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_scene_ids_give_unique_file_names_inside_the_folder() -> None:
+    assert file_name("0a0af725-fbc3") == "0a0af725-fbc3"
+    names = [file_name(i) for i in ("../../etc/passwd", "..", "", "a/b", "a\\b", "a_b", ".hidden", "x" * 400, "é")]
+    assert len(set(names)) == len(names)
+    assert all("/" not in n and "\\" not in n and not n.startswith(".") and 0 < len(n) < 140 for n in names)

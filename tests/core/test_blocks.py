@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trajformer.core.attention import MultiHeadAttention
 from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward
-from trajformer.core.positions import FourierFeatures, LearnedPosition, sinusoid, sinusoid_2d
+from trajformer.core.positions import LearnedPosition, sinusoid, sinusoid_2d
 
 WIDTH = 16
 SHAPES = [(norm_first, activation) for norm_first in (True, False) for activation in ("relu", "gelu")]
@@ -196,19 +196,9 @@ def test_learned_positions_and_their_limits() -> None:
     for row in range(2):
         for column in range(4):
             assert torch.equal(grid[row, column], torch.cat([plane.tables[0][row], plane.tables[1][column]]))
-    with pytest.raises(ValueError, match="8 positions wanted, 7 learned"):
+    with pytest.raises(ValueError, match="8 positions requested, 7 learned"):
         line(8)
-    with pytest.raises(ValueError, match="5 positions wanted, 4 learned"):
+    with pytest.raises(ValueError, match="5 positions requested, 4 learned"):
         plane(3, 5)
     with pytest.raises(ValueError, match="2 axes do not divide width 7"):
         LearnedPosition((3, 4), 7)
-
-
-def test_fourier_features_by_hand() -> None:
-    layer = FourierFeatures(2, 8, bands=3, period=16.0)
-    x = torch.tensor([[1.0, -3.0]])
-    frequency = [2 * math.pi / 16.0 * 2**band for band in range(3)]
-    angles = [value * f for value in (1.0, -3.0) for f in frequency]
-    features = torch.tensor([[1.0, -3.0, *map(math.sin, angles), *map(math.cos, angles)]])
-    torch.testing.assert_close(layer(x), layer.linear(features), atol=1e-5, rtol=1e-5)
-    assert "frequency" not in layer.state_dict() and layer(tokens(4, 5, 2)).shape == (4, 5, 8)

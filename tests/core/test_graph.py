@@ -126,7 +126,7 @@ def test_lists_of_neighbours_by_hand() -> None:
     edges = Edges.from_neighbors(key, real, 3)
     assert edges.query.tolist() == [0, 6, 1, 6, 2, 2, 6, 6, 4, 4, 5, 6]
     assert edges.key.tolist() == [2, 0, 1, 1, 0, 2, 4, 5, 3, 4, 5, 5]
-    both = edges.append(Edges(torch.tensor([5]), torch.tensor([1])), 6)
+    both = edges.concat(Edges(torch.tensor([5]), torch.tensor([1])), 6)
     assert both.query[-1] == 5 and both.key[-1] == 7 and both.key[:12].tolist() == edges.key.tolist()
     layer, query, value = build(), draw(6, WIDTH), draw(6, WIDTH, seed=1)
     mask = torch.zeros(6, 6, dtype=torch.bool)

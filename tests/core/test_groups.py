@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from trajformer.core import recompute as recompute_file
+from trajformer.core import recompute
 from trajformer.core.attention import MultiHeadAttention, attend, attention_weights
 from trajformer.core.cache import KVCache, StaticKVCache
 from trajformer.core.groups import AgentAware, Groups
+from trajformer.core.recompute import query_spans
 
 WIDTH, HEADS = 16, 2
 CASES = {  # steps of queries and of keys, groups
@@ -71,16 +72,16 @@ def masks(queries: int, keys: int, groups: Groups) -> dict[str, Tensor | None]:
 def test_keys_after_all_that_a_span_of_queries_may_attend_to_are_left_out(groups: Groups | None) -> None:
     causal = torch.ones(6, 6, dtype=torch.bool).tril().repeat_interleave(40, 0).repeat_interleave(40, 1)
     hidden = torch.stack([~causal, torch.ones_like(causal)])  # who sees nothing needs no keys
-    spans = recompute_file._spans(hidden, 240, 240, groups)
+    spans = query_spans(hidden, 240, 240, groups)
     assert [(part.start, part.stop, end) for part, end in spans] == [
         (0, 60, 80),
         (60, 120, 120),
         (120, 180, 200),
         (180, 240, 240),
     ]
-    assert recompute_file._spans(hidden[:, :, :200], 240, 200, Groups(4, 4, (0, 4))) == ((slice(0, 240), 200),)
-    assert recompute_file._spans(hidden[:, 100:101], 240, 240, groups) == ((slice(0, 240), 120),)
-    assert recompute_file._spans(hidden[1:], 240, 240, groups)[0] == (slice(0, 60), 4 if groups else 1)
+    assert query_spans(hidden[:, :, :200], 240, 200, Groups(4, 4, (0, 4))) == ((slice(0, 240), 200),)
+    assert query_spans(hidden[:, 100:101], 240, 240, groups) == ((slice(0, 240), 120),)
+    assert query_spans(hidden[1:], 240, 240, groups)[0] == (slice(0, 60), 4 if groups else 1)
 
 
 def inputs(case: str) -> list[Tensor]:
@@ -94,8 +95,8 @@ def inputs(case: str) -> list[Tensor]:
 @pytest.fixture(params=[(1, 32), (10**9, 32), (10**9, 1)], ids=["head by head", "all at once", "in spans of queries"])
 def entries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many weights are made at a time, at least those of one head, and of how many queries at least."""
-    monkeypatch.setitem(recompute_file._ENTRIES, "cpu", request.param[0])
-    monkeypatch.setattr(recompute_file, "_ROWS", request.param[1])
+    monkeypatch.setitem(recompute.CHUNK_WEIGHTS, "cpu", request.param[0])
+    monkeypatch.setattr(recompute, "MIN_SPAN", request.param[1])
     return int(request.param[0])
 
 

@@ -1,1 +1,1 @@
-"""The shared attention core: tokens, masks and positions. It knows nothing of traffic."""
+"""The shared attention core: tokens, masks and positions, without any knowledge of traffic."""

@@ -1,4 +1,4 @@
-"""Feed-forward, encoder and decoder blocks (pre- or post-norm), and stacks that keep every layer's output."""
+"""Transformer blocks with pre- or post-norm: feed-forward, encoder, decoder and latent blocks, and stacks of blocks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from trajformer.errors import check_numbers
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """The shape of a transformer block.
+    """Sizes and options of a transformer block.
 
     Attributes:
         width: D.
         heads: attention heads.
         feedforward: inner width of the feed-forward layer.
         dropout: on every residual branch and inside the feed-forward.
-        attention_dropout: on attention weights; above 0 it costs the fused kernel on CPU.
+        attention_dropout: on attention weights; above 0 the fused kernel is not used on a CPU.
         norm_first: normalise before each sub-layer (ViT, mmTransformer) instead of after it (Transformer, DETR).
         activation: of the feed-forward layer.
-        bias: biases in the attention projections.
+        bias: use biases in the attention projections.
         norm_eps: epsilon of the layer norms.
-        d_k, d_v: widths of a head, D / heads by default.
-        agent_aware: pairs of tokens of one group have a score term of their own (AgentFormer).
-        squeeze: channels of an encoder block's attention are weighed before they are added (Spatial-Channel Transformer).
+        d_k, d_v: key and value width of a head, D / heads by default.
+        agent_aware: score tokens of the same group with separate projections (AgentFormer).
+        squeeze: squeeze-and-excite after the attention of encoder blocks (Spatial-Channel Transformer).
     """
 
     width: int = 128
@@ -54,7 +54,7 @@ class BlockConfig:
         check_numbers(self, positive, shares=("dropout", "attention_dropout"))
 
     def attention(self) -> MultiHeadAttention:
-        """A multi-head attention of this shape."""
+        """A multi-head attention with these sizes."""
         sizes = {"d_k": self.d_k, "d_v": self.d_v}
         return MultiHeadAttention(
             self.width, self.heads, bias=self.bias, dropout=self.attention_dropout, agent_aware=self.agent_aware, **sizes
@@ -83,21 +83,21 @@ class Residual(nn.Module):
         return self.post(x, self.sublayer(self.pre(x)))
 
     def pre(self, x: Tensor) -> Tensor:
-        """What the sub-layer reads."""
+        """The input of the sub-layer."""
         return self.norm(x) if self.norm_first else x
 
     def post(self, x: Tensor, branch: Tensor) -> Tensor:
-        """Add the sub-layer's output back to x."""
+        """Add the sub-layer's output to x."""
         out = x + self.dropout(branch)
         return out if self.norm_first else self.norm(out)
 
 
-def _plus(x: Tensor, position: Tensor | None) -> Tensor:
+def _add_position(x: Tensor, position: Tensor | None) -> Tensor:
     return x if position is None else x + position
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention (its output weighed by squeeze-and-excite where wanted), then feed-forward."""
+    """Self-attention, optional squeeze-and-excite of its output, then feed-forward."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -111,20 +111,20 @@ class EncoderBlock(nn.Module):
         """[..., L, D] -> [..., L, D].
 
         Args:
-            mask: bool, broadcastable to [..., L, L]; True = may attend. Squeeze-and-excite wants one row for all, [..., 1, L].
+            mask: bool, broadcastable to [..., L, L]; True = may attend. Squeeze-and-excite requires [..., 1, L].
             position: added to queries and keys, not to values; broadcastable to x.
-            groups: whose pairs have a score term of their own, or whose tokens are a channel, in a block that has this.
+            groups: for agent-aware attention, and for squeeze-and-excite with groups as channels.
         """
-        seen = self.attention.pre(x)
-        placed = _plus(seen, position)
-        branch = self.attention.sublayer(placed, placed, seen, mask, groups=groups)
+        value = self.attention.pre(x)
+        query = _add_position(value, position)
+        branch = self.attention.sublayer(query, query, value, mask, groups=groups)
         if self.squeeze is not None:
             branch = self.squeeze(branch, mask, groups)
         return self.feedforward(self.attention.post(x, branch))
 
 
 class LatentBlock(nn.Module):
-    """Learned queries attend to tokens, then feed-forward: L tokens become `count` (Perceiver, Wayformer)."""
+    """Learned queries attend to tokens, then feed-forward: reduces L tokens to `count` (Perceiver, Wayformer)."""
 
     def __init__(self, config: BlockConfig, count: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class LatentBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention among queries, cross-attention to a memory, then feed-forward."""
+    """Self-attention of the queries, cross-attention to a memory, then feed-forward."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -161,34 +161,34 @@ class DecoderBlock(nn.Module):
         cache: tuple[KVCache, KVCache] | None = None,
         groups: tuple[Groups, Groups] | None = None,
     ) -> Tensor:
-        """[..., Q, D] attending to itself and to memory [..., S, D]; returns [..., Q, D].
+        """Queries [..., Q, D] and memory [..., S, D] -> [..., Q, D].
 
-        x may have one axis more than memory, [..., K, Q, D]: K sets of queries share it.
+        x may have one more axis than memory, [..., K, Q, D]: K sets of queries share the memory.
 
         Args:
             mask: bool, broadcastable to [..., Q, Q]; `memory_mask` to [..., Q, S].
-            position: added to the queries' own queries and keys; `memory_position` to the memory's keys.
-            cache: of self- and cross-attention; x is then the newest tokens only, and `mask` is over all tokens so far.
-            groups: of self- and cross-attention: whose pairs have a score term of their own, in a block that has one.
+            position: added to x where it is a query or a key; `memory_position` is added to the memory's keys.
+            cache: of self- and cross-attention; x then has the newest tokens only, and `mask` covers all tokens so far.
+            groups: of self- and cross-attention, for agent-aware attention.
         """
-        own, cross = cache or (None, None)
-        inner, outer = groups or (None, None)
-        seen = self.self_attention.pre(x)
-        placed = _plus(seen, position)
-        x = self.self_attention.post(x, self.self_attention.sublayer(placed, placed, seen, mask, own, inner))
-        placed = _plus(self.cross_attention.pre(x), position)
-        branch = self.cross_attention.sublayer(placed, _plus(memory, memory_position), memory, memory_mask, cross, outer)
+        self_cache, cross_cache = cache or (None, None)
+        self_groups, cross_groups = groups or (None, None)
+        value = self.self_attention.pre(x)
+        query = _add_position(value, position)
+        x = self.self_attention.post(x, self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups))
+        query, key = _add_position(self.cross_attention.pre(x), position), _add_position(memory, memory_position)
+        branch = self.cross_attention.sublayer(query, key, memory, memory_mask, cross_cache, cross_groups)
         x = self.cross_attention.post(x, branch)
         return self.feedforward(x)
 
 
-def _final_norm(config: BlockConfig, wanted: bool | None) -> nn.Module:
-    wanted = config.norm_first if wanted is None else wanted
-    return nn.LayerNorm(config.width, eps=config.norm_eps) if wanted else nn.Identity()
+def _final_norm(config: BlockConfig, enabled: bool | None) -> nn.Module:
+    enabled = config.norm_first if enabled is None else enabled
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if enabled else nn.Identity()
 
 
 class Encoder(nn.Module):
-    """A stack of encoder blocks; a pre-norm stack ends with a layer norm, another one where `final_norm` says so."""
+    """A stack of encoder blocks; `final_norm` adds a layer norm at the end, by default after pre-norm blocks."""
 
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks that returns every layer's output, normalised alike, for auxiliary losses."""
+    """A stack of decoder blocks that returns each layer's normalised output, for auxiliary losses."""
 
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
@@ -213,9 +213,10 @@ class Decoder(nn.Module):
         self.norm = _final_norm(config, final_norm if layers else False)
 
     def forward(self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any) -> list[Tensor]:
-        """Outputs [..., Q, D] of every layer, first to last; arguments as for `DecoderBlock`."""
+        """Outputs [..., Q, D] of all layers, first to last; arguments as for `DecoderBlock`."""
         outputs = []
-        for layer, kept in zip(self.layers, cache.layers if cache else [None] * len(self.layers), strict=True):
-            x = layer(x, memory, cache=kept, **arguments)
+        caches = cache.layers if cache else [None] * len(self.layers)
+        for layer, layer_cache in zip(self.layers, caches, strict=True):
+            x = layer(x, memory, cache=layer_cache, **arguments)
             outputs.append(self.norm(x))
         return outputs

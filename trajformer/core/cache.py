@@ -1,4 +1,4 @@
-"""Keys and values kept between the steps of an autoregressive decoder, so that a step costs one token and not the prefix."""
+"""Key/value caches for autoregressive decoding: a step computes keys and values for its new tokens only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ class KVCache:
     """Keys and values of one attention layer.
 
     Args:
-        fixed: what is attended to does not change (cross-attention to a memory): computed at the first step, then read.
-            Otherwise (self-attention) each step's keys and values are appended to those of the steps before.
+        fixed: keys and values do not change (cross-attention to a memory): they are computed in the first step and reused.
+            Otherwise (self-attention) the keys and values of each step are appended.
 
     Attributes:
-        key: [N, heads, S, d_k] so far, None before the first step; `value` [N, heads, S, d_v] alike.
+        key: [N, heads, S, d_k], None before the first step.
+        value: [N, heads, S, d_v], None before the first step.
     """
 
     def __init__(self, *, fixed: bool = False) -> None:
@@ -25,7 +26,7 @@ class KVCache:
         self.value: Tensor | None = None
 
     def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """All keys and values to attend to now; `project` computes those of this step, where they are needed."""
+        """Return all keys and values; `project` computes the new ones and is called only if needed."""
         if self.fixed and self.key is not None and self.value is not None:
             return self.key, self.value
         key, value = project()
@@ -35,15 +36,15 @@ class KVCache:
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows int64 [N'] of the batch axis, in this order: hypotheses that a beam search goes on with."""
+        """Keep rows int64 [N'] of the batch axis, in this order (the remaining hypotheses of a beam search)."""
         if self.key is not None and self.value is not None:
             self.key, self.value = self.key[rows], self.value[rows]
 
 
 class StaticKVCache(KVCache):
-    """A cache for a known number of keys: those of a step are written to their place, earlier ones are not copied.
+    """A cache with preallocated memory for a known number of keys; earlier keys are not copied.
 
-    Keys lie feature by feature: their product with a few queries reads them in order, twice as fast.
+    Keys are stored transposed, which makes their product with a few queries twice as fast.
     """
 
     def __init__(self, length: int) -> None:
@@ -53,32 +54,33 @@ class StaticKVCache(KVCache):
     def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """As `KVCache.update`, without gradients."""
         new = project()
+        start = 0 if self.key is None else self.key.shape[-2]
         if self.key is None:
             lead, (width, value_width) = new[0].shape[:-2], (x.shape[-1] for x in new)
-            self.room = [new[0].new_empty(*lead, width, self.length).mT, new[1].new_empty(*lead, self.length, value_width)]
-        done = 0 if self.key is None else self.key.shape[-2]
-        end = done + new[0].shape[-2]
-        for room, x in zip(self.room, new, strict=True):
-            room[..., done:end, :] = x
-        self.key, self.value = (room[..., :end, :] for room in self.room)
+            keys = new[0].new_empty(*lead, width, self.length).mT
+            self._buffers = [keys, new[1].new_empty(*lead, self.length, value_width)]
+        end = start + new[0].shape[-2]
+        for buffer, x in zip(self._buffers, new, strict=True):
+            buffer[..., start:end, :] = x
+        self.key, self.value = (buffer[..., :end, :] for buffer in self._buffers)
         return self.key, self.value
 
 
 class DecoderCache:
-    """The caches of a decoder's layers: `layers[i]` holds those of self-attention and of cross-attention."""
+    """Caches of all layers of a decoder: `layers[i]` has the caches of self-attention and cross-attention."""
 
     def __init__(self, layers: int) -> None:
         self.layers = [(KVCache(), KVCache(fixed=True)) for _ in range(layers)]
 
     @property
     def length(self) -> int:
-        """Tokens decoded so far."""
+        """Number of decoded tokens."""
         key = self.layers[0][0].key if self.layers else None
         return 0 if key is None else key.shape[-2]
 
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
-        """As `KVCache.select`; `memory` False leaves the cross-attentions alone: rows change places within one memory."""
-        for own, cross in self.layers:
-            own.select(rows)
+        """As `KVCache.select`; with `memory` False only for self-attention, for rows that share one memory."""
+        for self_cache, cross_cache in self.layers:
+            self_cache.select(rows)
             if memory:
-                cross.select(rows)
+                cross_cache.select(rows)

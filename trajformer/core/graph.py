@@ -1,4 +1,4 @@
-"""Attention over the edges of a sparse graph: memory and time grow with the edges, not with the pairs of tokens."""
+"""Attention over the edges of a sparse graph; memory and time are linear in the number of edges."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trajformer.core.attention import edge_softmax
 
 
 class Edges(NamedTuple):
-    """Which query attends to which key, in any order: what a mask is to attention.
+    """Pairs of query and key that attend, in any order.
 
     Attributes:
-        query: int64 [E], from 0 to Q. Q itself is nobody: such an edge counts nowhere, so that lists may have gaps.
+        query: int64 [E], from 0 to Q. An edge with query Q is padding and is ignored.
         key: int64 [E], from 0 to S - 1.
     """
 
@@ -24,32 +24,32 @@ class Edges(NamedTuple):
 
     @staticmethod
     def from_neighbors(key: Tensor, real: Tensor, keys: int) -> Edges:
-        """Every query's list of keys. Its length is fixed, so that no device must tell how many edges there are.
+        """Edges from padded lists of neighbors; the number of edges is fixed, so that a GPU is not synchronized.
 
         Args:
-            key: int64 [N, Q, n], from 0 to `keys` - 1; of N graphs, whose queries and whose keys then stand behind one another.
-            real: bool [N, Q, n]; which entries of a list are edges.
-            keys: of each graph.
+            key: int64 [N, Q, n], from 0 to `keys` - 1, for N graphs; queries and keys of all graphs are concatenated.
+            real: bool [N, Q, n], False = padding.
+            keys: number of keys of one graph.
         """
         graph = torch.arange(len(key), device=key.device)[:, None, None]
         query = torch.arange(real.shape[:2].numel(), device=key.device).view(*real.shape[:2], 1)
         return Edges(torch.where(real, query, query.numel()).flatten(), (key + graph * keys).flatten())
 
-    def append(self, other: Edges, keys: int) -> Edges:
-        """These edges and others of the same queries, whose keys stand behind the first `keys` ones."""
+    def concat(self, other: Edges, keys: int) -> Edges:
+        """These edges and other edges of the same queries, with keys that come after the first `keys` keys."""
         return Edges(torch.cat([self.query, other.query]), torch.cat([self.key, other.key + keys]))
 
 
 class GraphAttention(nn.Module):
-    """Multi-head graph attention (Veličković et al. 2018, eqs. 1 to 5), without self-loops or an activation of its own.
+    """Multi-head graph attention (Veličković et al. 2018, eqs. 1 to 5), without self-loops and output activation.
 
-    Query i gets the sum over its edges of alpha_ij W h_j, heads side by side; alpha_ij is the softmax over the edges of i of
-    LeakyReLU(a^T [W h_i || W h_j]), with W and a of each head.
+    The output of query i is the sum over its edges of alpha_ij W h_j, with the heads concatenated. alpha_ij is the softmax over
+    the edges of i of LeakyReLU(a^T [W h_i || W h_j]); W and a are separate for each head.
 
     Args:
         width: D, of queries, keys and output.
         heads: number of heads.
-        slope: of the LeakyReLU below zero.
+        slope: negative slope of the LeakyReLU.
 
     Raises:
         ValueError: heads does not divide width.
@@ -69,20 +69,20 @@ class GraphAttention(nn.Module):
         """Attend from `query` [Q, D] to `key` [S, D] along edges.
 
         Args:
-            position: [E, D], added to the key of each edge before W: how its query sees it.
+            position: [E, D], added to the key of each edge before W: the key's position relative to the query.
 
         Returns:
             [Q, D]; zeros for a query without an edge.
         """
-        from torch_geometric.utils import scatter  # here alone: importing it takes seconds
+        from torch_geometric.utils import scatter  # slow to import
 
-        # a^T W h is a linear map of h: scores need no edge's W h.
-        scored, scoring = ((a[..., None] * self.project.weight.unflatten(0, a.shape)).sum(1) for a in (self.query, self.key))
-        score = F.pad(F.linear(query, scored), (0, 0, 0, 1)).index_select(0, edges.query)
-        score = score + F.linear(key, scoring).index_select(0, edges.key)
-        sent = self.project(key).index_select(0, edges.key)
+        # a^T W h is a linear map of h, so scores are computed per token and not per edge.
+        query_map, key_map = ((a[..., None] * self.project.weight.unflatten(0, a.shape)).sum(1) for a in (self.query, self.key))
+        score = F.pad(F.linear(query, query_map), (0, 0, 0, 1)).index_select(0, edges.query)
+        score = score + F.linear(key, key_map).index_select(0, edges.key)
+        message = self.project(key).index_select(0, edges.key)
         if position is not None:
-            score, sent = score + F.linear(position, scoring), sent + self.project(position)
+            score, message = score + F.linear(position, key_map), message + self.project(position)
         weight = edge_softmax(F.leaky_relu(score, self.slope), edges.query, len(query) + 1)
-        sent = weight[..., None] * sent.unflatten(-1, (self.heads, -1))
-        return scatter(sent, edges.query, dim_size=len(query) + 1)[:-1].flatten(1)
+        message = weight[..., None] * message.unflatten(-1, (self.heads, -1))
+        return scatter(message, edges.query, dim_size=len(query) + 1)[:-1].flatten(1)

@@ -1,4 +1,4 @@
-"""Position encodings: sinusoid and learned, 1-D and 2-D, and Fourier features of continuous coordinates."""
+"""Position encodings: sinusoidal and learned, in one and two dimensions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def sinusoid(position: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
-    """Sinusoidal encoding, even channels sine, odd ones cosine (Vaswani et al. 2017, section 3.5).
+    """Sinusoidal encoding: sine in even channels, cosine in odd channels (Vaswani et al. 2017, section 3.5).
 
     Args:
         position: float [...], any unit.
@@ -30,35 +30,35 @@ def sinusoid(position: Tensor, width: int, temperature: float = 10_000.0) -> Ten
 
 
 def sinusoid_2d(position: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
-    """Encoding of [..., 2] positions (row, column): each coordinate's sinusoid on half of the D channels (DETR).
+    """Sinusoidal encoding of [..., 2] positions (row, column); each coordinate has half of the D channels (DETR).
 
     Raises:
-        ValueError: four does not divide width.
+        ValueError: width is not a multiple of four.
     """
     if width % 4:
-        raise ValueError(f"width {width} is no multiple of four")
+        raise ValueError(f"width {width} is not a multiple of four")
     return sinusoid(position, width // 2, temperature).flatten(-2)
 
 
 def sinusoid_image(mask: Tensor, width: int) -> Tensor:
-    """`sinusoid_2d` of the pixels of images that padding may follow: row and column in shares of the image's, times 2 pi (DETR).
+    """`sinusoid_2d` of the pixels of padded images: row and column as a share of the image's height and width, times 2 pi (DETR).
 
     Args:
-        mask: bool [B, h, w], True = real.
+        mask: bool [B, h, w], True = real; padding is at the bottom and right.
         width: D, a multiple of four.
 
     Returns:
-        float32 [B, h, w, D]; the last real row and column of an image are at 2 pi, whatever its size.
+        float32 [B, h, w, D]; each image's last real row and column are at 2 pi.
     """
-    place = torch.stack([mask.cumsum(axis, dtype=torch.float32) for axis in (1, 2)], -1)
-    last = torch.stack([place[:, -1:, :, 0].expand(mask.shape), place[:, :, -1:, 1].expand(mask.shape)], -1)
-    return sinusoid_2d(place / (last + 1e-6) * (2 * math.pi), width)
+    position = torch.stack([mask.cumsum(axis, dtype=torch.float32) for axis in (1, 2)], -1)
+    last = torch.stack([position[:, -1:, :, 0].expand(mask.shape), position[:, :, -1:, 1].expand(mask.shape)], -1)
+    return sinusoid_2d(position / (last + 1e-6) * (2 * math.pi), width)
 
 
 class LearnedPosition(nn.Module):
-    """One learned vector a position, of one or more axes: `shape` (T,) gives [T, D], (R, C) gives [R, C, D].
+    """One learned vector for each position on one or more axes: `shape` (T,) gives [T, D], (R, C) gives [R, C, D].
 
-    With several axes the vector is the concatenation of one per axis (DETR's learned variant), each D / axes wide.
+    With several axes a vector is the concatenation of one vector per axis (DETR's learned variant), each D / axes wide.
 
     Raises:
         ValueError: the number of axes does not divide width.
@@ -71,41 +71,17 @@ class LearnedPosition(nn.Module):
         self.tables = nn.ParameterList(nn.Parameter(torch.randn(n, width // len(shape)) * std) for n in shape)
 
     def forward(self, *length: int) -> Tensor:
-        """The vectors [*length, D] of the first positions of each axis (all of them by default).
+        """The vectors [*length, D] of the first positions of each axis, by default of all positions.
 
         Raises:
-            ValueError: more positions are wanted than were learned.
+            ValueError: an axis has fewer learned positions than requested.
         """
         length = length or tuple(len(table) for table in self.tables)
-        for wanted, table in zip(length, self.tables, strict=True):
-            if wanted > len(table):
-                raise ValueError(f"{wanted} positions wanted, {len(table)} learned")
         parts = []
         for axis, (count, table) in enumerate(zip(length, self.tables, strict=True)):
+            if count > len(table):
+                raise ValueError(f"{count} positions requested, {len(table)} learned")
             view = [1] * len(length) + [table.shape[1]]
             view[axis] = count
             parts.append(table[:count].reshape(view).expand(*length, -1))
         return torch.cat(parts, -1)
-
-
-class FourierFeatures(nn.Module):
-    """Fixed Fourier features of C continuous coordinates, then a linear layer (Tancik et al. 2020).
-
-    Args:
-        channels: C.
-        width: D of the output.
-        bands: octaves per coordinate.
-        period: longest wavelength, in the coordinates' unit.
-    """
-
-    frequency: Tensor
-
-    def __init__(self, channels: int, width: int, *, bands: int = 8, period: float = 128.0) -> None:
-        super().__init__()
-        self.register_buffer("frequency", 2 * math.pi / period * 2.0 ** torch.arange(bands), persistent=False)
-        self.linear = nn.Linear(channels * (2 * bands + 1), width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., C] -> [..., D]."""
-        angle = (x[..., None] * self.frequency).flatten(-2)
-        return self.linear(torch.cat([x, angle.sin(), angle.cos()], -1))

@@ -1,4 +1,4 @@
-"""What attention looked at, noted while a model runs."""
+"""Record the attention weights of a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trajformer.core.attention import MultiHeadAttention
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """For pictures: while open, every attention inside `model` notes its weights, beside its output and without changing it.
+    """Record the weights of all attention layers in `model` inside the context, for plotting. Outputs do not change.
 
     Yields:
-        By name of the `MultiHeadAttention` in `model`, the weights [..., heads, L, S] of each call, detached.
+        The weights [..., heads, L, S] of each call, detached, by the name of the `MultiHeadAttention` in `model`.
     """
     record: dict[str, list[Tensor]] = {}
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
+    def make_hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             assert isinstance(module, MultiHeadAttention)
             with torch.no_grad():
@@ -30,7 +30,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         return hook
 
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
-    handles = [module.register_forward_hook(note(name), with_kwargs=True) for name, module in layers]
+    handles = [module.register_forward_hook(make_hook(name), with_kwargs=True) for name, module in layers]
     try:
         yield record
     finally:

@@ -1,4 +1,4 @@
-"""Several attentions over the same tokens, each with parameters of its own, computed as one."""
+"""Parallel attention layers with separate parameters over the same tokens, computed as one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trajformer.core.attention import MultiHeadAttention
 
 
 class SeparateLinear(nn.Module):
-    """A linear layer for each of `sets` tensors side by side: [..., sets, L, inputs] -> [..., sets, L, outputs].
+    """A separate linear layer for each set: [..., sets, L, inputs] -> [..., sets, L, outputs].
 
-    Biases start small but not at zero: sets that are given the same, or nothing, differ from the first step on.
+    Biases start with small random values, so that sets with equal inputs have different outputs from the first step.
     """
 
     def __init__(self, sets: int, inputs: int, outputs: int) -> None:
@@ -27,15 +27,15 @@ class SeparateLinear(nn.Module):
 
 
 class SeparateAttention(MultiHeadAttention):
-    """`sets` multi-head attentions (Huang et al. 2022: one for each mode): queries [..., L, D] give [..., sets, L, D].
+    """`sets` multi-head attentions (Huang et al. 2022: one for each mode): queries [..., L, D] -> [..., sets, L, D].
 
-    Up to the output projection they are one attention with `sets` times as many heads: the heads of the first set, those of
-    the second, and so on. `weights` gives [..., sets * heads, L, S] in this order.
+    Up to the output projection it is one attention with sets * heads heads, ordered by set. `weights` returns
+    [..., sets * heads, L, S].
 
     Args:
         width: D.
-        heads: of each set; D / heads wide.
-        sets: how many attentions.
+        heads: heads of each set, D / heads wide.
+        sets: number of parallel attentions.
         dropout: on the weights, in training.
 
     Raises:
@@ -50,7 +50,7 @@ class SeparateAttention(MultiHeadAttention):
         self.out = SeparateLinear(sets, width, width)
         for layer in (self.query, self.key, self.value):
             for weight in layer.weight.detach().chunk(sets):
-                nn.init.xavier_uniform_(weight)  # as if it were alone
+                nn.init.xavier_uniform_(weight)  # the initialisation of a separate layer
 
     def _join(self, x: Tensor) -> Tensor:
         return self.out(x.unflatten(-3, (self.sets, -1)).transpose(-3, -2).flatten(-2))  # [..., sets * heads, L, d]

@@ -156,7 +156,7 @@ class SceneGraph(nn.Module):
         near = self.agent(torch.cat([place_features(place), speed], -1)).flatten(0, 2)
         scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, observation.polyline_mask)
         index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
-        edges = agents.append(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
+        edges = agents.concat(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
         return Graph(receivers, edges, torch.cat([near, self.lane(place_features(place)).flatten(0, 2)]))
 
 

@@ -1,4 +1,4 @@
-"""Plane curves as polylines: integrate, offset, bridge, resample. Metres and radians throughout."""
+"""Plane curves as polylines: integrate, offset, connect, resample. Metres and radians throughout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bools = NDArray[np.bool_]
 
 
 def wrap(angle: ArrayLike) -> Array:
-    """Return ``angle`` (radians, any shape) folded into [-pi, pi)."""
+    """Return angles (radians, any shape) folded into [-pi, pi)."""
     return np.mod(np.asarray(angle, dtype=np.float64) + np.pi, 2.0 * np.pi) - np.pi
 
 
@@ -22,7 +22,7 @@ def smoothstep(x: ArrayLike) -> Array:
 
 
 def arc_length(points: Array) -> Array:
-    """Return the distance [N] in metres travelled along the polyline ``points`` [N, 2] up to each vertex."""
+    """Return the distance [N] in metres along the polyline ``points`` [N, 2] up to each vertex."""
     step = np.diff(points, axis=0)
     out = np.zeros(len(points))
     np.cumsum(np.hypot(step[:, 0], step[:, 1]), out=out[1:])
@@ -30,7 +30,7 @@ def arc_length(points: Array) -> Array:
 
 
 def at_length(points: Array, length: Array, where: Array) -> Array:
-    """Return points [M, 2] at lengths ``where`` [M] of ``points`` [N, 2], themselves at ``length`` [N]."""
+    """Interpolate ``points`` [N, 2] with arc lengths ``length`` [N] at the arc lengths ``where`` [M]; returns [M, 2]."""
     return np.stack((np.interp(where, length, points[:, 0]), np.interp(where, length, points[:, 1])), axis=-1)
 
 
@@ -56,36 +56,29 @@ def offset(points: Array, heading: Array, lateral: ArrayLike) -> Array:
     return points + normal * np.asarray(lateral, dtype=np.float64)[..., None]
 
 
-def integrate(start: Array, heading: float, curvature: Array, step: float) -> tuple[Array, Array]:
-    """Integrate a curvature profile into a curve.
+def integrate(start: Array, heading: float, curvature: Array) -> Array:
+    """Return the curve [N + 1, 2] that begins at ``start`` [2] with direction ``heading`` (radians).
 
-    Args:
-        start: first point [2].
-        heading: first direction in radians.
-        curvature: signed curvature [N] in 1/m, one value a step, positive to the left.
-        step: distance between vertices in metres.
-
-    Returns:
-        The vertices [N + 1, 2] and the direction at each [N + 1].
+    ``curvature`` [N] in 1/m, positive to the left, is constant between two vertices; these are 1 m apart.
     """
-    direction = heading + np.concatenate(([0.0], np.cumsum(curvature) * step))
+    direction = heading + np.concatenate(([0.0], np.cumsum(curvature)))
     middle = 0.5 * (direction[1:] + direction[:-1])
-    moves = step * np.stack((np.cos(middle), np.sin(middle)), axis=-1)
-    return start + np.concatenate((np.zeros((1, 2)), np.cumsum(moves, axis=0))), direction
+    moves = np.stack((np.cos(middle), np.sin(middle)), axis=-1)
+    return start + np.concatenate((np.zeros((1, 2)), np.cumsum(moves, axis=0)))
 
 
 def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step: float) -> Array:
-    """Return a cubic Bezier curve [N, 2] that leaves and arrives in given directions.
+    """Return a cubic Bezier curve [N, 2] with given directions at both ends.
 
     Args:
         start: first point [2].
         heading_in: direction at ``start`` in radians.
         end: last point [2].
         heading_out: direction at ``end`` in radians.
-        step: spacing of the result in metres.
+        step: distance between vertices in metres.
     """
     chord = end - start
-    # The handle length makes a quarter turn close to a circle, and a straight line where there is no turn.
+    # This handle length makes a quarter turn close to a circle, and a straight line without a turn.
     turn = abs(float(wrap(heading_out - heading_in)))
     handle = float(np.hypot(*chord)) * (1.0 / 3.0 + 0.035 * turn**2)
     inner = start + handle * np.array((np.cos(heading_in), np.sin(heading_in)))
@@ -95,13 +88,8 @@ def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step
     return resample(curve, step)
 
 
-def curvature(heading: Array, step: float) -> Array:
-    """Return the curvature [..., N] in 1/m of curves with unwrapped ``heading`` [..., N] every ``step`` m."""
-    return np.asarray(np.gradient(heading, step, axis=-1), dtype=np.float64)
-
-
 def soften(points: Array) -> Array:
-    """Return ``points`` [..., N, 2] (N > 4) smoothed over two vertices on either side, without the ends."""
+    """Return ``points`` [..., N, 2] (N > 4) smoothed over two vertices on either side; the two vertices at each end stay."""
     out = points.copy()
     count = points.shape[-2] - 4
     out[..., 2:-2, :] = 0.0

@@ -1,4 +1,4 @@
-"""What a vehicle with sensors records of the world: whom it sees, how noisily, in tracks that break off."""
+"""Sensor model: the tracks that a recording vehicle reports of the world, noisy, limited in range and interrupted."""
 
 from __future__ import annotations
 
@@ -10,76 +10,67 @@ from data_prep.synthetic.curves import Array, Bools, Ints, wrap
 from data_prep.synthetic.world import World
 
 FRAGMENT, UNSCORED, SCORED, FOCAL = 0, 1, 2, 3
-_SHORTEST = 10  # steps; shorter sightings are not kept as tracks
-_MOST_SCORED = 8
+_MIN_STEPS = 10  # shorter sightings are not kept as tracks
+_MAX_SCORED = 8
+
+_Piece = tuple[int, int, int]  # body, first and last step of a track
 
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """Recorded tracks; M tracks over T steps of 0.1 s. Where ``valid`` is False everything else is zero.
+    """M recorded tracks over T steps of 0.1 s. Where ``valid`` is False everything else is zero."""
 
-    Attributes:
-        ids: unique names; the recording vehicle is "AV" and comes last.
-        kinds: Argoverse object types.
-        categories: [M] 0 = fragment, 1 = unscored, 2 = scored, 3 = focal.
-        xy: [M, T, 2] metres; heading: [M, T] radians in [-pi, pi); velocity: [M, T, 2] m/s; valid: [M, T].
-        bodies: [M] which body of the world each track is a record of.
-    """
-
-    ids: list[str]
-    kinds: list[str]
-    categories: Ints
-    xy: Array
-    heading: Array
-    velocity: Array
-    valid: Bools
-    bodies: Ints
+    ids: list[str]  # unique; the recording vehicle is "AV" and comes last
+    kinds: list[str]  # Argoverse object types
+    categories: Ints  # [M] 0 = fragment, 1 = unscored, 2 = scored, 3 = focal
+    xy: Array  # [M, T, 2] metres
+    heading: Array  # [M, T] radians in [-pi, pi)
+    velocity: Array  # [M, T, 2] m/s
+    valid: Bools  # [M, T]
+    bodies: Ints  # [M] index of the recorded body in the world
 
 
 def observe(world: World, rng: np.random.Generator, now: int) -> Tracks | None:
     """Record ``world``; steps up to ``now`` are the history.
 
     Returns:
-        The tracks, or None where nothing in the scene can be the focal track or carry the sensors.
+        The tracks, or None if no body can be the focal track or carry the sensors.
     """
-    chosen = _choose(world, rng, now)
+    chosen = _choose_ego_and_focal(world, rng, now)
     if chosen is None:
         return None
     ego, focal, seen = chosen
     complete: Bools = np.asarray(seen.all(axis=1), dtype=np.bool_)
-    scored = _scored(world, rng, complete, (ego, focal), now)
-    pieces: list[tuple[int, int, int]] = []  # body, first and last step
+    scored = _choose_scored(world, rng, complete, (ego, focal), now)
+    pieces: list[_Piece] = []
     for body in np.flatnonzero(seen.any(axis=1)):
-        if body == ego:
-            continue
-        sure = body == focal or body in scored
-        pieces += [(int(body), *piece) for piece in _sightings(seen[body], rng, sure)]
+        if body != ego:
+            always_seen = body == focal or body in scored
+            pieces += [(int(body), *piece) for piece in _sightings(seen[body], rng, always_seen)]
     pieces.sort(key=lambda piece: (piece[1], piece[0]))
     pieces.append((ego, 0, seen.shape[1] - 1))
     categories = np.array([_category(piece, focal, scored, seen.shape[1]) for piece in pieces], dtype=np.int64)
-    number, ids = int(rng.integers(1_000, 150_000)), []
-    for step in rng.integers(1, 30, len(pieces) - 1):
-        number += int(step)
-        ids.append(str(number))
+    first = int(rng.integers(1_000, 150_000))
+    ids = [str(number) for number in first + np.cumsum(rng.integers(1, 30, len(pieces) - 1))]
     return _record(world, rng, pieces, [*ids, "AV"], categories)
 
 
-def _category(piece: tuple[int, int, int], focal: int, scored: set[int], steps: int) -> int:
+def _category(piece: _Piece, focal: int, scored: set[int], steps: int) -> int:
     body, first, last = piece
     if first > 0 or last < steps - 1:
         return FRAGMENT
     return FOCAL if body == focal else SCORED if body in scored else UNSCORED
 
 
-def _choose(world: World, rng: np.random.Generator, now: int) -> tuple[int, int, Bools] | None:
-    """Return the ego vehicle, the focal body and who is within sensor range [M, T]."""
-    whole = world.present.all(axis=1)
-    drivers = np.array([k in ("vehicle", "bus") for k in world.kind]) & whole
+def _choose_ego_and_focal(world: World, rng: np.random.Generator, now: int) -> tuple[int, int, Bools] | None:
+    """Return the ego vehicle, the focal body and the bodies within sensor range [M, T]."""
+    complete = world.present.all(axis=1)
+    drivers = np.array([k in ("vehicle", "bus") for k in world.kind]) & complete
     drivers[len(world.turn) :] = False
-    interest = _interest(world, now) * whole
+    interest = _interest(world, now) * complete
     reach = float(rng.uniform(65.0, 95.0))
     egos = rng.permutation(np.flatnonzero(drivers))
-    # Somebody near the middle of the scene sees most; somebody who drives sees more than somebody who queues.
+    # Vehicles near the middle of the scene see most; moving vehicles see more than queueing ones.
     queues = np.hypot(*(world.xy[egos, -1] - world.xy[egos, 0]).T) < 15.0
     order = egos[np.argsort(np.hypot(*world.xy[egos, now].T) // 35.0 + 1.5 * queues, kind="stable")]
     best: tuple[float, int, Array, Bools] | None = None
@@ -97,22 +88,22 @@ def _choose(world: World, rng: np.random.Generator, now: int) -> tuple[int, int,
 
 
 def _interest(world: World, now: int) -> Array:
-    """Return how much [M] each body deserves to be predicted; 0 for what hardly moves."""
+    """Return the relative probability [M] of each body to be the focal one; 0 for bodies that hardly move."""
     moved = np.hypot(*(world.xy[:, -1] - world.xy[:, now]).T)
     weight = np.array([{"pedestrian": 0.25, "cyclist": 0.6, "bus": 0.8}.get(k, 1.0) for k in world.kind])
-    least = np.array([4.0 if k == "pedestrian" else 9.0 for k in world.kind])
+    min_moved = np.array([4.0 if k == "pedestrian" else 9.0 for k in world.kind])
     speed = np.hypot(world.velocity[..., 0], world.velocity[..., 1])[:, now:]
     weight = weight * np.where(np.ptp(speed, axis=1) > 3.5, 2.0, 1.0)
     turned = np.abs(world.heading[:, -1] - world.heading[:, now])
     weight = weight * np.where(turned > 0.45, 2.5, 1.0)
     count = len(world.turn)
     weight[:count] *= np.where(world.choices > 1, 10.0, np.where(world.turn < 2, 3.0, 1.0))
-    # Left turns wait for others, so that fewer of them fall into the future.
+    # Left turns wait for oncoming traffic, so that fewer left turns happen during the future.
     weight[:count] *= np.where(world.turn == 1, 1.8, 1.0)
-    return np.where(moved > least, weight, 0.0)
+    return np.where(moved > min_moved, weight, 0.0)
 
 
-def _scored(world: World, rng: np.random.Generator, complete: Bools, leaders: tuple[int, int], now: int) -> set[int]:
+def _choose_scored(world: World, rng: np.random.Generator, complete: Bools, leaders: tuple[int, int], now: int) -> set[int]:
     """Return further bodies to be scored: complete, moving, near the focal one or the ego."""
     ego, focal = leaders
     moved = np.hypot(*(world.xy[:, -1] - world.xy[:, 0]).T)
@@ -120,44 +111,37 @@ def _scored(world: World, rng: np.random.Generator, complete: Bools, leaders: tu
     able = complete & (moved > 2.5)
     able[[ego, focal]] = False
     ranked = [int(i) for i in np.argsort(near, kind="stable") if able[i]]
-    return set(ranked[: int(rng.integers(2, _MOST_SCORED + 1))])
+    return set(ranked[: int(rng.integers(2, _MAX_SCORED + 1))])
 
 
-def _sightings(seen: Bools, rng: np.random.Generator, sure: bool) -> list[tuple[int, int]]:
-    """Split the steps [T] at which a body is in range into the tracks a tracker would report of it."""
+def _sightings(seen: Bools, rng: np.random.Generator, always_seen: bool) -> list[tuple[int, int]]:
+    """Split the steps [T] at which a body is in range into (first, last) steps of the tracks that a tracker reports."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], seen, [False])).astype(np.int8)))
     out = []
-    for first, stop in edges.reshape(-1, 2):
-        last = int(stop) - 1
-        cuts: list[tuple[int, int]] = []
-        if not sure and rng.random() < 0.45:  # hidden for a while
+    for first, stop in edges.reshape(-1, 2).tolist():
+        last = stop - 1
+        gaps: list[tuple[int, int]] = []
+        if not always_seen and rng.random() < 0.45:  # hidden for a while
             begin = int(rng.integers(first, last + 1))
-            cuts.append((begin, begin + int(rng.integers(4, 45))))
-        if not sure and rng.random() < 0.25:  # noticed late
-            cuts.append((int(first), int(first) + int(rng.integers(5, 50))))
-        parts = [(int(first), last)]
-        for low, high in cuts:
+            gaps.append((begin, begin + int(rng.integers(4, 45))))
+        if not always_seen and rng.random() < 0.25:  # noticed late
+            gaps.append((first, first + int(rng.integers(5, 50))))
+        parts = [(first, last)]
+        for low, high in gaps:
             parts = [p for a, b in parts for p in ((a, min(b, low - 1)), (max(a, high + 1), b))]
-        out += [(a, b) for a, b in parts if b - a + 1 >= _SHORTEST]
+        out += [(a, b) for a, b in parts if b - a + 1 >= _MIN_STEPS]
     return out
 
 
-def _record(
-    world: World,
-    rng: np.random.Generator,
-    pieces: list[tuple[int, int, int]],
-    ids: list[str],
-    categories: Ints,
-) -> Tracks:
+def _record(world: World, rng: np.random.Generator, pieces: list[_Piece], ids: list[str], categories: Ints) -> Tracks:
     """Return the tracks with smooth noise: a tracker's error changes slowly from one step to the next."""
-    bodies = np.array([piece[0] for piece in pieces], dtype=np.int64)
+    bodies, first, last = np.array(pieces, dtype=np.int64).T
     steps = world.xy.shape[1]
-    when = np.arange(steps)
-    valid = np.stack([(when >= first) & (when <= last) for _, first, last in pieces])
+    valid = (np.arange(steps) >= first[:, None]) & (np.arange(steps) <= last[:, None])
     noise = _smooth_noise(rng, len(pieces), 5, steps)
     still = np.hypot(*(world.xy[bodies, -1] - world.xy[bodies, 0]).T) < 0.1
     scale = np.where(still, 0.25, 1.0) * rng.uniform(0.5, 1.5, len(pieces))
-    scale[-1] = 0.2  # the ego vehicle knows where it is
+    scale[-1] = 0.2  # the ego vehicle localizes itself more precisely
     noise = noise * scale[:, None, None]
     xy = world.xy[bodies] + 0.04 * np.moveaxis(noise[:, :2], 1, -1)
     velocity = world.velocity[bodies] + 0.06 * np.moveaxis(noise[:, 2:4], 1, -1)

@@ -1,4 +1,4 @@
-"""What makes a data set: `Reader`, a listing of scenes and a pure function from one of them to `Scene`."""
+"""The interface of a data set: `Reader` lists the scenes of a raw folder and reads each of them with a pure function."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Stages: TypeAlias = Generator[None, None, Scene]
 
 
 class Input(NamedTuple):
-    """One scene to be read.
+    """One scene to read.
 
     Attributes:
-        path: its file.
-        part: where a file holds several scenes, which of them: a window, a scene id.
-        stamp: where files are edited, a digest of their content: shards made from another content are made anew.
+        path: the file.
+        part: selects one scene of a file that holds several: a window or a scene id.
+        stamp: digest of the content, for files that users edit: a changed stamp makes a shard outdated.
     """
 
     path: Path
@@ -25,7 +25,7 @@ class Input(NamedTuple):
     stamp: str = ""
 
     def name(self, raw: Path) -> str:
-        """Its name below the raw folder, so that a store does not depend on where that lies."""
+        """Name relative to the raw folder, so that a store does not depend on the location of the folder."""
         return self.path.relative_to(raw).as_posix() + (f"#{self.part}" if self.part else "")
 
     def __str__(self) -> str:
@@ -33,35 +33,39 @@ class Input(NamedTuple):
 
 
 class Reader(Protocol):
-    """A frozen dataclass whose fields are its options: its repr decides which shards must be made anew."""
+    """A frozen dataclass with the options of a data set as fields: a changed repr makes a shard outdated."""
 
     name: ClassVar[str]  # of the data set, `Scene.source`
-    layout: ClassVar[str]  # the expected files, for messages: "RAW/<split>/data/<sequence>.csv"
+    layout: ClassVar[str]  # expected files, for messages: "RAW/<split>/data/<sequence>.csv"
     published: ClassVar[dict[str, int]]  # scenes of the complete data set by split, as far as known
 
     def splits(self, raw: Path) -> list[str]:
-        """Splits found in the raw folder, sorted; empty when its layout is not this data set's."""
+        """Splits of the raw folder, sorted; empty if the folder has another layout."""
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """All scenes, those of one file one after the other, in an order that depends on names and contents only.
+        """All scenes, grouped by file, in an order that depends on names and contents only.
 
-        A file that cannot be listed is one input without a part: `read` says what is wrong with it.
+        A file with an unreadable list of scenes is one input without a part; `read` raises the error.
         """
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scene; raises SceneError, naming file and field, when it cannot be used."""
+        """Read one scene.
+
+        Raises:
+            SceneError: the scene cannot be used; the message names file and field.
+        """
 
 
 @runtime_checkable
 class StagedReader(Protocol):
-    """A reader that can pause on its way to a scene, so that many go through the same stage in turn (`reading`)."""
+    """A reader that can pause between stages, so that many scenes pass through the same stage in turn."""
 
     def stages(self, item: Input, split: str, raw: Path) -> Stages:
-        """As `Reader.read`, which is `finish` of this, with a pause after each stage."""
+        """`Reader.read` as a generator that pauses after each stage and returns the scene."""
 
 
 def finish(stages: Stages) -> Scene:
-    """The scene at the end of all stages."""
+    """Run all stages and return the scene."""
     try:
         while True:
             next(stages)

@@ -1,1 +1,1 @@
-"""Readers of raw data sets."""
+"""One file or folder per data set; `names` lists them."""

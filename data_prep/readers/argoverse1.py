@@ -1,12 +1,16 @@
 """Argoverse 1 motion forecasting: `RAW/<split>/data/<sequence>.csv` and the vector maps in `map_files`, to `Scene`.
 
-A file holds positions only: 20 observed steps and, outside the test split, 30 future ones. Its timestamps are
+A file holds positions only: 20 observed steps and, except in the test split, 30 future ones. The timestamps are
 irregular, so a step is the rank of its timestamp. Velocity and heading are estimated (see `kinematics`).
+Vector maps are files `pruned_argoverse_<CITY>_<id>_vector_map.xml` of nodes and ways.
 """
 
 from __future__ import annotations
 
+import re
+import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,20 +19,20 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.reader import Input, Stages, finish
-from data_prep.readers.argoverse1_map import load_map, map_file
 from data_prep.readers.columns import groups, numbers, values_at
 from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.raw_file import read_file, told
-from data_prep.readers.vector_map import VectorMap, distance_to_segments
+from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, Scene
+from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 PERIOD_S = 0.1
 NUM_HISTORY, NUM_FUTURE = 20, 30
-LANE_DISTANCE_M = 3.0  # an agent that hardly moves and is this close to a lane is taken to face along it:
-LANE_HEADING_M = 1.5  # until it has moved so far, that is right more often than its displacement
-MAX_FILE, MAX_ROWS, MAX_TRACKS = 16 << 20, 50_000, 2_000  # ten times the largest sequence, and a file of a hundred
-NOISE_M = 0.5  # off the lanes, a displacement shorter than this says nothing: heading 0
+LANE_DISTANCE_M = 3.0  # an agent this close to a lane takes the heading of the lane ...
+LANE_HEADING_M = 1.5  # ... until it has moved this far: up to there, lanes are more accurate than displacements
+NOISE_M = 0.5  # without a lane, the heading of a shorter displacement is set to 0
+MAX_FILE_BYTES, MAX_ROWS, MAX_TRACKS = 16 << 20, 50_000, 2_000  # at least ten times the largest published sequence
+MAX_MAP_BYTES = 64 << 20  # several times the largest city
 _KINDS = {
     "AGENT": (AgentKind.VEHICLE, AgentRole.FOCAL),
     "AV": (AgentKind.VEHICLE, AgentRole.CONTEXT),
@@ -45,6 +49,13 @@ _COLUMNS = {
 }
 _READ = pa_csv.ReadOptions(use_threads=False)
 _CONVERT = pa_csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS))
+_TURNS = {"NONE": LaneFlag.NONE, "LEFT": LaneFlag.TURN_LEFT, "RIGHT": LaneFlag.TURN_RIGHT}
+_LINKS = {
+    "successor": EdgeKind.SUCCESSOR,
+    "predecessor": EdgeKind.PREDECESSOR,
+    "l_neighbor_id": EdgeKind.LEFT,
+    "r_neighbor_id": EdgeKind.RIGHT,
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class Argoverse1:
     """Reader of Argoverse 1 motion forecasting.
 
     Attributes:
-        map_radius_m: lanes that come this close to the AGENT's observed path are kept.
+        map_radius_m: lanes within this distance of the observed path of the AGENT are kept.
     """
 
     map_radius_m: float = 100.0
@@ -61,7 +72,7 @@ class Argoverse1:
     published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
 
     def splits(self, raw: Path) -> list[str]:
-        """Names of the splits in a raw folder: its sub-folders with a `data` folder of csv files."""
+        """Sub-folders of a raw folder that have a `data` folder with csv files."""
         return sorted(path.parent.name for path in raw.glob("*/data") if next(path.glob("*.csv"), None))
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -70,27 +81,27 @@ class Argoverse1:
         return [Input(path) for path in files]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """One sequence.
+        """Read one sequence.
 
         Raises:
-            SceneError: names the file and the column, or the map file, that cannot be used.
+            SceneError: a value or the map cannot be used; names the file and the column, or the map file.
         """
         return finish(self.stages(item, split, raw))
 
     def stages(self, item: Input, split: str, raw: Path) -> Stages:
-        """The same in stages (`StagedReader`)."""
+        """`read` in stages (`StagedReader`)."""
         path = item.path
         table = _read_csv(path)
         yield
         tracks = _Tracks.of(table, path)
         city = _city(table, path)
         focal = tracks.focal(path)
-        seen = tracks.position[focal, :NUM_HISTORY][tracks.valid[focal, :NUM_HISTORY]]
-        lanes = load_map(map_file(raw, city, path)).near(seen, self.map_radius_m)
+        observed_path = tracks.position[focal, :NUM_HISTORY][tracks.valid[focal, :NUM_HISTORY]]
+        lanes = load_map(map_file(raw, city, path)).near(observed_path, self.map_radius_m)
         yield
         velocity, heading, length = estimate_motion(tracks.position, tracks.valid, NUM_HISTORY, PERIOD_S)
         heading = _face_along_lanes(heading, length, tracks, lanes)
-        origin = seen[-1].copy()
+        origin = observed_path[-1].copy()
         position = np.where(tracks.valid[..., None], tracks.position - origin, 0.0)
         return Scene(
             scene_id=path.stem,
@@ -114,12 +125,12 @@ class Argoverse1:
 
 def _read_csv(path: Path) -> pa.Table:
     try:
-        data = read_file(path, MAX_FILE)
+        data = read_file(path, MAX_FILE_BYTES)
         table = pa_csv.read_csv(pa.BufferReader(data), read_options=_READ, convert_options=_CONVERT)
     except (pa.ArrowException, OSError) as error:
-        raise SceneError(f"{path}: {told(error)}") from error
+        raise SceneError(f"{path}: {one_line(error)}") from error
     header = data[: max(data.find(b"\n"), 0)].decode(errors="replace").replace('"', "").strip().split(",")
-    if twice := [name for name in _COLUMNS if header.count(name) > 1]:  # pyarrow takes one of them
+    if twice := [name for name in _COLUMNS if header.count(name) > 1]:  # pyarrow would use one of them
         raise SceneError(f"{path}: {twice[0]}: two columns of this name")
     for name in _COLUMNS:
         if table[name].null_count:
@@ -150,7 +161,7 @@ class _Tracks:
 
     @classmethod
     def of(cls, table: pa.Table, path: Path) -> _Tracks:
-        """Rows sorted into tracks and steps."""
+        """Arrange rows by track and step."""
         times, step = np.unique(numbers(table["TIMESTAMP"]), return_inverse=True)
         if len(times) not in (NUM_HISTORY, NUM_HISTORY + NUM_FUTURE):
             allowed = f"{NUM_HISTORY} or {NUM_HISTORY + NUM_FUTURE}"
@@ -158,10 +169,10 @@ class _Tracks:
         xy = np.stack([numbers(table["X"]), numbers(table["Y"])], -1)
         if not np.isfinite(times[-1] - times[0]):
             raise SceneError(f"{path}: TIMESTAMP: infinite")
-        if not (largest := np.abs(xy).max(0)).max() <= MAX_ORIGIN_M:
-            name, value = ("X", largest[0]) if largest[0] >= largest[1] else ("Y", largest[1])
-            problem = f"{value:g}, expected at most {MAX_ORIGIN_M:g} m either way" if np.isfinite(value) else "infinite"
-            raise SceneError(f"{path}: {name}: {problem}")
+        for name, value in zip("XY", np.abs(xy).max(0), strict=True):
+            if not value <= MAX_ORIGIN_M:
+                problem = f"{value:g}, expected at most {MAX_ORIGIN_M:g} m either way" if np.isfinite(value) else "infinite"
+                raise SceneError(f"{path}: {name}: {problem}")
         agent_id, first, agent = groups(table["TRACK_ID"])
         if len(agent_id) > MAX_TRACKS:
             raise SceneError(f"{path}: TRACK_ID: {len(agent_id)} tracks, far too many for one sequence")
@@ -178,16 +189,16 @@ class _Tracks:
 
     def focal(self, path: Path) -> int:
         """Index of the AGENT."""
-        found = np.flatnonzero(self.role == AgentRole.FOCAL)
-        if len(found) != 1:
-            raise SceneError(f"{path}: OBJECT_TYPE: {len(found)} tracks are AGENT, expected one")
-        if not self.valid[found[0], :NUM_HISTORY].any():
+        focal = np.flatnonzero(self.role == AgentRole.FOCAL)
+        if len(focal) != 1:
+            raise SceneError(f"{path}: OBJECT_TYPE: {len(focal)} tracks are AGENT, expected one")
+        if not self.valid[focal[0], :NUM_HISTORY].any():
             raise SceneError(f"{path}: OBJECT_TYPE: the AGENT has no observed step")
-        return int(found[0])
+        return int(focal[0])
 
 
 def _face_along_lanes(heading: np.ndarray, length: np.ndarray, tracks: _Tracks, lanes: VectorMap) -> np.ndarray:
-    """Heading [A, T], where the displacement behind it is short replaced by the lane's at the track's first step."""
+    """Heading [A, T]; after short displacements (length [A, T]) the direction of the lane at the track's first step."""
     heading = np.where(length < NOISE_M, 0.0, heading)
     short = (length < LANE_HEADING_M) & tracks.valid
     agents = short.any(1).nonzero()[0]
@@ -199,3 +210,115 @@ def _face_along_lanes(heading: np.ndarray, length: np.ndarray, tracks: _Tracks, 
         replace = short[agents] & (distance.min(1) <= LANE_DISTANCE_M)[:, None]
         heading[agents] = np.where(replace, np.arctan2(along[:, 1], along[:, 0])[:, None], heading[agents])
     return heading
+
+
+# ---- vector maps ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _map_files(raw: Path) -> dict[str, Path]:
+    """Vector map of each city; `map_files` may be in the raw folder, in a split, or next to the raw folder."""
+    folders = [raw / "map_files", *sorted(raw.glob("*/map_files")), raw.parent / "map_files"]
+    files: dict[str, Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("pruned_argoverse_*_vector_map.xml"))):
+        if match := re.fullmatch(r"pruned_argoverse_(\w+)_\d+_vector_map\.xml", path.name):
+            files.setdefault(match[1], path)
+    return files
+
+
+def map_file(raw: Path, city: str, path: Path) -> Path:
+    """The vector map of a city.
+
+    Raises:
+        SceneError: the city has no map; names `path`, the csv file with this city, and the known cities.
+    """
+    files = _map_files(raw)
+    if city not in files:
+        known = ", ".join(sorted(files)) or "none"
+        name = repr(city[:40])[1:-1]  # may hold a line break
+        raise SceneError(f"{path}: CITY_NAME: no map_files/pruned_argoverse_{name}_*_vector_map.xml (cities: {known})")
+    return files[city]
+
+
+def load_map(path: Path) -> VectorMap:
+    """All lanes of a city; each process parses a file once, also if it is broken.
+
+    Raises:
+        SceneError: the file is not XML, or a lane names a missing node or has fewer than two points.
+    """
+    loaded = _load_once(path)
+    if isinstance(loaded, str):
+        raise SceneError(loaded)
+    return loaded
+
+
+@lru_cache(maxsize=8)
+def _load_once(path: Path) -> VectorMap | str:
+    """The lanes, or the error message."""
+    lanes = _LaneBuilder()
+    try:
+        data = read_file(path, MAX_MAP_BYTES)
+        # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
+        if b"<!DOCTYPE" in data:
+            raise ValueError("it has a document type")
+        if b"\0" in data:  # UTF-16 could hide a document type
+            raise ValueError("it is not UTF-8")
+        parser = ElementTree.XMLParser(target=lanes, encoding="utf-8")  # overrides a declared encoding
+        parser.feed(data)
+        parser.close()
+    except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
+        return f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}"
+    except SceneError as error:
+        return f"{path}: {error}"
+    if not lanes.lines:
+        return f"{path}: way: no lanes"
+    if len({head[0] for head in lanes.heads}) < len(lanes.heads):
+        return f"{path}: way: two lanes of one lane_id"
+    return build_map(lanes.heads, [len(line) for line in lanes.lines], np.concatenate(lanes.lines), lanes.links)
+
+
+class _LaneBuilder:
+    """Target of the XML parser: receives nodes, then ways with tags and references to nodes."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[int, int, int]] = []  # id, kind, flags
+        self.lines: list[np.ndarray] = []  # centerlines [p, 2]
+        self.links: list[tuple[int, int, int]] = []
+        self._nodes: dict[str, tuple[float, float]] = {}
+        self._tags: list[tuple[str, str]] = []  # of the current way
+        self._points: list[tuple[float, float]] = []
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Handle an opening tag."""
+        if tag == "node":
+            x, y = float(attributes["x"]), float(attributes["y"])
+            if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):  # also refuses NaN
+                raise SceneError(f"node {attributes['id'][:40]!r}: not a point within {MAX_ORIGIN_M:g} m of zero")
+            self._nodes[attributes["id"]] = x, y
+        elif tag == "nd":
+            self._points.append(self._nodes[attributes["ref"]])
+        elif tag == "tag":
+            self._tags.append((attributes["k"], attributes["v"]))
+        elif tag == "way":
+            self._lane_id = int(attributes["lane_id"])
+            self._tags, self._points = [], []
+
+    def end(self, tag: str) -> None:
+        """Handle a closing tag; a way becomes a lane."""
+        if tag != "way":
+            return
+        lane_id, value = self._lane_id, dict(self._tags)
+        if not -(2**63) <= lane_id < 2**63:
+            raise SceneError("way: lane_id: not within 64 bits")
+        if (turn := value.get("turn_direction", "NONE")) not in _TURNS:
+            raise SceneError(f"lane {lane_id}: turn_direction: unknown value {turn[:40]!r}")
+        flags = _TURNS[turn]
+        flags |= LaneFlag.INTERSECTION if value.get("is_intersection") == "True" else LaneFlag.NONE
+        flags |= LaneFlag.TRAFFIC_CONTROL if value.get("has_traffic_control") == "True" else LaneFlag.NONE
+        line = without_repeats(np.array(self._points).reshape(-1, 2))
+        if len(line) < 2:
+            raise SceneError(f"lane {lane_id}: centreline of {len(line)} different points")
+        self.heads.append((lane_id, int(PolylineKind.LANE_VEHICLE), int(flags)))
+        self.lines.append(line)
+        links = [(key, other) for key, other in self._tags if key in _LINKS and other != "None"]
+        self.links += [(lane_id, int(other), int(_LINKS[key])) for key, other in links]

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as numpy arrays, without `to_numpy`: that waits a quarter of a second for pandas."""
+"""Columns of Arrow tables as numpy arrays, without `to_numpy`: its first call imports pandas, which takes 0.25 s."""
 
 from __future__ import annotations
 
@@ -12,43 +12,42 @@ Column: TypeAlias = pa.ChunkedArray | pa.Array
 
 def numbers(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
-    return np.from_dlpack(_whole(column))
+    return np.from_dlpack(_combined(column))
 
 
-def _whole(column: Column) -> pa.Array:
+def _combined(column: Column) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _codes(column: Column) -> pa.DictionaryArray:
-    whole = _whole(column)
-    return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
+def _encoded(column: Column) -> pa.DictionaryArray:
+    array = _combined(column)
+    return array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
 
 
 def values_at(column: Column, rows: np.ndarray) -> list[str]:
-    """The values of a text column at some rows."""
-    chunk = _codes(column)
-    names = chunk.dictionary.to_pylist()
-    return [names[code] for code in np.from_dlpack(chunk.indices)[rows].tolist()]
+    """Values of a text column at the given rows (int64 [n])."""
+    array = _encoded(column)
+    words = array.dictionary.to_pylist()
+    return [words[code] for code in np.from_dlpack(array.indices)[rows].tolist()]
 
 
 def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Sort the different values of a text column of n rows; as `np.unique`, but on its codes.
+    """`np.unique` of a text column of n rows, computed on its dictionary codes.
 
     Returns:
-        the values, sorted; the first row int64 [A] of each; the value's index int64 [n] of each row.
+        the A distinct values, sorted; the first row of each, int64 [A]; the index of each row's value, int64 [n].
     """
-    chunk = _codes(column)
-    names, codes = chunk.dictionary.to_pylist(), np.from_dlpack(chunk.indices)
+    array = _encoded(column)
+    words, codes = array.dictionary.to_pylist(), np.from_dlpack(array.indices)
     if not len(codes):
         return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
-    # rows of one value mostly follow each other: what is said of such a run is said of all its rows
+    # rows of one value are mostly consecutive: work on runs of equal values
     bound = np.concatenate([[0], (codes[1:] != codes[:-1]).nonzero()[0] + 1, [len(codes)]])
     start, code = bound[:-1], codes[bound[:-1]]
-    first = np.full(len(names), len(codes))
-    first[code[::-1]] = start[::-1]  # the last one written stays
+    first = np.full(len(words), len(codes))
+    first[code[::-1]] = start[::-1]  # of repeated indices, the last assignment remains
     used = [index for index, row in enumerate(first.tolist()) if row < len(codes)]
-    used.sort(key=names.__getitem__)
-    place = np.array(used)
-    rank = np.empty(len(names), np.int64)
-    rank[place] = np.arange(len(used))
-    return [names[index] for index in used], first[place], rank[code].repeat(bound[1:] - start)
+    used.sort(key=words.__getitem__)
+    rank = np.empty(len(words), np.int64)
+    rank[used] = np.arange(len(used))
+    return [words[index] for index in used], first[used], rank[code].repeat(bound[1:] - start)

@@ -1,32 +1,32 @@
-"""Velocity and heading of tracks that were recorded as positions only, estimated causally.
+"""Causal estimates of velocity and heading for tracks with recorded positions only.
 
-Positions of Argoverse 1 are noisy enough that the last step's difference is useless: constant velocity from it ends
-9.2 m off after 3 s (mean over the train sample), from five steps 6.1 m, from the fit below 5.7 m. The fit is a
-parabola over the last two seconds, recent steps weighing more, with a weak pull of the acceleration towards zero, so
-that a track of two or three steps gets a straight line. Its tangent is also the best heading above walking speed
-(90 % of errors below 6.5 degrees, against 8.1 for a 2 m displacement); below, a displacement of 2 m is better.
+The positions of Argoverse 1 are too noisy for the difference of the last two steps: its constant-velocity prediction has
+an error of 9.2 m after 3 s (mean over the train sample), against 6.1 m with five steps and 5.7 m with the fit below. The
+fit is a parabola over the last two seconds, with larger weights for recent steps and a weak penalty on the acceleration,
+so that a track of two or three steps gives a straight line. Above walking speed its tangent is also the best heading
+(90 % of errors below 6.5 degrees, against 8.1 with a displacement of 2 m); below, a displacement of 2 m is better.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-WINDOW_S = 2.0  # 20 steps at 10 Hz, at least 3: a longer one reverses who brakes, a shorter one is noisy
-LOOK_AHEAD_S = 0.5  # the first steps of a track share the fit at its fifth step at 10 Hz, at least at its second
+WINDOW_S = 2.0  # 20 steps at 10 Hz, at least 3; longer windows reverse braking agents, shorter ones are noisy
+LOOK_AHEAD_S = 0.5  # the first steps of a track share the fit of a later step: the fifth at 10 Hz, at least the second
 MEMORY_S = 1.0  # weight exp(-age / MEMORY_S)
 ACCELERATION_PENALTY = 0.005  # s^4, against squared residuals in m^2
-VELOCITY_PENALTY = 1e-9  # only there to make a single step's fit (velocity 0) solvable
-TANGENT_SPEED_M_S = 1.5  # from here on the fit's tangent beats a displacement
+VELOCITY_PENALTY = 1e-9  # makes the fit of a single step solvable (velocity 0)
+TANGENT_SPEED_M_S = 1.5  # at this speed and above, the heading is the tangent of the fit
 DISPLACEMENT_M = 2.0
 
 
 def estimate_motion(
     position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Velocity and heading at every valid step from the steps up to it.
+    """Velocity and heading at every valid step, estimated from this step and earlier ones.
 
-    The first steps of a track look ahead, at most half a second and never from history into the future, so
-    that entries below `num_history` do not change with anything that happens later.
+    The first steps of a track look ahead, at most half a second and never from the history into the future:
+    entries below `num_history` do not depend on later steps.
 
     Args:
         position: float64 [A, T, 2], metres.
@@ -36,8 +36,8 @@ def estimate_motion(
 
     Returns:
         velocity float64 [A, T, 2] in m/s; heading float64 [A, T] in radians; and the length float64 [A, T] in
-        metres of the displacement behind it: if below 2 m, the shorter the less the heading means (below 0.5 m
-        it is noise). All zero where invalid.
+        metres of the displacement that gives the heading. A heading with a length below 2 m is less reliable;
+        below 0.5 m it is noise. All zero where invalid.
     """
     agent, step = np.nonzero(valid)
     velocity, heading, length = np.zeros(position.shape), np.zeros(valid.shape), np.zeros(valid.shape)
@@ -52,7 +52,7 @@ def estimate_motion(
 
 
 def _window_end(valid: np.ndarray, num_history: int, period_s: float) -> np.ndarray:
-    """The last step [A, T] that the estimate at each step may use."""
+    """The last step [A, T] that each estimate may use."""
     steps = np.arange(valid.shape[1])
     first = valid.argmax(1)
     limit = np.where(first < num_history, num_history, valid.shape[1]) - 1
@@ -63,7 +63,7 @@ def _window_end(valid: np.ndarray, num_history: int, period_s: float) -> np.ndar
 def _fit_velocity(
     position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray], period_s: float
 ) -> np.ndarray:
-    """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window that closes at `end`."""
+    """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window that ends at `end`."""
     agent, step, end = (index[:, None] for index in where)
     back = np.arange(min(max(round(WINDOW_S / period_s), 3), valid.shape[1]))
     window = end - back
@@ -71,8 +71,8 @@ def _fit_velocity(
     weight = np.exp(-back * (period_s / MEMORY_S)) * ((window >= 0) & valid[agent, inside])
     age = (window - step) * period_s
     x, y = (position[agent, inside, axis] - position[where[0], where[1], axis][:, None] for axis in (0, 1))
-    first, second = weight * age, weight * age * age / 2  # weighted powers of the parabola, the zeroth is the weight
-    # the normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule
+    first, second = weight * age, weight * age * age / 2  # weighted powers of the age; `weight` is the zeroth
+    # normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule
     a, b, c = weight.sum(1), first.sum(1), second.sum(1)
     d, e = (first * age).sum(1) + VELOCITY_PENALTY, (second * age).sum(1)
     f = (second * age * age / 2).sum(1) + ACCELERATION_PENALTY
@@ -87,9 +87,9 @@ def _fit_velocity(
 def _displacement(
     position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Direction of travel [N, 2] from the latest usable position 2 m away, else the farthest; and its length [N]."""
+    """Direction of travel [N, 2] from the latest usable position 2 m away, else from the farthest one; and its length [N]."""
     agent, step, end = where
-    x, y = (position[agent, step, axis][:, None] - position[agent, :, axis] for axis in (0, 1))  # travel [N, T]
+    x, y = (position[agent, step, axis][:, None] - position[agent, :, axis] for axis in (0, 1))  # [N, T]
     squared = x * x + y * y
     squared *= valid[agent]
     squared[np.arange(valid.shape[1]) > end[:, None]] = 0.0
@@ -97,5 +97,5 @@ def _displacement(
     latest = valid.shape[1] - 1 - far[:, ::-1].argmax(1)
     row = np.arange(len(agent))
     chosen = np.where(far[row, latest], latest, squared.argmax(1))
-    sign = np.where(chosen > step, -1.0, 1.0)  # a position ahead in time is where the track goes to
+    sign = np.where(chosen > step, -1.0, 1.0)  # a later position lies ahead
     return np.stack([x[row, chosen], y[row, chosen]], -1) * sign[:, None], np.sqrt(squared[row, chosen])

@@ -1,4 +1,4 @@
-"""Raw files that nobody vouches for: read only what is a file of a sensible size, and say in one line what is wrong."""
+"""Safe reading of raw files, and one-line messages of errors."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import os
 import stat
 from pathlib import Path
 
-LONGEST_MESSAGE = 300  # characters
+MAX_MESSAGE = 300  # characters
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def read_file(path: Path, largest: int) -> bytes:
-    """The bytes of a regular file of at most `largest` bytes; a pipe would keep its reader waiting, a device never ends.
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Bytes of a regular file; pipes and devices are refused, because reading them may never end.
 
     Raises:
-        OSError: it is missing, cannot be read, is no file, or larger.
+        OSError: the file is missing, unreadable, not a regular file, or larger than `max_bytes`.
     """
     descriptor = os.open(path, _FLAGS)
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise OSError("a folder" if stat.S_ISDIR(state.st_mode) else "neither a file nor a folder")
-        if state.st_size > largest:
-            raise OSError(f"{state.st_size} bytes, expected at most {largest}")
+        if state.st_size > max_bytes:
+            raise OSError(f"{state.st_size} bytes, expected at most {max_bytes}")
         data = os.read(descriptor, state.st_size)
         while len(data) < state.st_size and (more := os.read(descriptor, state.st_size - len(data))):
-            data += more  # the read before was interrupted
+            data += more  # a read may return fewer bytes than requested
         return data
     finally:
         os.close(descriptor)
 
 
-def told(error: BaseException) -> str:
-    """What an error says, on one line, cut to a sensible length and printable, for it may quote whatever a file holds."""
+def one_line(error: BaseException) -> str:
+    """The message of an error on one printable line of limited length; messages may quote file contents."""
     text = " ".join((getattr(error, "strerror", None) or str(error)).split())
-    text = text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} ..."
+    text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
     return text if text.isprintable() else repr(text)[1:-1]

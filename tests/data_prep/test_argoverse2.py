@@ -255,8 +255,16 @@ def test_a_missing_or_truncated_map_is_named(tmp_path: Path, size: int | None) -
 # ---- parity with av2 on the real scenarios -------------------------------------------------------------------------
 
 SCENARIOS = {
-    "train": ("0a0a2bb7-c4f4-44cd-958a-9ee15cb34aca", "0a1e6f0a-1817-4a98-b02e-db8c9327d151"),
-    "val": ("00a0ec58-1fb9-4a2b-bfd7-f4e5da7a9eff",),
+    "train": (
+        "0000b0f9-99f9-4a1f-a231-5be9e4c523f7",
+        "0a0a2bb7-c4f4-44cd-958a-9ee15cb34aca",
+        "0a1e6f0a-1817-4a98-b02e-db8c9327d151",
+    ),
+    "val": (
+        "00a0ec58-1fb9-4a2b-bfd7-f4e5da7a9eff",
+        "24520ce8-038f-4e5e-a455-8c06877504ab",
+        "f4eaa49a-74a1-4829-81b2-052a650878c3",
+    ),
     "test": (
         "0a0af725-fbc3-41de-b969-3be718f694e2",
         "cf258518-09ca-44c2-9c24-3d3a7c8ca27a",

@@ -231,7 +231,7 @@ def test_the_focal_agent_is_chosen_as_asked(tmp_path: Path, focal: str, expected
 
 def test_a_window_with_nobody_to_score_is_refused(tmp_path: Path) -> None:
     parked = [track for track in small_tracks() if track.name in ("parked", "cone")]
-    with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: nobody who moves is seen at the last"):
+    with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: no moving agent at the last"):
         make(tmp_path, parked)
     assert named(make(tmp_path, parked, focal="ego"), AgentRole.FOCAL) == {"AV"}
 

@@ -170,5 +170,5 @@ def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> Non
 def test_a_log_without_any_object_has_nobody_to_score(tmp_path: Path) -> None:
     ego = Track("ego", "EGO_VEHICLE", ego_path(130))
     assert make(tmp_path, [ego], focal="ego").agent_id == ("AV",)
-    with pytest.raises(SceneError, match="nobody who moves"):
+    with pytest.raises(SceneError, match="no moving agent"):
         make(tmp_path, [ego])

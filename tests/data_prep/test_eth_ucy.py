@@ -362,8 +362,8 @@ BROKEN: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "twice": (lambda rows: [*rows[:9], rows[1], *rows[9:]], "line 10, column 1 (id): 1.0 is twice in frame 780.0"),
     "nothing": (lambda rows: [], "no rows, so no pedestrian"),
     "blank": (lambda rows: ["", " "], "no rows, so no pedestrian"),
-    "few frames": (lambda rows: rows[:-1], "no pedestrian is there in 20 consecutive frames, of 19 in all"),
-    "one row": (lambda rows: rows[:1], "no pedestrian is there in 20 consecutive frames, of 1 in all"),
+    "few frames": (lambda rows: rows[:-1], "no pedestrian is present in 20 consecutive frames, of 19 in all"),
+    "one row": (lambda rows: rows[:1], "no pedestrian is present in 20 consecutive frames, of 1 in all"),
 }
 
 
@@ -394,7 +394,7 @@ def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
 
 def test_windows_that_are_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "eth" / "a.txt", crowd())
-    for part, message in (("790", "a.txt#790: no pedestrian is there in all 20"), ("", "a.txt: no window named")):
+    for part, message in (("790", "a.txt#790: no pedestrian is present in all 20"), ("", "a.txt: the input names no first frame")):
         with pytest.raises(SceneError, match=message):
             EthUcy().read(Input(path, part), "eth_test", tmp_path)
 

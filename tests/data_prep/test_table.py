@@ -231,7 +231,7 @@ def test_windows_without_anybody_now_are_left_out(tmp_path: Path) -> None:
     assert parts == ["drive-t0", "drive-t26", "drive-t28", "drive-t30"]  # their last observed steps: 4, 30, 32, 34
     write(tmp_path / "val" / "drive.csv", track("a", [0, 1, 2, 3, 500]))
     [item] = SMALL.inputs(tmp_path, "val")
-    with pytest.raises(SceneError, match=r"drive\.csv: nobody is seen at the last observed step of any window"):
+    with pytest.raises(SceneError, match=r"drive\.csv: no window has an agent at its last observed step"):
         SMALL.read(item, "val", tmp_path)
 
 
@@ -329,7 +329,7 @@ BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
     "nobody to predict": (lambda t: t.assign(role="context"), "role: no track to predict is seen in the history"),
     "nobody now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
-    "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 of them in one scene"),
+    "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 cities in one scene"),
     "commas": (lambda t: t.assign(y="1,5,"), "y: infinite or no number"),
 }
 

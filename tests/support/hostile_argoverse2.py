@@ -211,6 +211,6 @@ BOMBS: Cases = {
         parquet(column("track_id", lambda v: pa.array(["x" * 70_000_000] + ["y"] * (len(v) - 1))), compression="zstd"),
         "far too much",
     ),
-    "zstd": (parquet(lambda t: t, compression="zstd"), "track_id: packed with ZSTD, expected SNAPPY or UNCOMPRESSED"),
+    "zstd": (parquet(lambda t: t, compression="zstd"), "track_id: compressed with ZSTD, expected SNAPPY or UNCOMPRESSED"),
 }
 CASES: Cases = STRUCTURE | COLUMNS | VALUES | IDS | BOMBS

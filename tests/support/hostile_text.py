@@ -83,7 +83,7 @@ RECORDINGS: Cases = {
     "txt-far": (word(X, "60000"), r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000"),
     "txt-rows-twice": (data(lambda whole: whole + b"\n" + whole), r"column 1 \(id\): .* is twice in frame"),
     "txt-one-frame": (word(FRAME, "1", every=True), "is twice in frame 1|frame: no pedestrian is there"),
-    "txt-one-line": (data(lambda whole: whole.splitlines()[0]), "no pedestrian is there in 20 consecutive frames"),
+    "txt-one-line": (data(lambda whole: whole.splitlines()[0]), "no pedestrian is present in 20 consecutive frames"),
 }
 TABLES: Cases = {
     "table-empty": (cut(0.0), "cannot be read: Empty CSV"),

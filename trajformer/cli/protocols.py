@@ -103,8 +103,7 @@ def read_test_sets(data: Path) -> list[TestSet]:
         TrajformerError: no such folder, a scene is missing or its file cannot be used, or the recordings are other ones than
             those that the published figures are of.
     """
-    from data_prep.readers.eth_ucy import EthUcy
-    from data_prep.readers.eth_ucy_file import read_recording
+    from data_prep.readers.eth_ucy import EthUcy, read_recording
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet
 
     if not data.is_dir():

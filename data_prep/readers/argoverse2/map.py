@@ -1,8 +1,8 @@
-"""Argoverse 2 vector maps, `log_map_archive_*.json` of forecasting scenarios and sensor logs alike, to `VectorMap`.
+"""Argoverse 2 vector maps, `log_map_archive_*.json` of forecasting scenarios and sensor logs, to `VectorMap`.
 
-A lane's centreline is what av2's `ArgoverseStaticMap.get_lane_segment_centerline` gives: ten points midway between
-the two boundaries, each resampled evenly. (av2 ignores the `centerline` that forecasting maps also store, rounded
-to a centimetre; the two are up to 0.4 m apart in tight turns. Sensor maps have no `centerline`.)
+Centerlines equal the results of `ArgoverseStaticMap.get_lane_segment_centerline` in av2: ten points midway between the two
+evenly resampled boundaries. Like av2, the reader ignores the stored `centerline`: sensor maps lack it, and in forecasting
+maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw
 
-from data_prep.readers.raw_file import read_file, told
+from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 CENTERLINE_POINTS = 10
-MAX_BYTES = 16 << 20  # a hundred times the usual size
+MAX_BYTES = 16 << 20  # about a hundred times the usual size
 _KINDS = {
     "VEHICLE": int(PolylineKind.LANE_VEHICLE),
     "BUS": int(PolylineKind.LANE_BUS),
@@ -30,9 +30,9 @@ _KINDS = {
 }
 _CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
 _SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
-_FLAGS = (0, int(LaneFlag.INTERSECTION))  # by `is_intersection`
+_FLAGS = (0, int(LaneFlag.INTERSECTION))  # index: `is_intersection`
 _Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Ids = Annotated[list[_Id], Meta(max_length=100)]  # a lane has a handful; links take far more memory than text
+_Ids = Annotated[list[_Id], Meta(max_length=100)]  # lanes have a few; decoded lists take far more memory than the text
 
 
 class _Point(msgspec.Struct, gc=False):
@@ -73,9 +73,9 @@ class _Archive(msgspec.Struct, gc=False):
     drivable_areas: dict[str, _Area]
 
 
-_decoder = msgspec.json.Decoder(_Archive)  # also the check of every field
+_decoder = msgspec.json.Decoder(_Archive)  # also checks every field
 _encoder = msgspec.msgpack.Encoder()
-# A point as MessagePack: a map of three, then thrice a key of two bytes, the mark of a float and the float.
+# A point as MessagePack: the mark of a map, then for each of x, y, z a key of two bytes, the mark of a float and the float.
 _PACKED_POINT = np.dtype({"names": ["x", "y", "z"], "formats": [">f8"] * 3, "offsets": [4, 15, 26], "itemsize": 34})
 
 
@@ -83,7 +83,7 @@ def read_map(path: Path) -> VectorMap:
     """Lanes with their edges, crosswalks and drivable areas (closed rings) of one map file.
 
     Raises:
-        SceneError: the file is missing or cut short, or an entry of it lacks something; names file and entry.
+        SceneError: the file is missing or truncated, or an entry is incomplete; names file and entry.
     """
     archive = _decode(path)
     lanes, crossings, areas = (list(getattr(archive, name).values()) for name in _Archive.__struct_fields__)
@@ -97,7 +97,7 @@ def read_map(path: Path) -> VectorMap:
     counts = np.array([len(line) for line in boundaries], np.int64)
     points, split = _points([*chain(*boundaries, *rings)], path), int(counts.sum())
     even = resample(points[:, :split], counts, CENTERLINE_POINTS)
-    centre = (even[::2] + even[1::2]) / 2  # boundaries are left, right, left, right ...
+    center = (even[::2] + even[1::2]) / 2  # boundaries alternate: left, right
     offset = np.zeros(len(kinds) + 1, np.int32)
     offset[1:] = np.cumsum([CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings])
     edge, edge_kind = _edges(lanes, ids[0])
@@ -106,7 +106,7 @@ def read_map(path: Path) -> VectorMap:
         polyline_kind=np.frombuffer(bytes(kinds), np.uint8),
         polyline_flags=np.frombuffer(bytes(flags), np.uint8),
         polyline_offset=offset,
-        point=np.concatenate([centre.reshape(-1, 2), points[:2, split:].T]),
+        point=np.concatenate([center.reshape(-1, 2), points[:2, split:].T]),
         edge=edge,
         edge_kind=edge_kind,
     )
@@ -118,13 +118,13 @@ def _decode(path: Path) -> _Archive:
         try:
             return _decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise SceneError(f"{path}: {_fault(data, told(error))}") from error
+            raise SceneError(f"{path}: {_locate_error(data, one_line(error))}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SceneError(f"{path}: map cannot be read: {told(error)}") from error
+        raise SceneError(f"{path}: map cannot be read: {one_line(error)}") from error
 
 
-def _fault(data: bytes, message: str) -> str:
-    """What is wrong with an archive that is JSON, with the key of the faulty entry if it is in one."""
+def _locate_error(data: bytes, message: str) -> str:
+    """Locate the error in a valid JSON document: the message with the key of the invalid entry."""
     sections: dict[str, type[msgspec.Struct]] = {
         "lane_segments": _Lane,
         "pedestrian_crossings": _Crossing,
@@ -140,35 +140,35 @@ def _fault(data: bytes, message: str) -> str:
             try:
                 msgspec.json.decode(entry, type=kind)
             except msgspec.ValidationError as error:
-                return f"{name}[{repr(key[:40])[1:-1]}]: {told(error)}"
+                return f"{name}[{repr(key[:40])[1:-1]}]: {one_line(error)}"
     return message
 
 
 def _check_ids(ids: list[list[int]], path: Path) -> None:
-    """Every lane, crossing and area has an id of its own."""
-    for name, own in zip(_Archive.__struct_fields__, ids, strict=True):
-        if len(set(own)) < len(own):
-            raise SceneError(f"{path}: {name}: {len(own)} entries with {len(set(own))} ids")
+    """Check that ids are unique among lanes, among crossings and among areas."""
+    for name, section in zip(_Archive.__struct_fields__, ids, strict=True):
+        if len(set(section)) < len(section):
+            raise SceneError(f"{path}: {name}: {len(section)} entries with {len(set(section))} ids")
 
 
 def _edges(lanes: list[_Lane], ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Edges int32 [2, E], each once, and their kinds uint8 [E], of lanes with these ids; links to absent lanes are left out."""
-    places: dict[int | None, int] = {lane_id: 4 * index for index, lane_id in enumerate(ids)}
-    place = places.get
+    """Distinct edges int32 [2, E] and their kinds uint8 [E] of lanes with these ids; links to absent lanes are dropped."""
+    offset_of: dict[int | None, int] = {lane_id: 4 * index for index, lane_id in enumerate(ids)}
+    offset = offset_of.get
     keys: list[int] = []  # ((from * lanes) + to) * 4 + kind
     for index, lane in enumerate(lanes):
         start = 4 * len(ids) * index
         for other in lane.successors:
-            if (to := place(other)) is not None:
+            if (to := offset(other)) is not None:
                 keys.append(start + to + _SUCCESSOR)
         for other in lane.predecessors:
-            if (to := place(other)) is not None:
+            if (to := offset(other)) is not None:
                 keys.append(start + to + _PREDECESSOR)
-        if (to := place(lane.left_neighbor_id)) is not None:
+        if (to := offset(lane.left_neighbor_id)) is not None:
             keys.append(start + to + _LEFT)
-        if (to := place(lane.right_neighbor_id)) is not None:
+        if (to := offset(lane.right_neighbor_id)) is not None:
             keys.append(start + to + _RIGHT)
-    known = dict.fromkeys(keys)  # unlike a set, keeps the order
+    known = dict.fromkeys(keys)  # unlike a set, it keeps the order
     key = np.fromiter(known, np.int64, len(known))
     edge = np.empty((2, len(key)), np.int32)
     edge[0], edge[1] = np.divmod(key >> 2, max(len(ids), 1))
@@ -176,8 +176,8 @@ def _edges(lanes: list[_Lane], ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _points(points: list[_Point], path: Path) -> np.ndarray:
-    """x, y and z [3, P] of points."""
-    packed = _encoder.encode(points)  # several times faster than an array of a list
+    """x, y and z [3, P] of the points."""
+    packed = _encoder.encode(points)  # several times faster than converting a list
     fields = np.frombuffer(packed, _PACKED_POINT, len(points), len(packed) - _PACKED_POINT.itemsize * len(points))
     point = np.empty((3, len(points)))
     point[0], point[1], point[2] = fields["x"], fields["y"], fields["z"]
@@ -187,12 +187,12 @@ def _points(points: list[_Point], path: Path) -> np.ndarray:
 
 
 def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
-    """Points [L, count, 2] evenly spaced by arc length along each of L lines; a single point is repeated.
+    """Points [L, count, 2], evenly spaced by arc length along each of L lines; a line of one point repeats it.
 
     Args:
-        point: float64 [3, P], x, y and z of the lines one after the other; as in av2, arc length counts the slope.
+        point: float64 [3, P], x, y and z of the concatenated lines; as in av2, the arc length includes the slope.
         length: int64 [L], points of each, at least one.
-        count: points wanted of each.
+        count: points per line of the result.
     """
     if not len(length):
         return np.zeros((0, count, 2))
@@ -205,15 +205,15 @@ def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
     arc = step.cumsum()
     begin, total = arc[start], arc[start + length - 1]
     total -= begin
-    # one common axis for all lines: the share 0 to 1 of line i's arc length lies at 2 i to 2 i + 1
-    place = 2.0 * np.arange(len(length))
+    # one common axis for all lines: the relative arc length of line i, 0 to 1, is at 2 i to 2 i + 1
+    base = 2.0 * np.arange(len(length))
     arc -= begin.repeat(length)
     arc /= np.maximum(total, 1e-9).repeat(length)
-    arc += place.repeat(length)
-    wanted = place[:, None] + _shares(count) * (total[:, None] > 0)
-    plane = np.empty(point.shape[1], np.complex128)  # one search for x and y
+    arc += base.repeat(length)
+    sampled = base[:, None] + _shares(count) * (total[:, None] > 0)
+    plane = np.empty(point.shape[1], np.complex128)  # x and y share one search
     plane.real, plane.imag = point[0], point[1]
-    return np.interp(wanted, arc, plane).view(np.float64).reshape(-1, count, 2)
+    return np.interp(sampled, arc, plane).view(np.float64).reshape(-1, count, 2)
 
 
 @lru_cache(maxsize=4)

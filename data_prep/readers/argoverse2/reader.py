@@ -1,7 +1,7 @@
-"""Argoverse 2 motion forecasting, `RAW/<split>/<uuid>/scenario_<uuid>.parquet` with its map beside it, to `Scene`.
+"""Argoverse 2 motion forecasting, `RAW/<split>/<uuid>/scenario_<uuid>.parquet` and a map in the same folder, to `Scene`.
 
-50 observed steps, then 60 to predict. A file is trusted for its rows only: test files with 50 steps still declare
-110 timestamps, and some store `timestep` as a float.
+A scenario has 50 observed steps, then 60 to predict. Only the rows of a file are used, not its metadata: test files with
+50 steps still declare 110 timestamps. Some files store `timestep` as a float.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from data_prep.reader import Input, Stages, finish
 from data_prep.readers.argoverse2.map import read_map
 from data_prep.readers.columns import groups, numbers, values_at
-from data_prep.readers.raw_file import read_file, told
+from data_prep.readers.raw_file import one_line, read_file
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
@@ -28,10 +28,10 @@ EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _FOCAL = int(AgentRole.FOCAL)
 _ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
-MAX_FILE, MAX_BYTES = 16 << 20, 64 << 20  # of a scenario, packed and unpacked: a hundred times the usual
+MAX_FILE_BYTES, MAX_BYTES = 16 << 20, 64 << 20  # compressed and uncompressed: about a hundred times the usual size
 MAX_ROWS, MAX_TRACKS = 200_000, 5_000
 _TEXT = ["track_id", "object_type", "city"]
-_LARGEST = {  # of numbers, either way
+_LIMITS = {  # largest absolute values
     "timestep": 1e15,
     "object_category": 1e15,
     "position_x": MAX_ORIGIN_M,
@@ -40,37 +40,37 @@ _LARGEST = {  # of numbers, either way
     "velocity_x": MAX_SPEED_M_S,
     "velocity_y": MAX_SPEED_M_S,
 }
-_COLUMNS = [*_TEXT, *_LARGEST]
-_CODECS = ("SNAPPY", "UNCOMPRESSED")  # as published; whatever a file says of itself, they grow 21 times at most
+_COLUMNS = [*_TEXT, *_LIMITS]
+_CODECS = ("SNAPPY", "UNCOMPRESSED")  # as published; they expand at most 21 times, also if the metadata is wrong
 
 
 @dataclass(frozen=True)
 class Argoverse2:
-    """Reader of Argoverse 2 motion forecasting; the map file of a scenario is kept whole."""
+    """Reader of Argoverse 2 motion forecasting; scenes keep the complete map of the scenario."""
 
     name: ClassVar[str] = "argoverse2"
-    layout: ClassVar[str] = "RAW/<split>/<uuid>/scenario_<uuid>.parquet with log_map_archive_<uuid>.json beside it"
+    layout: ClassVar[str] = "RAW/<split>/<uuid>/scenario_<uuid>.parquet and log_map_archive_<uuid>.json"
     published: ClassVar[dict[str, int]] = {"train": 199_908, "val": 24_988, "test": 24_984}
 
     def splits(self, raw: Path) -> list[str]:
-        """Names of the splits in a raw folder: its sub-folders with at least one scenario."""
+        """Sub-folders of a raw folder with at least one scenario."""
         return sorted(path.name for path in raw.iterdir() if next(path.glob("*/scenario_*.parquet"), None))
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """The scenario file that each folder of the split should hold, by uuid."""
+        """The expected scenario file of each folder of the split, by uuid."""
         folders = sorted(path for path in (raw / split).iterdir() if path.is_dir())
         return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """One scenario.
+        """Read one scenario.
 
         Raises:
-            SceneError: names the file and the column, or the map file and its entry, that cannot be used.
+            SceneError: names the file and the column, or the map file and the entry, that cannot be used.
         """
         return finish(self.stages(item, split, raw))
 
     def stages(self, item: Input, split: str, raw: Path) -> Stages:
-        """The same in stages (`StagedReader`)."""
+        """`read` in stages (`StagedReader`)."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
         table = _read_parquet(path)
@@ -82,16 +82,17 @@ class Argoverse2:
             raise SceneError(f"{path}: track_id: {len(agent_id)} tracks, far too many for one scenario")
         num_steps = NUM_HISTORY if step.max() < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         shape = len(agent_id), num_steps
-        cell = agent * num_steps + step  # of [A, T], one after the other
-        times = np.bincount(cell, minlength=shape[0] * shape[1])
-        if times.max() > 1:
+        cell = agent * num_steps + step  # index into the flat [A, T]
+        count = np.bincount(cell, minlength=shape[0] * shape[1])
+        if count.max() > 1:
             raise SceneError(f"{path}: timestep: a track has two rows with the same one")
-        valid = times.astype(bool).reshape(shape)
+        valid = count.astype(bool).reshape(shape)
         kind, role = _kinds(table, first, path), _roles(number["object_category"][first], path)
         ego = agent_id.index(EGO_ID) if EGO_ID in agent_id else -1
-        last, x, y = _origin_cell(ego, role, valid[:, :NUM_HISTORY], path), number["position_x"], number["position_y"]
-        here = (cell == last[0] * num_steps + last[1]).argmax()
-        origin = np.array([x[here], y[here]])
+        origin_agent, origin_step = _origin_cell(ego, role, valid[:, :NUM_HISTORY], path)
+        row = (cell == origin_agent * num_steps + origin_step).argmax()
+        x, y = number["position_x"], number["position_y"]
+        origin = np.array([x[row], y[row]])
         tracks = {
             "position": _fill(shape, cell, x - origin[0], y - origin[1]),
             "heading": _fill(shape, cell, _headings(number["heading"])),
@@ -120,25 +121,25 @@ class Argoverse2:
 
 
 def _read_parquet(path: Path) -> dict[str, pa.Array]:
-    # Text stays a dictionary while it is read: quick to group, and a short file cannot unpack to endless text.
+    # Text is read as a dictionary: grouping is fast, and a small file cannot expand to a large amount of text.
     try:
-        data = pa.BufferReader(read_file(path, MAX_FILE))
+        data = pa.BufferReader(read_file(path, MAX_FILE_BYTES))
         with pq.ParquetFile(data, pre_buffer=False, read_dictionary=_TEXT) as file:
             _check_size(file.metadata, path)
             _check_columns(file.schema_arrow, file.metadata, path)
             table = file.read(_COLUMNS, use_threads=False)
-        for name in _TEXT:  # numbers cannot be wrong in themselves
+        for name in _TEXT:  # numbers need no such check
             table.column(name).validate(full=True)
     except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
         raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path}: not a readable parquet file: {told(error)}") from error
+        raise SceneError(f"{path}: not a readable parquet file: {one_line(error)}") from error
     [batch] = table.combine_chunks().to_batches()
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, column in columns.items():
         kind = column.type
-        if not (_is_number(kind) if name in _LARGEST else _is_text(kind)):
-            raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LARGEST else 'text'}")
+        if not (_is_number(kind) if name in _LIMITS else _is_text(kind)):
+            raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LIMITS else 'text'}")
         if column.null_count:
             raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
     return columns
@@ -153,7 +154,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
-    """Look at what the file says it holds, before it is unpacked."""
+    """Check the declared size before the file is decompressed."""
     if not metadata.num_rows:
         raise SceneError(f"{path}: track_id: no rows, so no agent")
     parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -161,12 +162,12 @@ def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
     if rows != metadata.num_rows:
         raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
     if rows > MAX_ROWS or size > MAX_BYTES:
-        raise SceneError(f"{path}: track_id: {rows} rows, {size} bytes unpacked, far too much for one scenario")
+        raise SceneError(f"{path}: track_id: {rows} rows, {size} bytes uncompressed, far too much for one scenario")
 
 
 def _check_columns(schema: pa.Schema, metadata: pq.FileMetaData, path: Path) -> None:
-    """Every column is there once, has one value a row (a list may unpack to any size) and is packed as published."""
-    names, kinds = schema.names, schema.types  # not `metadata.schema`, whose memory only a search for cycles frees
+    """Check that each column exists once, has one value per row (lists may expand to any size) and uses a published codec."""
+    names, kinds = schema.names, schema.types  # `metadata.schema` would keep memory until the next garbage collection
     nested = {name for name, kind in zip(names, kinds, strict=True) if pa.types.is_nested(kind)}
     for name in _COLUMNS:
         if name in nested:
@@ -176,19 +177,19 @@ def _check_columns(schema: pa.Schema, metadata: pq.FileMetaData, path: Path) -> 
     for part in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(part.column, range(part.num_columns)):
             if column.compression not in _CODECS and (name := column.path_in_schema) in _COLUMNS:
-                raise SceneError(f"{path}: {name}: packed with {column.compression}, expected {' or '.join(_CODECS)}")
+                raise SceneError(f"{path}: {name}: compressed with {column.compression}, expected {' or '.join(_CODECS)}")
 
 
 def _numbers(table: dict[str, pa.Array], path: Path) -> dict[str, np.ndarray]:
-    """The columns of numbers as float64 [n], finite and of a sensible size."""
-    matrix = np.array([numbers(table[name]) for name in _LARGEST], np.float64)
-    extremes = zip(_LARGEST.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
-    for (name, limit), least, most in extremes:
-        if not (least >= -limit and most <= limit):  # NaN, too
-            worst = most if most >= -least else least
-            problem = f"{abs(worst):g}, expected at most {limit:g} either way" if np.isfinite(worst) else "NaN or infinity"
+    """Numeric columns as float64 [n], finite and within their limits."""
+    matrix = np.array([numbers(table[name]) for name in _LIMITS], np.float64)
+    extremes = zip(_LIMITS.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
+    for (name, limit), low, high in extremes:
+        if not (low >= -limit and high <= limit):  # also refuses NaN
+            largest = high if high >= -low else low
+            problem = f"{abs(largest):g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
             raise SceneError(f"{path}: {name}: {problem}")
-    return dict(zip(_LARGEST, matrix, strict=True))
+    return dict(zip(_LIMITS, matrix, strict=True))
 
 
 def _headings(values: np.ndarray) -> np.ndarray:
@@ -198,28 +199,28 @@ def _headings(values: np.ndarray) -> np.ndarray:
 
 def _city(table: dict[str, pa.Array], path: Path) -> str:
     cities = table["city"].dictionary.to_pylist()
-    if len(cities) != 1 and len(cities := groups(table["city"])[0]) != 1:  # a dictionary may have words that no row uses
+    if len(cities) != 1 and len(cities := groups(table["city"])[0]) != 1:  # a dictionary may hold unused words
         raise SceneError(f"{path}: city: {len(cities)} cities in one scenario")
     return cities[0]
 
 
 def _steps(values: np.ndarray, path: Path) -> np.ndarray:
     step = values.astype(np.int64)
-    first, last, longest = step.min(), step.max(), NUM_HISTORY + NUM_FUTURE - 1
-    if first < 0 or last > longest or (step != values).any():
-        raise SceneError(f"{path}: timestep: {values.min():g} to {values.max():g}, expected whole numbers 0 to {longest}")
+    first, last, end = step.min(), step.max(), NUM_HISTORY + NUM_FUTURE - 1
+    if first < 0 or last > end or (step != values).any():
+        raise SceneError(f"{path}: timestep: {values.min():g} to {values.max():g}, expected whole numbers 0 to {end}")
     if first == last:
         raise SceneError(f"{path}: timestep: one step only")
     return step
 
 
 def _fill(shape: tuple[int, int], cell: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """Float32 array [A, T] of one value a cell or [A, T, 2] of two, values [n] at the cells [n], zero elsewhere."""
-    together = np.stack(values, -1, dtype=np.float32) if len(values) > 1 else values[0].astype(np.float32)
-    packed = together.view(np.int64 if len(values) > 1 else np.int32)
-    out = np.zeros(shape[0] * shape[1], packed.dtype)  # a pair moves as one integer: many times faster
+    """Float32 array [A, T] (or [A, T, 2] for two columns) with values [n] at the cells [n], zero elsewhere."""
+    columns = np.stack(values, -1, dtype=np.float32) if len(values) > 1 else values[0].astype(np.float32)
+    packed = columns.view(np.int64 if len(values) > 1 else np.int32)
+    out = np.zeros(shape[0] * shape[1], packed.dtype)  # a pair is copied as one integer, which is many times faster
     out[cell] = packed.reshape(-1)
-    return out.view(np.float32).reshape(*shape, *together.shape[1:])
+    return out.view(np.float32).reshape(*shape, *columns.shape[1:])
 
 
 def _kinds(table: dict[str, pa.Array], first: np.ndarray, path: Path) -> np.ndarray:
@@ -236,7 +237,7 @@ def _roles(category: np.ndarray, path: Path) -> np.ndarray:
 
 
 def _origin_cell(ego: int, role: np.ndarray, observed: np.ndarray, path: Path) -> tuple[int, int]:
-    """Agent and step: the focal agent at its last observed step, else the ego vehicle, else the first that has one.
+    """Agent and last observed step of the origin: of the focal agent, else the ego vehicle, else the first observed agent.
 
     `observed` is bool [A, H].
     """

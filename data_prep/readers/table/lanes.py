@@ -1,4 +1,4 @@
-"""Lanes, crosswalks and drivable areas for a table of tracks, from GeoJSON or a plain JSON list, to `VectorMap`."""
+"""Lanes, crosswalks and drivable areas of a table of tracks, GeoJSON or a plain JSON list, to `VectorMap`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trajformer.errors import SceneError
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 
 ENDINGS = ("lanes.geojson", "lanes.json")
-LARGEST_M = 1e8  # a coordinate beyond this is broken
-LONGEST_DEGREES = 0.5  # a map that lies within +-180, +-90 and has no polyline longer than this is in degrees
-OTHER_FRAME_M = 10_000.0  # a map that is farther than this from the tracks is in another frame
+MAX_COORDINATE_M = 1e8
+MAX_DEGREES = 0.5  # coordinates are degrees if they are within +-180, +-90 and no polyline is longer than this
+OTHER_FRAME_M = 10_000.0  # a map at a larger distance from the tracks is in another frame
 _KINDS = {
     "vehicle": PolylineKind.LANE_VEHICLE,
     "bus": PolylineKind.LANE_BUS,
@@ -28,19 +28,19 @@ _KINDS = {
     "drivable_area": PolylineKind.DRIVABLE_AREA,
 }
 _TURNS = {"none": LaneFlag.NONE, "left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}
-_GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}  # and the kind of a feature that names none
+_GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}  # and the default kind of a feature
 _Links = list[tuple[int, int, int]]
 
 
 def find_lanes(path: Path, raw: Path) -> Path | None:
-    """The lanes of a table: `<stem>.lanes.geojson` or `.json` beside it, else `lanes.*` beside it, else in raw."""
-    own = [path.with_name(f"{path.stem}.{ending}") for ending in ENDINGS]
+    """The lanes of a table: `<stem>.lanes.geojson` or `.json` in its folder, else `lanes.*` there, else `lanes.*` in raw."""
+    specific = [path.with_name(f"{path.stem}.{ending}") for ending in ENDINGS]
     shared = [folder / ending for folder in (path.parent, raw) for ending in ENDINGS]
-    return next((file for file in (*own, *shared) if file.is_file()), None)
+    return next((file for file in (*specific, *shared) if file.is_file()), None)
 
 
 def read_lanes(path: Path) -> VectorMap:
-    """All polylines of a file; links to lanes that it lacks are left out.
+    """All polylines of a file; links to absent lanes are dropped.
 
     Raises:
         SceneError: the file cannot be read, an entry lacks something or has a wrong value, an id occurs twice, or
@@ -50,15 +50,15 @@ def read_lanes(path: Path) -> VectorMap:
         state = path.stat()
     except OSError as error:
         raise SceneError(f"{path}: lanes cannot be read: {error.strerror}") from error
-    found = _read(path, (state.st_mtime_ns, state.st_size))
-    if isinstance(found, str):
-        raise SceneError(found)
-    return found
+    loaded = _read(path, (state.st_mtime_ns, state.st_size))
+    if isinstance(loaded, str):
+        raise SceneError(loaded)
+    return loaded
 
 
 @lru_cache(maxsize=4)
 def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
-    """The map or what is wrong with it: a file that many scenes share is read once in either case."""
+    """The map or its error message; cached in both cases, because many scenes share a file."""
     try:
         document = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -66,7 +66,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
     heads: _Links = []
     lines: list[np.ndarray] = []
     links: _Links = []
-    place: dict[tuple[int, int], str] = {}  # by kind (one for all lanes) and id
+    entry_of: dict[tuple[int, int], str] = {}  # by kind (0 for all lanes) and id
     where = "lanes"
     try:
         for where, entry in _entries(document):
@@ -76,11 +76,11 @@ def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
             if closed and not is_ring:
                 raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
             number = _id(fields.get("id", f"{where} without an id"), "id")
-            if (other := place.setdefault((kind if is_ring else 0, number), where)) != where:
-                raise ValueError(f"id: {_short(fields['id'])} is that of {other}, too")
+            if (other := entry_of.setdefault((kind if is_ring else 0, number), where)) != where:
+                raise ValueError(f"id: {_short(fields['id'])} is also the id of {other}")
             heads.append((number, int(kind), _flags(fields)))
             lines.append(_line(points, is_ring))
-            links += [] if is_ring else _neighbours(fields, number)
+            links += [] if is_ring else _links_of(fields, number)
     except (ValueError, OverflowError) as error:
         return f"{path}: {where}: {error}"
     links += [(b, a, int(EdgeKind.PREDECESSOR)) for a, b, kind in links if kind == EdgeKind.SUCCESSOR]
@@ -91,7 +91,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
 
 
 def _entries(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where it stands and what it holds, of every entry of either format."""
+    """(location for messages, content) of each entry, in both formats."""
     section = next((name for name in ("lanes", "features") if isinstance(document, dict) and name in document), None)
     if section is None or not isinstance(document[section], list):
         raise ValueError("no list 'lanes' and no list 'features' (GeoJSON)")
@@ -100,7 +100,7 @@ def _entries(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _feature(feature: dict[str, Any]) -> tuple[dict[str, Any], Any, bool]:
-    """Fields, points and whether it is a polygon, of a GeoJSON feature; holes of a polygon are left out."""
+    """(fields, points, whether it is a polygon) of a GeoJSON feature; holes of a polygon are ignored."""
     geometry, fields = feature.get("geometry"), feature.get("properties")
     shape = geometry.get("type") if isinstance(geometry, dict) else None
     if not isinstance(geometry, dict) or not isinstance(shape, str) or shape not in _GEOMETRIES:
@@ -113,7 +113,7 @@ def _feature(feature: dict[str, Any]) -> tuple[dict[str, Any], Any, bool]:
 
 
 def _line(points: Any, is_ring: bool) -> np.ndarray:
-    """Points float64 [p, 2] without repeats, a ring closed."""
+    """Points float64 [p, 2] without consecutive duplicates; rings are closed."""
     if not isinstance(points, list):
         raise ValueError("points: missing, expected a list of [x, y]")
     try:
@@ -122,7 +122,7 @@ def _line(points: Any, is_ring: bool) -> np.ndarray:
         raise ValueError("points: expected a list of [x, y]") from error
     if array.ndim != 2 or array.shape[1] not in (2, 3):
         raise ValueError(f"points: expected a list of [x, y], found shape {list(array.shape)}")
-    if not (np.abs(array[:, :2]) <= LARGEST_M).all():
+    if not (np.abs(array[:, :2]) <= MAX_COORDINATE_M).all():
         raise ValueError("points: NaN, infinite or huge")
     line = without_repeats(array[:, :2])
     if is_ring and (line[0] != line[-1]).any():
@@ -150,8 +150,8 @@ def _flags(entry: dict[str, Any]) -> int:
     return int(flags)
 
 
-def _neighbours(entry: dict[str, Any], number: int) -> _Links:
-    """(lane id, lane id, EdgeKind) of all links that a lane names."""
+def _links_of(entry: dict[str, Any], number: int) -> _Links:
+    """(lane id, lane id, EdgeKind) of all links of a lane."""
     links = []
     for field, kind in (("successors", EdgeKind.SUCCESSOR), ("predecessors", EdgeKind.PREDECESSOR)):
         others = [] if entry.get(field) is None else entry[field]
@@ -165,7 +165,7 @@ def _neighbours(entry: dict[str, Any], number: int) -> _Links:
 
 
 def _id(value: Any, field: str) -> int:
-    """An id as int64: a whole number stays itself, as text too; other text becomes 62 bits of its SHA-256."""
+    """An id as int64: whole numbers, also as text, are kept; other text becomes 62 bits of its SHA-256."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -177,23 +177,24 @@ def _id(value: Any, field: str) -> int:
 
 
 def _short(value: Any) -> str:
-    """A value in a message: the beginning of it, or its type where it could be long and nested."""
+    """A value for a message: its first characters, or its type if it is nested."""
     return repr(value)[:60] if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
 
 
 def _looks_like_degrees(line: np.ndarray) -> bool:
     inside = (np.abs(line) <= (180.0, 90.0)).all()
-    return bool(inside and np.linalg.norm(np.diff(line, axis=0), axis=1).sum() < LONGEST_DEGREES)
+    return bool(inside and np.linalg.norm(np.diff(line, axis=0), axis=1).sum() < MAX_DEGREES)
 
 
-def nearby(lanes: VectorMap, seen: np.ndarray, radius_m: float, path: Path) -> VectorMap:
-    """Polylines that come within radius_m of a position in seen (float64 [n, 2], at least one).
+def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
+    """Polylines of a file within radius_m of any of the positions (float64 [n, 2], n >= 1).
 
     Raises:
-        SceneError: the whole map is so far away that it must be in another frame.
+        SceneError: see `read_lanes`; or the map is so far away that it must be in another frame.
     """
+    lanes = read_lanes(path)
     if len(lanes.point):
-        gap = np.maximum(np.maximum(lanes.point.min(0) - seen.max(0), seen.min(0) - lanes.point.max(0)), 0.0)
+        gap = np.maximum(np.maximum(lanes.point.min(0) - positions.max(0), positions.min(0) - lanes.point.max(0)), 0.0)
         if np.hypot(*gap) > OTHER_FRAME_M:
             raise SceneError(f"{path}: the lanes are {np.hypot(*gap) / 1e3:.0f} km from the tracks: not the same frame")
-    return lanes.near(seen, radius_m)
+    return lanes.near(positions, radius_m)

@@ -1,6 +1,6 @@
-"""Your own tracks: one table of (track, time, x, y) as CSV or Parquet, with lanes if there are any, to `Scene`.
+"""Your tracks: a table of (track, time, x, y) as CSV or Parquet, with optional lanes, to `Scene`.
 
-`docs/your-data.md` says what the columns and the lanes look like.
+`docs/your-data.md` describes the columns and the lanes.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from typing import ClassVar
 import numpy as np
 
 from data_prep.reader import Input
-from data_prep.readers.table.cuts import Cuts, Cutting, cut_scenes
-from data_prep.readers.table.file import SUFFIXES, TIME, Columns, read_columns
-from data_prep.readers.table.lanes import find_lanes, nearby, read_lanes
-from data_prep.readers.table.tracks import Tracks
-from data_prep.readers.vector_map import build_map
+from data_prep.readers.table.lanes import find_lanes, lanes_near
+from data_prep.readers.table.tracks import SUFFIXES, TIME, Columns, Cuts, Cutting, Tracks, cut_scenes, read_columns
+from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
 
-ALL = "all"  # the split of files that lie directly in RAW
-_NO_MAP = build_map([], [], np.zeros((0, 2)), [])
+ALL = "all"  # the split of tables directly in RAW
 
 
 @dataclass(frozen=True)
 class Table:
-    """Reader of one's own tracks.
+    """Reader of tables of tracks.
 
     Attributes:
-        period_s: seconds between steps; timestamps are snapped to multiples of it.
+        period_s: seconds between steps; timestamps are rounded to multiples of it.
         num_history: observed steps of a scene.
         num_future: steps to predict.
-        stride: a scene that is longer than both together is cut into windows that start so many steps apart.
-        map_radius_m: lanes that come this close to where an agent was seen last are kept.
+        stride: steps between the starts of windows, into which a scene of more than history + future steps is cut.
+        map_radius_m: lanes within this distance of an agent's last observed position are kept.
     """
 
     period_s: float = 0.1
@@ -49,9 +46,9 @@ class Table:
     published: ClassVar[dict[str, int]] = {}
 
     def __post_init__(self) -> None:
-        for field, smallest in (("num_history", 2), ("num_future", 1), ("stride", 1), ("map_radius_m", 0)):
-            if not getattr(self, field) >= smallest:
-                raise TrajformerError(f"{self.name}: {field}: {getattr(self, field)}, expected at least {smallest}")
+        for field, minimum in (("num_history", 2), ("num_future", 1), ("stride", 1), ("map_radius_m", 0)):
+            if not getattr(self, field) >= minimum:
+                raise TrajformerError(f"{self.name}: {field}: {getattr(self, field)}, expected at least {minimum}")
         if not 0.0 < self.period_s < 60.0:
             raise TrajformerError(f"{self.name}: period_s: {self.period_s}, expected more than 0 and less than 60 seconds")
 
@@ -60,38 +57,38 @@ class Table:
         return Cutting(self.period_s, self.num_history, self.num_future, self.stride)
 
     def splits(self, raw: Path) -> list[str]:
-        """Sub-folders with tables, and "all" for tables that lie in the raw folder itself."""
+        """Sub-folders with tables, and "all" for tables directly in the raw folder."""
         names = {path.name for path in raw.iterdir() if path.is_dir() and next(_tables(path), None)}
         return sorted(names | ({ALL} if next(_tables(raw), None) else set()))
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """All scenes and windows, by file and scene id; the part is the scene's id, none where a file is one scene.
+        """All scenes and windows, by file and scene id; the part is the scene's id, or "" if a file is one scene.
 
         Raises:
-            TrajformerError: two files hold scenes of the same name, of which forecasts could not be told apart.
+            TrajformerError: two files hold scenes of the same name, so their forecasts would be ambiguous.
         """
-        found: list[Input] = []
+        inputs: list[Input] = []
         owner: dict[str, Path] = {}
         for path in sorted({*_tables(raw / split), *(_tables(raw) if split == ALL else ())}):
             stamp = _stamp(path, find_lanes(path, raw))
             try:
                 columns = read_columns(path, ("scene_id", *TIME))
             except SceneError:
-                found.append(Input(path, "", stamp))
+                inputs.append(Input(path, "", stamp))
                 continue
             scenes = cut_scenes(columns, path.stem, self._cutting).scenes
             if twice := next((name for name in scenes if name in owner), None):
-                reason = f"scene {twice!r} is also in {owner[twice]}: give every scene of a split a name of its own"
+                reason = f"scene {twice!r} is also in {owner[twice]}: every scene of a split needs a unique name"
                 raise TrajformerError(f"{path}: scene_id: {reason}")
             owner |= dict.fromkeys(scenes, path)
-            found += [Input(path, "" if name == path.stem and len(scenes) == 1 else name, stamp) for name in scenes]
-        return found
+            inputs += [Input(path, "" if name == path.stem and len(scenes) == 1 else name, stamp) for name in scenes]
+        return inputs
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """One scene or window.
+        """Read one scene or window.
 
         Raises:
-            SceneError: names the file, the scene and the column, or the lanes and their field, that cannot be used.
+            SceneError: names the file, the scene and the column, or the lanes and the field, that cannot be used.
         """
         path, name = item.path, item.part or item.path.stem
         table = _load(path, self._cutting)
@@ -109,11 +106,11 @@ class Table:
 
     def _scene(self, tracks: Tracks, name: str, split: str, lanes: Path | None) -> Scene:
         xy, kind = tracks.position(), tracks.kind()
-        role, last = tracks.role(kind), tracks.last_seen()
-        origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # the focal agent, else a scored one
+        role, last = tracks.role(kind), tracks.last_observed()
+        origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # of the focal agent, else of a scored one
         position = tracks.dense(xy - origin)
         heading, velocity = tracks.motion(position, self.period_s)
-        polylines = nearby(read_lanes(lanes), xy[last[last >= 0]], self.map_radius_m, lanes) if lanes else _NO_MAP
+        polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
         return Scene(
             scene_id=name,
             source=self.name,
@@ -135,7 +132,7 @@ class Table:
 
 
 def _stamp(*files: Path | None) -> str:
-    """A digest of what files hold; people edit their tables."""
+    """Digest of the contents of files, because users edit their tables."""
     digest = hashlib.blake2b(digest_size=8)
     for path in files:
         try:
@@ -149,7 +146,7 @@ def _stamp(*files: Path | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """A file with its rows in order of scene and step."""
+    """A file with its rows sorted by scene and step."""
 
     columns: Columns
     cuts: Cuts
@@ -168,7 +165,7 @@ def _load(path: Path, cutting: Cutting) -> _Loaded:
 
 @lru_cache(maxsize=2)
 def _load_once(path: Path, stamp: tuple[int, int], cutting: Cutting) -> _Loaded | str:
-    """A file or what is wrong with it: one that holds many scenes is read once in either case."""
+    """A file or its error message; cached in both cases, because a file may hold many scenes."""
     try:
         columns = read_columns(path)
     except SceneError as error:
@@ -178,7 +175,7 @@ def _load_once(path: Path, stamp: tuple[int, int], cutting: Cutting) -> _Loaded 
 
 
 def _tables(folder: Path) -> Iterator[Path]:
-    """Tables of a folder; those with a dot in front are what systems leave behind."""
+    """Tables of a folder, without hidden files."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():

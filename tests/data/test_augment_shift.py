@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.scenes import make_scene
-from test_models import hide
+from support.scenes import hide, make_scene
 from torch import Tensor
 
 from trajformer.data.augment import AugmentConfig, augment, shift

@@ -24,9 +24,7 @@ from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.training.forecasting import ForecastingModule
 
 CONFIG = MixtureLossConfig(classification=0.7, regression=0.3)
-SMALL = WayformerConfig(
-    12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbors=4
-)
+SMALL = WayformerConfig(12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbors=4)
 
 
 def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.scenes import make_scene
-from test_models import CONFIGS, GRAPH, PLAIN, build, varied
+from support.models import GATFORMER, MMTRANSFORMER, MODEL_CONFIGS, build
+from support.scenes import make_scene, varied_scenes
 from test_training import recipe
 from torch import Tensor, nn
 
@@ -28,7 +28,7 @@ from trajformer.scenes.store import SceneStore
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
-JOINT = ModelConfig(mmtransformer=replace(PLAIN, joint=True, max_polylines=40))
+JOINT = ModelConfig(mmtransformer=replace(MMTRANSFORMER, joint=True, max_polylines=40))
 CONFIG = WorldLossConfig(endpoint=0.3, classification=0.7, huber_m=0.8, auxiliary=0.4)
 
 
@@ -144,18 +144,18 @@ def test_layers_frames_and_padding() -> None:
 
 
 def test_a_world_has_one_probability_that_padding_does_not_change() -> None:
-    model, batch = build(JOINT).eval(), collate(varied())
+    model, batch = build(JOINT).eval(), collate(varied_scenes())
     forecast = model(batch)
     assert forecast.is_joint and forecast.logit.shape == (3, 6) and forecast.position.shape[:3] == (3, 5, 6)
     assert all(layer.is_joint for layer in forecast.auxiliary) and len(forecast.auxiliary) == 3
-    alone = model(collate(varied()[1:2]))
+    alone = model(collate(varied_scenes()[1:2]))
     torch.testing.assert_close(alone.logit[0], forecast.logit[1], atol=1e-5, rtol=0)
 
 
 def test_proposals_meet_those_of_their_own_world_alone() -> None:
-    model, batch = build(JOINT).eval(), collate(varied()[2:])
+    model, batch = build(JOINT).eval(), collate(varied_scenes()[2:])
     assert model.social is not None
-    everyone = torch.randn(1, batch.agent_mask.shape[1], 6, PLAIN.block.width, generator=torch.Generator().manual_seed(0))
+    everyone = torch.randn(1, batch.agent_mask.shape[1], 6, MMTRANSFORMER.block.width, generator=torch.Generator().manual_seed(0))
     targets = everyone[:, : batch.num_targets]
     other = everyone.clone()
     other[:, 1:, 2] += 1.0  # what all others do in world 2
@@ -165,11 +165,11 @@ def test_proposals_meet_those_of_their_own_world_alone() -> None:
 
 
 def test_targets_of_a_graph_meet_in_their_own_world_alone() -> None:
-    model, batch = build(CONFIGS["gatformer-joint"]).eval(), collate(varied()[2:])
+    model, batch = build(MODEL_CONFIGS["gatformer-joint"]).eval(), collate(varied_scenes()[2:])
     assert isinstance(model, Gatformer) and model.worlds is not None
-    mode = torch.randn(1, batch.num_targets, 6, GRAPH.block.width, generator=torch.Generator().manual_seed(0))
+    mode = torch.randn(1, batch.num_targets, 6, GATFORMER.block.width, generator=torch.Generator().manual_seed(0))
     other = mode.clone()
-    other[:, 1:, 2] += torch.linspace(-1.0, 1.0, GRAPH.block.width)
+    other[:, 1:, 2] += torch.linspace(-1.0, 1.0, GATFORMER.block.width)
     before, after = (model.worlds(batch, features)[0, 0] for features in (mode, other))
     assert ((before - after).abs().amax(-1) > 1e-5).tolist() == [False, False, True, False, False, False]
     far = replace(batch, pose=batch.pose + torch.tensor([1e4, 0.0, 0.0]) * torch.arange(batch.agent_mask.shape[1])[:, None])
@@ -222,7 +222,7 @@ def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path, name: str
     config = recipe(tmp_path / "store", trainer={"epochs": 1})
     assert config.model.mmtransformer is not None
     mine = ModelConfig(mmtransformer=replace(config.model.mmtransformer, joint=True))
-    model = mine if name == "mmtransformer" else ModelConfig(gatformer=replace(GRAPH, joint=True))
+    model = mine if name == "mmtransformer" else ModelConfig(gatformer=replace(GATFORMER, joint=True))
     config = replace(config, model=model, world_loss=CONFIG)
     train(config, TASK, tmp_path / "run", progress=False)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
@@ -231,7 +231,7 @@ def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path, name: str
 
 
 def test_what_others_are_about_to_do_on_their_lanes_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch, seen = build(JOINT).eval(), collate(varied()), []
+    model, batch, seen = build(JOINT).eval(), collate(varied_scenes()), []
     assert model.social is not None and not batch.target_mask.all()
     social = model.social.forward
     monkeypatch.setattr(model.social, "forward", lambda *arguments: seen.append(arguments) or social(*arguments))

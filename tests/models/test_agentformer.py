@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.scenes import make_scene
+from support.scenes import hide, make_scene
 from test_cli import run
-from test_models import hide
 from torch import Tensor
 
 from trajformer.cli.convert import LAYOUTS

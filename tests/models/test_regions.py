@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from support.scenes import make_scene
-from test_models import PLAIN, build, varied
+from support.models import MMTRANSFORMER, build
+from support.scenes import make_scene, varied_scenes
 from test_training import recipe, weights
 from torch import Tensor
 
@@ -39,7 +39,7 @@ from trajformer.training.check import check_recipe
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import build_module, train
 
-RTS = replace(PLAIN, proposals=9, modes=4, regions=RegionConfig(3), max_polylines=40)
+RTS = replace(MMTRANSFORMER, proposals=9, modes=4, regions=RegionConfig(3), max_polylines=40)
 
 
 def crowded(count: int = 300) -> np.ndarray:
@@ -283,14 +283,14 @@ def test_regions_are_found_in_the_training_data_in_its_agents_frames(store: Path
 def test_a_fan_needs_no_data() -> None:
     model = build(ModelConfig(mmtransformer=replace(RTS, regions=RegionConfig(3, FanConfig((20.0,), 3)))))
     assert model.regions[1].tolist() == [20.0, 0.0, 0.0]
-    assert "regions" in model.state_dict() and "regions" not in build(ModelConfig(mmtransformer=PLAIN)).state_dict()
+    assert "regions" in model.state_dict() and "regions" not in build(ModelConfig(mmtransformer=MMTRANSFORMER)).state_dict()
 
 
 def test_the_recipe_says_which_loss(store: Path) -> None:
     plain = recipe(store)
     assert isinstance(plain.objective(), SetLossConfig)
     assert regional(store).objective() == RegionLossConfig() and regional(store, region_loss=CONFIG).objective() == CONFIG
-    joint = ModelConfig(mmtransformer=replace(PLAIN, joint=True))
+    joint = ModelConfig(mmtransformer=replace(MMTRANSFORMER, joint=True))
     assert replace(plain, model=joint).objective() == WorldLossConfig()
     wrong = {
         "region_loss: is not for this model, which is trained with loss": replace(plain, region_loss=RegionLossConfig()),
@@ -318,9 +318,9 @@ def test_recipes_from_before_there_were_these_losses_are_read(store: Path) -> No
 
 
 MISFITS = {
-    "9, no multiple of 2 regions": replace(PLAIN, proposals=9, regions=RegionConfig(2)),
-    "no social memory to append": replace(PLAIN, social_layers=None, social_output="appended"),
-    "joint: wants social_layers": replace(PLAIN, proposals=9, joint=True),
+    "9, no multiple of 2 regions": replace(MMTRANSFORMER, proposals=9, regions=RegionConfig(2)),
+    "no social memory to append": replace(MMTRANSFORMER, social_layers=None, social_output="appended"),
+    "joint: wants social_layers": replace(MMTRANSFORMER, proposals=9, joint=True),
 }
 
 
@@ -345,9 +345,9 @@ def without_others(batch: SceneBatch) -> SceneBatch:
 def test_a_part_left_out_is_neither_built_nor_read(lanes: bool, others: bool, output: Any) -> None:
     if output == "appended" and not others:
         pytest.skip("nothing to append")
-    config: MMTransformerConfig = replace(PLAIN, social_output=output)
+    config: MMTransformerConfig = replace(MMTRANSFORMER, social_output=output)
     config = replace(config, map_layers=(1, 1) if lanes else None, social_layers=(1, 2) if others else None)
-    model, batch = build(ModelConfig(mmtransformer=config)).eval(), collate(varied()[:1])
+    model, batch = build(ModelConfig(mmtransformer=config)).eval(), collate(varied_scenes()[:1])
     names = {name.split(".")[0] for name, _ in model.named_parameters()}
     assert ("map" in names, "social" in names) == (lanes, others)
     assert any(name.startswith("social.decoder") for name, _ in model.named_parameters()) == (others and output == "decoded")
@@ -356,10 +356,10 @@ def test_a_part_left_out_is_neither_built_nor_read(lanes: bool, others: bool, ou
 
 
 def test_the_released_heads_read_the_social_memory_of_their_own_target() -> None:
-    model = build(ModelConfig(mmtransformer=replace(PLAIN, social_output="appended"))).eval()
-    assert model.trajectory[0].in_features == 2 * PLAIN.block.width and model(collate(varied())).auxiliary == ()
-    batch = collate(varied()[2:])
-    memory = model._layers(batch)[0][..., : PLAIN.block.width]
+    model = build(ModelConfig(mmtransformer=replace(MMTRANSFORMER, social_output="appended"))).eval()
+    assert model.trajectory[0].in_features == 2 * MMTRANSFORMER.block.width and model(collate(varied_scenes())).auxiliary == ()
+    batch = collate(varied_scenes()[2:])
+    memory = model._layers(batch)[0][..., : MMTRANSFORMER.block.width]
     assert torch.equal(memory[:, :, :1].expand_as(memory), memory)  # the same for all proposals of a target
     assert (memory[0, 0, 0] - memory[0, 1, 0]).abs().max() > 1e-3
 

@@ -210,3 +210,17 @@ def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float]
         velocity=rotate(scene.velocity.astype(np.float64), np.array(angle)).astype(np.float32),
         point=move(scene.point),
     ).validate()
+
+
+def hide(scene: Scene, agent: int, steps: slice) -> Scene:
+    """The scene in which one agent is not seen at some steps."""
+    arrays = {name: getattr(scene, name).copy() for name in ("position", "heading", "velocity", "valid")}
+    for value in arrays.values():
+        value[agent, steps] = 0
+    return replace(scene, **arrays).validate()
+
+
+def varied_scenes() -> list[Scene]:
+    """Three scenes of different sizes; in the first one, a scored and a context agent are lost early and one is seen once."""
+    first = hide(hide(make_scene(12), 1, slice(7, 10)), 4, slice(8, 10))
+    return [hide(first, 5, slice(0, 9)), make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)]

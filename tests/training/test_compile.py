@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.scenes import make_scene
-from test_models import BLOCK, EVERY, build, hide
+from support.models import BLOCK, MODEL_CONFIGS, build
+from support.scenes import hide, make_scene
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
@@ -20,8 +20,8 @@ from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.models import AgentFormer, ModelConfig
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
+from trajformer.models.agentformer.model import AgentFormer
 from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
 
 # No deeper than shows all parts of a model: tracing takes time in proportion to depth.
@@ -53,7 +53,7 @@ GRAPHS = {
 }
 MODES = [(name, training) for name, modes in GRAPHS.items() for training in modes]
 # Of these it depends on values what is computed, but in a compiled graph: a mask that hides nothing is faster left out.
-LOOKS = {name for name in EVERY if name.startswith("agentformer")}
+LOOKS = {name for name in MODEL_CONFIGS if name.startswith("agentformer")}
 # No graph at all has what these ask the host for: AgentFormer's noise in evaluation, a hash of names (models/noise.py, tested
 # below), and what is assigned to what by the losses that match (losses/matching.py).
 
@@ -69,9 +69,9 @@ def _afresh() -> Iterator[None]:
 
 def shallow(name: str, **changes: Any) -> nn.Module:
     """A variant with few layers."""
-    [(kind, config)] = [(kind, value) for kind, value in vars(EVERY[name]).items() if value is not None]
+    config = MODEL_CONFIGS[name]
     layers = {key: value for key, value in SHALLOW.items() if type(getattr(config, key, None)) is type(value)}
-    return build(ModelConfig(**{kind: replace(config, **layers, **changes)}))
+    return build(replace(config, **layers, **changes))
 
 
 def scenes(future: int) -> SceneBatch:
@@ -106,7 +106,7 @@ def test_a_model_is_one_graph(name: str, training: bool) -> None:
     assert_one_graph(shallow(name).train(training), scenes(2 if name in LOOKS else 12))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_no_variant_reads_a_value_on_the_way(name: str) -> None:
     """Tensors without values: what asks for one fails. In evaluation, which has all that training has but dropout."""
     model, batch = shallow(name).eval(), scenes(12)

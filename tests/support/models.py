@@ -1,0 +1,98 @@
+"""Small configs of all models, and models built from them with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from trajformer.core.blocks import BlockConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, RoadConfig
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
+from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.models.crowd import CrowdConfig
+from trajformer.models.gatformer import GatformerConfig
+from trajformer.models.lane_set import LaneSetConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.models.mmtransformer.regions import FanConfig, RegionConfig
+from trajformer.models.scene_set.model import SceneSetConfig
+from trajformer.models.spatial_channel import SpatialChannelConfig
+from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
+from trajformer.models.wayformer.model import WayformerConfig
+
+FUTURE = 12  # steps that all models with a fixed horizon predict
+BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
+
+MMTRANSFORMER = MMTransformerConfig(FUTURE, block=BLOCK, map_width=16, max_polylines=120)  # more polylines than a scene has
+WAYFORMER = WayformerConfig(FUTURE, decoder_layers=1, max_history=10, max_neighbors=7, max_polylines=12, map_width=16)
+SPATIAL_CHANNEL = SpatialChannelConfig(FUTURE, max_history=10, block=BLOCK, max_polylines=40, map_width=16)
+LANE_SET = LaneSetConfig(FUTURE, block=BLOCK, max_neighbors=7, max_polylines=40)
+GATFORMER = GatformerConfig(
+    FUTURE, max_history=10, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbors=7, max_polylines=20, map_width=16
+)
+CROWD = CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7)
+SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
+AGENTFORMER = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_aware=True), (1, 1, 1), (16,), num_history=10)
+
+
+def _wayformers() -> dict[str, WayformerConfig]:
+    """All combinations of fusion, attention and latents, each with the fewest layers that show it."""
+    fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
+    attentions = ("multi_axis", "sequential", "interleaved")
+    configs = {}
+    for (fusion, layers), attention, latents in product(fusions, attentions, (None, LatentConfig())):
+        encoder = SceneEncoderConfig(fusion, attention, latents, layers, BLOCK)
+        configs[f"wayformer-{fusion}-{attention}{'-latents' if latents else ''}"] = replace(WAYFORMER, encoder=encoder)
+    first = configs["wayformer-early-multi_axis"]
+    configs["wayformer-9-components"] = replace(first, proposals=9, decoder=replace(BLOCK, width=16))
+    configs["wayformer-3-steps"] = replace(first, steps_per_token=3)
+    return configs
+
+
+MODEL_CONFIGS: dict[str, Any] = {
+    "constant-velocity": ConstantVelocityConfig(modes=6),
+    "mmtransformer": MMTRANSFORMER,
+    "mmtransformer-neighbour-map": replace(MMTRANSFORMER, neighbour_map=True, max_polylines=40),
+    "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
+    "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbour_map=True),
+    "mmtransformer-motion": replace(MMTRANSFORMER, map_layers=None, social_layers=None),
+    "mmtransformer-map": replace(MMTRANSFORMER, social_layers=None),
+    "mmtransformer-social": replace(MMTRANSFORMER, map_layers=None),
+    "mmtransformer-appended": replace(MMTRANSFORMER, social_output="appended", max_polylines=40),
+    "mmtransformer-regions": replace(
+        MMTRANSFORMER, proposals=9, regions=RegionConfig(3, FanConfig((20.0,), 3)), max_polylines=40
+    ),
+    "mmtransformer-joint": replace(MMTRANSFORMER, joint=True, max_polylines=40),
+    **_wayformers(),
+    "spatial-channel-feature": SPATIAL_CHANNEL,
+    "spatial-channel-agent": replace(SPATIAL_CHANNEL, channel_axis="agent", steps_per_token=3),
+    "spatial-channel-no-road": replace(SPATIAL_CHANNEL, channel_axis="agent", road=False),
+    "crowd": CROWD,
+    "lane-set": LANE_SET,
+    "lane-set-3-steps": replace(LANE_SET, steps_per_token=3),
+    "gatformer": GATFORMER,
+    "gatformer-joint": replace(GATFORMER, joint=True),
+    "gatformer-3-steps": replace(GATFORMER, steps_per_token=3),
+    "agentformer": AGENTFORMER,
+    "agentformer-road": replace(AGENTFORMER, reach_m=30.0, road=RoadConfig(100.0, 120, 16)),
+    "agentformer-tokens": replace(
+        AGENTFORMER, reach_m=30.0, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True
+    ),
+    "agentformer-joint": replace(AGENTFORMER, joint=True),
+    "agentformer-sampler": AgentFormerSamplerConfig(AGENTFORMER, hidden=(16, 16)),
+    "scene-set": SCENE_SET,
+    "scene-set-agents": replace(SCENE_SET, queries=0, modes=2),
+}
+
+
+def build(config: Any) -> nn.Module:
+    """The model of a config with random weights, also in the matrices that are (nearly) zero at the start."""
+    torch.manual_seed(0)
+    model: nn.Module = config.build()
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and parameter.detach().square().mean() < 0.015**2:
+            nn.init.normal_(parameter, std=0.1)
+    return model

@@ -1,4 +1,4 @@
-"""docs/your-data.md and the README's section on it: their examples run as they stand, and they name all there is."""
+"""docs/your-data.md: its example runs, and it names every column, option and word."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from trajformer.scenes.store import SceneStore
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def section(text: str, title: str) -> str:
@@ -67,13 +66,6 @@ def test_the_guides_example_runs(example: Callable[[str], list[str]], capsys: py
     start, end, owner = lanes.segments
     cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
     assert distance_to_segments(cars, start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
-
-
-def test_the_readmes_example_runs(example: Callable[[str], list[str]]) -> None:
-    commands = example(section(README, "Your own data"))
-    assert commands == ["preprocess", "evaluate", "predict", "plot"]
-    assert Path("pictures/drive.png").is_file()
-    assert pd.read_parquet("forecasts.parquet").track_id.nunique() == 3
 
 
 def test_the_guide_names_every_column_word_and_option() -> None:

@@ -24,7 +24,7 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import Options, Source
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.forecast import Forecast, Gaussian, coverage
+from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation.protocols.eth_ucy import observed
@@ -33,6 +33,7 @@ from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig, 
 from trajformer.models.agentformer.sampler import AgentFormerSampler, AgentFormerSamplerConfig
 from trajformer.models.agentformer.scene import Context, times, tokens_of
 from trajformer.models.constant_velocity import ConstantVelocity
+from trajformer.models.modes import coverage
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.scene import Scene

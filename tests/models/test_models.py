@@ -12,11 +12,12 @@ import pytest
 import torch
 from support.scenes import PERIOD_S, make_scene, transform_scene
 from torch import Tensor, nn
+from trajformer.recipes.objective import Objective
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.distances import pairwise_distances
-from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.displacement import displacement
@@ -32,9 +33,9 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.mmtransformer.regions import FanConfig, RegionConfig
+from trajformer.models.modes import consensus
 from trajformer.models.tokens import nearest
 from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
-from trajformer.recipes.objective import Objective
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import rotate

@@ -15,6 +15,8 @@ from support.models import MMTRANSFORMER, build
 from support.scenes import make_scene, varied_scenes
 from test_training import recipe, weights
 from torch import Tensor
+from trajformer.models.mmtransformer.fit_regions import find_regions
+from trajformer.training.check import check_recipe
 
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast
@@ -26,7 +28,6 @@ from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models import MMTransformerConfig, ModelConfig, build_model
 from trajformer.models.agentformer.loss import CVAELossConfig
 from trajformer.models.mmtransformer import regions as regions_file
-from trajformer.models.mmtransformer.fit_regions import find_regions
 from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
 from trajformer.models.mmtransformer.regions import FanConfig, RegionConfig, equal_regions, first_regions, region_of
 from trajformer.recipes.checkpoint import load_checkpoint
@@ -35,7 +36,6 @@ from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
-from trajformer.training.check import check_recipe
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import build_module, train
 

@@ -17,7 +17,7 @@ from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
 from trajformer.data.batch import collate
 from trajformer.errors import TrajformerError
 from trajformer.models import ModelConfig, Wayformer, WayformerConfig
-from trajformer.models.tokens import agent_states, neighbours
+from trajformer.models.tokens import agent_states, neighbors
 from trajformer.models.wayformer.aggregation import aggregate
 from trajformer.models.wayformer.fusion import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
 from trajformer.recipes.plain import from_plain
@@ -184,7 +184,7 @@ def test_road_stands_at_the_steps_at_which_somebody_was_seen_and_its_copies_are_
 
 def test_states_are_what_the_target_sees() -> None:
     batch = collate([make_scene(8), make_scene(5, seed=1)])
-    index, near = neighbours(batch, 1e3, 20)
+    index, near = neighbors(batch, 1e3, 20)
     state, seen = agent_states(batch, index, 1)
     assert index.shape == (2, 3, 8) and torch.equal(index[:, :, 0], torch.arange(3).expand(2, 3)) and near[0].sum() <= 24
     for b, s, n, t in ((0, 0, 1, 9), (0, 2, 3, 4), (1, 1, 2, 6)):

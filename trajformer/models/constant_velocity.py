@@ -62,7 +62,7 @@ class ConstantVelocity(Forecaster):
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of every target."""
-        start, velocity = going_on(observation, self.config.window_s, observation.num_targets)
+        start, velocity = extrapolate(observation, self.config.window_s, observation.num_targets)
         # Changes of speed and direction [K]; the first is none.
         factor = (1.0 + self.config.speed_spread * self.noise[0].to(velocity)).clamp(min=0.0)
         turn = self.config.turn_spread * self.noise[1].to(velocity)
@@ -109,7 +109,7 @@ class SampledConstantVelocity(Forecaster):
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps, turned, of every target."""
-        start, velocity = going_on(observation, self.config.window_s, observation.num_targets)
+        start, velocity = extrapolate(observation, self.config.window_s, observation.num_targets)
         noise = named_noise(observation, observation.num_targets, self.config.modes, self.config.seed).to(velocity)
         position = _straight_on(observation, start, rotate(velocity[:, :, None], self.config.turn_spread * noise))
         return Forecast(position, -0.5 * noise**2, Frame(observation.frame))
@@ -121,7 +121,7 @@ def _straight_on(observation: Observation, start: Tensor, velocity: Tensor) -> T
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
-def going_on(observation: Observation, window_s: float = 0.5, agents: int | None = None) -> tuple[Tensor, Tensor]:
+def extrapolate(observation: Observation, window_s: float = 0.5, agents: int | None = None) -> tuple[Tensor, Tensor]:
     """Positions at the last step of the history and mean velocities [B, A, 2], over the last `window_s` seconds observed.
 
     Whoever was lost earlier has moved on since. `agents` asks for the first ones alone.

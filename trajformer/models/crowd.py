@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
-from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import check_numbers
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths
-from trajformer.models.tokens import mlp, neighbours, take
+from trajformer.models.modes import consensus
+from trajformer.models.tokens import mlp, neighbors, take
 from trajformer.scenes.geometry import rotate, to_frame
 
 
@@ -135,7 +136,7 @@ class Neighbours(nn.Module):
 
     def forward(self, x: Tensor, own: Own, observation: Observation) -> Tensor:
         """[B, S, D] of the targets to the same."""
-        index, near = neighbours(observation, self.config.radius_m, self.config.max_neighbors)
+        index, near = neighbors(observation, self.config.radius_m, self.config.max_neighbors)
         pose = own.pose[:, : observation.num_targets]
         velocity = rotate(own.step[:, :, -1], own.pose[..., 2]) / observation.period_s  # in the batch frame
         theirs = rotate(take(velocity, index), -pose[:, :, None, 2])

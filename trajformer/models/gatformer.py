@@ -28,20 +28,21 @@ from trajformer.core.graph import Edges, GraphAttention
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
-from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.horizon import check_lengths, from_offsets, of_worlds
+from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
+from trajformer.models.modes import consensus
 from trajformer.models.tokens import (
     LENGTH_SCALE_M,
     MotionTokenizer,
     PolylineEncoder,
-    attributes,
     mlp,
     nearest,
-    place_features,
+    polyline_attributes,
+    pose_features,
     take,
 )
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame
@@ -127,7 +128,7 @@ class Lanes(PolylineEncoder):
         ahead = observation.polyline[:, :, middle] - observation.polyline[:, :, middle - 1]
         pose = torch.cat([observation.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
         point = to_frame(observation.polyline, pose[:, :, None]) / LENGTH_SCALE_M
-        return self.encode(point, self.attribute(attributes(observation))), pose
+        return self.encode(point, self.attribute(polyline_attributes(observation))), pose
 
 
 class SceneGraph(nn.Module):
@@ -153,11 +154,11 @@ class SceneGraph(nn.Module):
         index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbors)
         speed = rotate(take(velocity, index), -eye.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
         agents = Edges.from_neighbors(index, real, pose.shape[2])
-        near = self.agent(torch.cat([place_features(place), speed], -1)).flatten(0, 2)
+        near = self.agent(torch.cat([pose_features(place), speed], -1)).flatten(0, 2)
         scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, observation.polyline_mask)
         index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
         edges = agents.concat(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
-        return Graph(receivers, edges, torch.cat([near, self.lane(place_features(place)).flatten(0, 2)]))
+        return Graph(receivers, edges, torch.cat([near, self.lane(pose_features(place)).flatten(0, 2)]))
 
 
 def _around(
@@ -204,7 +205,7 @@ class Worlds(nn.Module):
             return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
 
         edges = Edges.from_neighbors(each(index).flatten(0, 1), each(real).flatten(0, 1), observation.num_targets)
-        graph = Graph(observation.num_targets, edges, each(self.place(place_features(place))).flatten(0, 3))
+        graph = Graph(observation.num_targets, edges, each(self.place(pose_features(place))).flatten(0, 3))
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 
 
@@ -244,8 +245,8 @@ class Gatformer(Forecaster):
         mode = mode.unflatten(0, (observation.num_scenes, observation.num_targets))
         if self.worlds is not None:
             mode = self.worlds(observation, mode)
-            return from_offsets(observation, self.trajectory(mode), self.score(of_worlds(observation, mode)))
-        forecast = from_offsets(observation, self.trajectory(mode), self.score(mode))
+            return forecast_from_offsets(observation, self.trajectory(mode), self.score(world_features(observation, mode)))
+        forecast = forecast_from_offsets(observation, self.trajectory(mode), self.score(mode))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
     def _gathered(self, observation: Observation) -> tuple[Tensor, Tensor]:

@@ -25,13 +25,13 @@ def check_lengths(observation: Observation, num_future: int, max_history: int | 
         raise TrajformerError(f"scenes have {observation.num_history} observed steps, the model max_history {max_history}")
 
 
-def of_worlds(observation: Observation, x: Tensor) -> Tensor:
+def world_features(observation: Observation, x: Tensor) -> Tensor:
     """Features [B, K, ...] of worlds: means of their targets' modes [B, S, K, ...]."""
     real = observation.target_mask[..., None, None]
     return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
 
-def coast(observation: Observation) -> Tensor:
+def constant_velocity_path(observation: Observation) -> Tensor:
     """Positions [B, S, 1, F, 2] in each target's own frame, were it to keep its last velocity."""
     targets = slice(0, observation.num_targets)
     velocity = rotate(last_velocity(observation)[:, targets], -observation.pose[:, targets, 2])
@@ -39,7 +39,7 @@ def coast(observation: Observation) -> Tensor:
     return velocity[:, :, None, None] * time[:, None]
 
 
-def from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> Forecast:
+def forecast_from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> Forecast:
     """A forecast in each target's own frame: offsets are summed up and added to where it would be at constant velocity.
 
     Args:
@@ -48,4 +48,4 @@ def from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> For
     """
     offset = offset.unflatten(-1, (observation.num_future, 2)).float()
     pose = observation.pose[:, : observation.num_targets]
-    return Forecast(coast(observation) + offset.cumsum(-2), score.squeeze(-1).float(), Frame.AGENT, pose)
+    return Forecast(constant_velocity_path(observation) + offset.cumsum(-2), score.squeeze(-1).float(), Frame.AGENT, pose)

@@ -22,17 +22,18 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.separate import SeparateAttention
 from trajformer.data.batch import Observation
-from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.horizon import check_lengths, from_offsets
+from trajformer.models.horizon import check_lengths, forecast_from_offsets
+from trajformer.models.modes import consensus
 from trajformer.models.tokens import (
     NUM_ATTRIBUTES,
-    NeighbourTokenizer,
-    attributes,
+    NeighborTokenizer,
     mlp,
     motion_vectors,
-    polylines_around,
+    nearest_polylines,
+    polyline_attributes,
     take,
 )
 from trajformer.scenes.scene import AgentKind
@@ -101,7 +102,7 @@ class AgentGraph(nn.Module):
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
         self.history = History(config)
-        self.tokens = NeighbourTokenizer(config.block.width, config.social_radius_m, config.max_neighbors)
+        self.tokens = NeighborTokenizer(config.block.width, config.social_radius_m, config.max_neighbors)
         self.encoder = Encoder(config.block, config.agent_layers)
 
     def forward(self, observation: Observation) -> Tensor:
@@ -135,11 +136,11 @@ class LaneSet(nn.Module):
     def _waypoints(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Features [B, S, n, P, D] of the waypoints of lanes and bool [B, S, n], which lanes are real."""
         reach = (self.config.map_radius_m, self.config.max_polylines)
-        index, real, point = polylines_around(observation, observation.num_targets, *reach)
+        index, real, point = nearest_polylines(observation, observation.num_targets, *reach)
         ahead = point[..., 1:, :] - point[..., :-1, :]
         ahead = torch.cat([ahead, ahead[..., -1:, :]], -2)
         x = self.point(torch.cat([point, ahead, point.norm(dim=-1, keepdim=True)], -1))
-        return self.waypoint(x + take(self.attribute(attributes(observation)), index)[..., None, :]), real
+        return self.waypoint(x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]), real
 
 
 class LaneSetTransformer(Forecaster):
@@ -166,5 +167,5 @@ class LaneSetTransformer(Forecaster):
         agent = self.agents(observation)
         mode = self.lanes(observation, agent)
         x = torch.cat([mode, agent[:, :, None].expand_as(mode)], -1)
-        forecast = from_offsets(observation, self.trajectory(x), self.score(x.detach()))
+        forecast = forecast_from_offsets(observation, self.trajectory(x), self.score(x.detach()))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)

@@ -24,11 +24,12 @@ from trajformer.core.groups import Groups
 from trajformer.core.positions import LearnedPosition
 from trajformer.core.squeeze import SqueezeConfig
 from trajformer.data.batch import Observation
-from trajformer.data.forecast import Forecast, consensus
+from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.horizon import check_lengths, from_offsets
-from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbours, state_width
+from trajformer.models.horizon import check_lengths, forecast_from_offsets
+from trajformer.models.modes import consensus
+from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbors, state_width
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class SpatialChannel(Forecaster):
 
     def _memory(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Tokens [B * S, L, D] around every target and bool [B * S, 1, L]: agents, step after step, then lanes."""
-        index, near = neighbours(observation, self.config.social_radius_m, self.config.max_neighbors)
+        index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         time = self.time(state.shape[2]).flip(0)  # positions count back from the last observed step
         token = (self.state(state) + time[:, None]).flatten(2, 3)
@@ -145,4 +146,4 @@ class SpatialChannel(Forecaster):
 
     def _decode(self, observation: Observation, x: Tensor) -> Forecast:
         """Features [B, S, K, D] to a forecast."""
-        return from_offsets(observation, self.trajectory(x), self.score(x))
+        return forecast_from_offsets(observation, self.trajectory(x), self.score(x))

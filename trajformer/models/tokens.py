@@ -98,7 +98,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device)[:, None, None], index]
 
 
-def neighbours(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
+def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
     """Every target's neighbours, itself included (it is the nearest), of the agents seen at the last observed step.
 
     Returns:
@@ -181,11 +181,11 @@ class MapTokenizer(PolylineEncoder):
 
     def forward(self, observation: Observation, agents: int) -> tuple[Tensor, Tensor]:
         """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
-        index, mask, point = polylines_around(observation, agents, self.radius_m, self.count)
-        return self.encode(point, take(self.attribute(attributes(observation)), index)), mask
+        index, mask, point = nearest_polylines(observation, agents, self.radius_m, self.count)
+        return self.encode(point, take(self.attribute(polyline_attributes(observation)), index)), mask
 
 
-def polylines_around(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def nearest_polylines(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The polylines whose middles are the nearest to each of the first N agents.
 
     Returns:
@@ -198,20 +198,20 @@ def polylines_around(observation: Observation, agents: int, radius_m: float, cou
     return index, mask, to_frame(take(observation.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
 
 
-def attributes(observation: Observation) -> Tensor:
+def polyline_attributes(observation: Observation) -> Tensor:
     """Kinds and flags of polylines: float [B, M, NUM_ATTRIBUTES], ones and zeros."""
     kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))
     flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 
 
-def place_features(relative: Tensor) -> Tensor:
+def pose_features(relative: Tensor) -> Tensor:
     """Poses [..., 3] as somebody sees them to [..., 5]: place and distance over `LENGTH_SCALE_M`, heading as cosine and sine."""
     xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
     return torch.cat([xy, xy.norm(dim=-1, keepdim=True), angle.cos(), angle.sin()], -1)
 
 
-class NeighbourTokenizer(nn.Module):
+class NeighborTokenizer(nn.Module):
     """Every target's neighbours: the neighbours' features with their pose and velocity seen from the target.
 
     Args:
@@ -227,8 +227,8 @@ class NeighbourTokenizer(nn.Module):
     def forward(self, observation: Observation, feature: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, A, ..., D] to tokens [B, S, n, ..., D] and bool [B, S, n]."""
         pose = observation.pose[:, : observation.num_targets]
-        index, mask = neighbours(observation, self.radius_m, self.count)
+        index, mask = neighbors(observation, self.radius_m, self.count)
         relative = relative_pose(take(observation.pose, index), pose[:, :, None])
         velocity = rotate(take(last_velocity(observation), index), -pose[:, :, None, 2])
-        place = self.relative(torch.cat([place_features(relative), velocity / LENGTH_SCALE_M], -1))
+        place = self.relative(torch.cat([pose_features(relative), velocity / LENGTH_SCALE_M], -1))
         return take(feature, index) + place.view(*place.shape[:3], *[1] * (feature.ndim - 3), place.shape[3]), mask

@@ -21,13 +21,14 @@ from torch.nn import functional as F
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, Truth
 from trajformer.data.distances import pairwise_distances
-from trajformer.data.forecast import Forecast, Gaussian, coverage
+from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.errors import ConfigError, check_numbers
 from trajformer.models.agentformer.loss import CVAELossConfig
 from trajformer.models.agentformer.parts import ContextEncoder, FutureDecoder, FutureEncoder, initialise
 from trajformer.models.agentformer.scene import Context, Observed, Reconstruction, inputs_per_token, tokens_of, used, velocity
-from trajformer.models.constant_velocity import going_on
+from trajformer.models.constant_velocity import extrapolate
 from trajformer.models.forecaster import Forecaster
+from trajformer.models.modes import coverage
 from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
 
@@ -174,7 +175,7 @@ class AgentFormer(Forecaster):
         seen = torch.cat([real.flatten(1), lane_mask], 1)
         drift = torch.zeros_like(start)
         if self.config.extrapolate:
-            drift = going_on(observation)[1] * (observation.period_s / self.config.scale_m)
+            drift = extrapolate(observation)[1] * (observation.period_s / self.config.scale_m)
         observed = Observed(seen, valid[..., -1], start, drift, heading, near, lanes.shape[1])
         time = steps.flip(0)[:: self.config.steps_per_token].flip(0) - observation.num_history + self.config.num_history
         return self.context(inputs, time, lanes, observed)

@@ -23,15 +23,16 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
-from trajformer.data.forecast import Forecast, consensus, endpoint_nms
+from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import ConfigError, check_numbers
 from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.horizon import check_lengths, from_offsets, of_worlds
+from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.mmtransformer.loss import RegionLossConfig
 from trajformer.models.mmtransformer.regions import RegionConfig, first_regions, fit_regions
-from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighbourTokenizer, mlp
+from trajformer.models.modes import consensus, endpoint_nms
+from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborTokenizer, mlp
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class SocialConstructor(nn.Module):
         width = config.block.width
         self.joint = config.joint
         self.vehicle = mlp((1 if config.joint else config.proposals) * width, width, width)
-        self.tokens = NeighbourTokenizer(width, config.social_radius_m, config.max_neighbors)
+        self.tokens = NeighborTokenizer(width, config.social_radius_m, config.max_neighbors)
         self.encoder = Encoder(config.block, layers[0])
         self.decoder = Decoder(config.block, layers[1]) if config.social_output == "decoded" else None
 
@@ -256,5 +257,5 @@ class MMTransformer(Forecaster):
 
     def _decode(self, observation: Observation, x: Tensor) -> Forecast:
         """Features [B, S, K, ...] to a forecast, whose scores are of worlds [B, K] with `joint`."""
-        scored = of_worlds(observation, x) if self.config.joint else x
-        return from_offsets(observation, self.trajectory(x), self.score(scored))
+        scored = world_features(observation, x) if self.config.joint else x
+        return forecast_from_offsets(observation, self.trajectory(x), self.score(scored))

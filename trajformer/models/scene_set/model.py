@@ -35,7 +35,7 @@ from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths
 from trajformer.models.scene_set.loss import SceneSetLossConfig
 from trajformer.models.scene_set.trajectories import SceneTrajectories
-from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, place_features
+from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
 
@@ -159,7 +159,7 @@ class SceneSet(Forecaster):
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
         tokens = apply_along_axis(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
-        return mean + self.place(torch.cat([place_features(own), state[..., 2:] / LENGTH_SCALE_M], -1))
+        return mean + self.place(torch.cat([pose_features(own), state[..., 2:] / LENGTH_SCALE_M], -1))
 
     def _pointed(self, x: Tensor, agents: Tensor, state: Tensor, there: Tensor) -> Tensor:
         """The mean place and velocity [B, Q, 4] of the agents that queries [B, Q, D] attend to."""

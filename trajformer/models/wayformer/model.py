@@ -27,8 +27,8 @@ from trajformer.errors import ConfigError, check_numbers
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.horizon import check_lengths, coast
-from trajformer.models.tokens import MapTokenizer, agent_states, neighbours, state_width
+from trajformer.models.horizon import check_lengths, constant_velocity_path
+from trajformer.models.tokens import MapTokenizer, agent_states, neighbors, state_width
 from trajformer.models.wayformer.aggregation import AggregationConfig, aggregate
 from trajformer.models.wayformer.fusion import Grid, SceneEncoder, SceneEncoderConfig
 
@@ -106,7 +106,7 @@ class TargetScenes(nn.Module):
 
     def forward(self, observation: Observation) -> list[Grid]:
         """Grids of history, agents and road, N = B x S."""
-        index, near = neighbours(observation, self.config.social_radius_m, self.config.max_neighbors)
+        index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         road, real = self.road(observation, observation.num_targets)
         seen = seen & near[:, :, None]
@@ -137,7 +137,7 @@ class MixtureHead(nn.Module):
         step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
         sigma = (_REACH * (log_sigma / _REACH).tanh()).exp()
         logit, pose = self.score(x).squeeze(-1).float(), observation.pose[:, : observation.num_targets]
-        return Forecast(coast(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
+        return Forecast(constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
 
 
 class Wayformer(Forecaster):

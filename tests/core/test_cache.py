@@ -11,7 +11,7 @@ from trajformer.core.cache import DecoderCache, KVCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.record import recorded_weights
 from trajformer.recipes.recipe import OptimConfig
-from trajformer.training.optim import build_optimizer, factor
+from trajformer.training.optim import build_optimizer, rate_factor
 
 
 def test_a_growing_cache_appends_and_a_fixed_one_is_filled_once() -> None:
@@ -112,7 +112,7 @@ def test_schedules_follow_their_formulas() -> None:
         ("linear", {0: 0.01, 99: 1.0, 100: 1.0, 550: 0.5, 1000: 0.0}),
     ):
         config = OptimConfig(schedule=schedule, warmup=0.1, drop=0.8)  # type: ignore[arg-type]
-        assert {step: factor(step, 1000, config) for step in wanted} == pytest.approx(wanted, abs=1e-9)
+        assert {step: rate_factor(step, 1000, config) for step in wanted} == pytest.approx(wanted, abs=1e-9)
 
 
 def test_a_group_may_learn_more_slowly() -> None:

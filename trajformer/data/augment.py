@@ -1,6 +1,6 @@
-"""Augmentation of a SceneBatch in training, on its device, with an explicit generator.
+"""Augmentation of training batches, on their device, with an explicit random generator.
 
-Each is a function of (batch, generator) to batch; `augment` applies those that the config asks for.
+Each augmentation is a function (batch, generator, ...) -> batch; `augment` applies those that the config enables.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity",
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """What is varied in training, and how strongly.
+    """Strength of each augmentation.
 
     Attributes:
         flip: probability of mirroring a scene.
-        rotate: turn every scene by a uniform angle of at most this many radians either way (models that work in agents'
-            frames do not notice; for them there is `heading_noise`).
-        heading_noise: standard deviation, radians, added to every agent's reference heading, and so to its frame.
-        scale: every scene is stretched by a uniform factor in 1 - scale to 1 + scale, speeds included.
-        noise_m: in half of the scenes observed positions get normal noise, its standard deviation uniform up to this many
-            metres, and velocities what follows from it; reference poses stay. Recordings differ in how noisy they are.
-        crop: of larger crowds only so many agents are kept, those nearest to one of the targets, whom chance names: what attends
-            over all agents and steps costs the square of them. 0 keeps everybody.
+        rotate: rotate every scene by a uniform angle within +-`rotate` radians. SE(2)-equivariant models do not notice this;
+            use `heading_noise` for them.
+        heading_noise: standard deviation in radians of the noise on every agent's reference heading, and so on its frame.
+        scale: stretch every scene by a uniform factor in 1 - scale to 1 + scale, speeds included.
+        noise_m: add normal noise to the observed positions of half of the scenes, with a standard deviation uniform up to this
+            many metres, and to velocities accordingly; reference poses stay. Recordings differ in their noise.
+        crop: keep only this many agents of larger crowds: the agents nearest to a randomly chosen target. The cost of models
+            that attend over all agents and steps grows with the square of both. 0 keeps all agents.
         agent_dropout: probability of hiding each agent that is not a target.
-        shift: probability of seeing a scene some steps earlier, if all its targets are there then: what they did last is what is
-            to be predicted first. So recordings have further pasts and futures, histories shorter by as much.
-        shift_steps: at most so many steps earlier.
-        history_mask: probability of hiding the beginning of an agent's history.
-        history_mask_steps: at most this many of its first steps are hidden (mmTransformer: 10).
+        shift: probability of a temporal shift: the scene is observed some steps earlier, if all its targets are visible then,
+            and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
+        shift_steps: largest shift in steps.
+        history_mask: probability of hiding the start of an agent's history.
+        history_mask_steps: largest number of hidden steps (mmTransformer: 10).
     """
 
     flip: float = 0.5
@@ -59,12 +59,12 @@ class AugmentConfig:
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-    """Drawn on the generator's device, so that a seed means the same on CPU and GPU."""
+    """Random numbers from the generator's device, so that a seed gives the same numbers on CPU and GPU."""
     return torch.rand(shape, generator=generator, device=generator.device).to(device)
 
 
 def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
-    """Mirror scenes at the x axis of the batch frame; left turns become right turns in the lanes' flags."""
+    """Mirror scenes at the x axis of the batch frame; lane flags exchange left and right turns."""
     o, truth = batch.observation, batch.truth
     chosen = _uniform((batch.num_scenes,), generator, o.position.device) < probability
     sign = torch.where(chosen, -1.0, 1.0)
@@ -89,14 +89,14 @@ def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> S
     return SceneBatch(observation, replace(truth, position=truth.position * per_scene(mirror, truth.position.ndim)))
 
 
-def turn(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+def rotate(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Rotate every scene about its origin by a uniform angle within +-limit radians."""
     angle = (2 * _uniform((batch.num_scenes,), generator, batch.observation.position.device) - 1) * min(limit, math.pi)
     return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
 
 
-def disturb_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
-    """Turn every agent's reference frame a little: measured headings are uncertain, and no model should trust them."""
+def jitter_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
+    """Rotate every agent's reference frame slightly, because measured headings are uncertain."""
     o = batch.observation
     noise = torch.randn(tuple(o.agent_mask.shape), generator=generator, device=generator.device)
     heading = wrap(o.pose[..., 2] + deviation * noise.to(o.pose.device))
@@ -104,8 +104,8 @@ def disturb_headings(batch: SceneBatch, generator: torch.Generator, deviation: f
     return replace(batch, observation=replace(o, pose=pose * o.agent_mask[..., None]))
 
 
-def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
-    """Scale every scene about its origin, lanes, displacements and velocities alike."""
+def scale(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Scale every scene about its origin: lanes, positions and velocities."""
     o, truth = batch.observation, batch.truth
     factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1) * limit
 
@@ -117,20 +117,20 @@ def stretch(batch: SceneBatch, generator: torch.Generator, limit: float) -> Scen
     return SceneBatch(observation, replace(truth, position=scaled(truth.position)))
 
 
-def disturb_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
-    """Add noise to what was observed; the reference poses, which targets are told from, stay where they are."""
+def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
+    """Add noise to the observed positions; the reference poses, to which futures are relative, stay."""
     o = batch.observation
     share = (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1).clamp(min=0)
     drawn = torch.randn(tuple(o.position.shape), generator=generator, device=generator.device).to(share.device)
     noise = drawn * (share * deviation_m)[:, None, None, None] * o.valid[..., None]
     known = (o.valid[:, :, 1:] & o.valid[:, :, :-1])[..., None]
     change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / o.period_s
-    change = torch.cat([change[:, :, :1], change], 2) * o.valid[..., None]  # a first step shares the second's estimate
+    change = torch.cat([change[:, :, :1], change], 2) * o.valid[..., None]  # step 0 takes the change of step 1
     return replace(batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change))
 
 
 def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
-    """Keep the `count` agents nearest to a target of each scene, that one included; the others' futures are no targets."""
+    """Keep the `count` agents of each scene that are nearest to a random target, including it."""
     o, truth = batch.observation, batch.truth
     agents, targets = o.agent_mask.shape[1], o.num_targets
     if agents <= count:
@@ -155,7 +155,7 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
 
 
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
-    """See scenes 1 to `steps` steps earlier; agents who had not appeared by then are gone."""
+    """Observe scenes 1 to `steps` steps earlier; agents that appear later are removed."""
     o, truth = batch.observation, batch.truth
     device, history, targets = o.position.device, o.num_history, o.num_targets
     count = (_uniform((batch.num_scenes,), generator, device) * min(steps, history - 2)).long() + 1
@@ -171,7 +171,7 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     point = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
     pose = torch.where(count[..., None] > 0, torch.cat([point, heading.gather(2, last)], -1), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
-    shifted = Truth(_moved(o.position[:, :targets], truth.position, ahead), _moved(o.valid[:, :targets], truth.valid, ahead))
+    shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
     earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose)
     result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
     if o.frame is not Frame.FOCAL:
@@ -181,20 +181,20 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     return transform(result, torch.where(count > 0, home, 0.0))
 
 
-def _moved(observed: Tensor, known: Tensor, step: Tensor) -> Tensor:
-    """Of observed values [B, S, H, ...] and known ones [B, S, F, ...] or [B, S, G, F, ...] after them those at steps [B, F]."""
-    sets = known if known.ndim == observed.ndim + 1 else known[:, :, None]
+def _shifted(observed: Tensor, future: Tensor, step: Tensor) -> Tensor:
+    """Values at steps [B, F] of observed [B, S, H, ...] followed by future values [B, S, F, ...] or [B, S, G, F, ...]."""
+    sets = future if future.ndim == observed.ndim + 1 else future[:, :, None]  # [B, S, G, F, ...]
     before = observed[:, :, None].expand(*sets.shape[:3], *observed.shape[2:])
-    return _at(torch.cat([before, sets], 3).flatten(1, 2), step).reshape(known.shape)
+    return _at(torch.cat([before, sets], 3).flatten(1, 2), step).reshape(future.shape)
 
 
 def _at(value: Tensor, step: Tensor) -> Tensor:
-    """Of values [B, N, T, ...] those at steps [B, n], as [B, N, n, ...]."""
+    """Values [B, N, T, ...] at steps [B, n]: [B, N, n, ...]."""
     return value.transpose(1, 2)[torch.arange(len(value), device=value.device)[:, None], step].transpose(1, 2)
 
 
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
-    """Hide context agents as if they had not been seen; targets stay."""
+    """Hide context agents completely; targets stay."""
     o = batch.observation
     kept = _uniform(tuple(o.agent_mask.shape), generator, o.position.device) >= probability
     kept[:, : o.num_targets] |= o.target_mask
@@ -202,7 +202,7 @@ def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: floa
 
 
 def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
-    """Hide the first few steps of some agents' histories, as if their tracks had begun later."""
+    """Hide the first steps of some agents' histories, as if their tracks had started later."""
     o = batch.observation
     device, shape = o.position.device, tuple(o.agent_mask.shape)
     steps = min(steps, o.num_history - 2)  # velocity needs two steps
@@ -229,7 +229,7 @@ def _hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
 
 
 def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
-    """Apply every augmentation that the config asks for."""
+    """Apply all augmentations that the config enables."""
     if config.crop:
         batch = crop(batch, generator, config.crop)
     if config.shift:
@@ -237,13 +237,13 @@ def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator
     if config.flip:
         batch = flip(batch, generator, config.flip)
     if config.rotate:
-        batch = turn(batch, generator, config.rotate)
+        batch = rotate(batch, generator, config.rotate)
     if config.heading_noise:
-        batch = disturb_headings(batch, generator, config.heading_noise)
+        batch = jitter_headings(batch, generator, config.heading_noise)
     if config.scale:
-        batch = stretch(batch, generator, config.scale)
+        batch = scale(batch, generator, config.scale)
     if config.noise_m:
-        batch = disturb_positions(batch, generator, config.noise_m)
+        batch = jitter_positions(batch, generator, config.noise_m)
     if config.agent_dropout:
         batch = drop_agents(batch, generator, config.agent_dropout)
     if config.history_mask:

@@ -1,4 +1,4 @@
-"""SceneBatch: padded tensors of several scenes, split into what a model may see and what it has to predict."""
+"""SceneBatch: padded tensors of several scenes, divided into the observation, which models see, and the truth."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Tensors:
 class Observation(_Tensors):
     """The input of every model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
 
-    Metres, seconds, radians, in the batch frame, whose pose in the city frame is `frame_pose`. Padding and unseen steps are
+    Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city frame. Padding and unseen steps are
     zero, with False in their mask.
     """
 

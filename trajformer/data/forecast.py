@@ -1,4 +1,4 @@
-"""Forecast: what every model returns, in training and evaluation alike."""
+"""Forecast: the output of every model in training and evaluation; and scores of its modes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Gaussian:
     log_variance: Tensor
 
     def at(self, noise: Tensor) -> Tensor:
-        """Samples that standard normal noise, broadcastable to [..., Z], amounts to; gradients flow."""
+        """Samples for standard normal noise, broadcastable to [..., Z]; differentiable."""
         return self.mean + (0.5 * self.log_variance).exp() * noise
 
     def divergence(self, other: Gaussian) -> Tensor:
-        """Kullback-Leibler divergence [...] of `other` from these, summed over the Z coordinates."""
+        """Kullback-Leibler divergence [...] KL(self || other), summed over the Z coordinates."""
         gap = (self.mean - other.mean).square() / other.log_variance.exp()
         ratio = self.log_variance - other.log_variance
         return 0.5 * (gap + ratio.exp() - 1.0 - ratio).sum(-1)
@@ -35,8 +35,8 @@ class Gaussian:
 class Forecast:
     """K futures for each of the S targets of B scenes.
 
-    `position` is given in `frame`: the batch's own, or (Frame.AGENT) each target's pose `pose` in the batch frame.
-    `logit` is marginal [B, S, K], or joint [B, K] when mode k of all agents is one world. Samples are modes too.
+    `position` is in `frame`: the frame of the batch, or (Frame.AGENT) the frame at each target's `pose` in the batch frame.
+    `logit` is marginal [B, S, K], or joint [B, K] if mode k of all agents is one joint future. Samples are modes too.
     """
 
     position: Tensor  # [B, S, K, F, 2], metres
@@ -45,8 +45,8 @@ class Forecast:
     pose: Tensor | None = None  # [B, S, 3], for Frame.AGENT
     scale: Tensor | None = None  # [B, S, K, F, 2], metres, spread of each coordinate in `frame`
     auxiliary: tuple[Forecast, ...] = ()  # forecasts of earlier decoder layers, first to last
-    latent: Gaussian | None = None  # [B, S, K, Z] or [B, S, 1, Z], where modes are decoded from samples of it
-    prior: Gaussian | None = None  # [B, S, 1, Z], of the latents given the past, where another one proposed the modes
+    latent: Gaussian | None = None  # [B, S, K, Z] or [B, S, 1, Z], the distribution of the latents that modes are decoded from
+    prior: Gaussian | None = None  # [B, S, 1, Z], of the latents given the past, if `latent` is another one
 
     @property
     def num_modes(self) -> int:
@@ -55,11 +55,11 @@ class Forecast:
 
     @property
     def is_joint(self) -> bool:
-        """True when a mode is a world: one probability for all agents of a scene."""
+        """True if a mode has one probability for all agents of a scene."""
         return self.logit.ndim == 2
 
     def probability(self) -> Tensor:
-        """[B, S, K], summing to 1 over modes; a joint forecast repeats its world probability for every agent."""
+        """[B, S, K], summing to 1 over modes; a joint forecast repeats its probabilities for every agent."""
         probability = self.logit.float().softmax(-1)
         return probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
 

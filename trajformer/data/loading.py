@@ -1,6 +1,6 @@
-"""From a store to batches: a data set whose items are batches, and the loader that reads them, here or in worker processes.
+"""From a store to batches: a data set with batches as items, and its loader, with or without worker processes.
 
-Workers import this module and what it needs, not the training framework: they start in the time that torch takes.
+Workers import only this module and its dependencies, not the training framework, so that they start quickly.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from trajformer.data.batch import SceneBatch, stack
-from trajformer.data.order import InOrder, Shuffle
+from trajformer.data.order import EpochShuffle, SequentialOrder
 from trajformer.data.sample import BatchConfig, Sample, branched, samples
 from trajformer.scenes.store import SceneStore
 
 AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}  # padded axes of a batch
-AT_ONCE = 32  # scenes read at once where no batch says how many
+READ_SIZE = 32  # scenes that are read together to measure their sizes
 
 
 class SceneDataset(Dataset[SceneBatch]):
-    """The first `limit` scenes of a store: `data[[3, 1, 4]]` is the batch of those three; `cache` keeps samples in memory."""
+    """The first `limit` scenes of a store: `data[[3, 1, 4]]` is the batch of these three scenes.
+
+    With `cache`, samples stay in memory after their first use.
+    """
 
     def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
         self.store, self.config, self.cache, self.name = store, config, cache, str(store.root)
         self.size = len(store) if limit is None else min(limit, len(store))
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self.kept: dict[int, Sample] = {}
-        self.known = np.full((self.size, len(AXES)), -1, np.int32)
+    def _reset(self) -> None:
+        self.cached: dict[int, Sample] = {}
+        self.lengths = np.full((self.size, len(AXES)), -1, np.int32)  # -1: not measured yet
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("kept", "known")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("cached", "lengths")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._reset()
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -49,12 +52,11 @@ class SceneDataset(Dataset[SceneBatch]):
         return self._samples([index])[0]
 
     def _samples(self, indices: Sequence[int]) -> list[Sample]:
-        """Samples of some scenes; those that are not kept are made, and kept if wanted."""
-        missing = [index for index in dict.fromkeys(indices) if index not in self.kept]
+        missing = [index for index in dict.fromkeys(indices) if index not in self.cached]
         made = dict(zip(missing, self._read(missing), strict=True))
         if self.cache:
-            self.kept |= made
-        return [made.get(index) or self.kept[index] for index in indices]
+            self.cached |= made
+        return [made.get(index) or self.cached[index] for index in indices]
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
         return samples([self.store[index] for index in indices], self.config)
@@ -63,19 +65,19 @@ class SceneDataset(Dataset[SceneBatch]):
         return stack(self._samples(indices), self.config.frame)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Lengths int32 [n, AXES] of some scenes' samples: made when first asked for, remembered from then on."""
-        unknown = indices[self.known[indices, 0] < 0].tolist()
-        for first in range(0, len(unknown), AT_ONCE):
-            some = unknown[first : first + AT_ONCE]
-            for index, made in zip(some, self._samples(some), strict=True):
-                self.known[index] = [len(made.padded[name]) for name in AXES.values()]
-        return self.known[indices]
+        """Lengths int32 [n, AXES] of the samples of some scenes, measured on the first request."""
+        unknown = indices[self.lengths[indices, 0] < 0].tolist()
+        for start in range(0, len(unknown), READ_SIZE):
+            chunk = unknown[start : start + READ_SIZE]
+            for index, made in zip(chunk, self._samples(chunk), strict=True):
+                self.lengths[index] = [len(made.padded[name]) for name in AXES.values()]
+        return self.lengths[indices]
 
 
 class BranchDataset(SceneDataset):
-    """The same, but scenes of one past are one, with all their futures (`sample.branched`).
+    """A `SceneDataset` in which scenes with a common past are one item with all their futures (`sample.branched`).
 
-    They follow each other in the store, and their ids differ after the last dot only.
+    Such scenes are neighbours in the store, and their ids differ only after the last dot.
     """
 
     def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
@@ -90,24 +92,24 @@ class BranchDataset(SceneDataset):
         return [branched(read(self.groups[index]), self.futures) for index in indices]
 
 
-class Turns:
-    """What this process takes of each step of an epoch, from step `first` on; a sampler for `DataLoader`.
+class RankSampler:
+    """The scenes that one process takes from each step of an epoch; a sampler for `DataLoader`.
 
-    Every process has `len(turns)` batches, and each scene is in one batch of one process.
+    Every process has `len(sampler)` batches, and each scene is in one batch of one process.
     """
 
-    def __init__(self, order: InOrder | Shuffle, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, order: SequentialOrder | EpochShuffle, rank: int = 0, world: int = 1) -> None:
         self.order, self.rank, self.world = order, rank, world
         self.number = self.first = 0
 
-    def begin(self, epoch: int, first: int = 0) -> None:
-        """Go on at a step of an epoch."""
-        self.number, self.first = epoch, first
+    def start_at(self, epoch: int, step: int = 0) -> None:
+        """Start the next iteration at a step of an epoch."""
+        self.number, self.first = epoch, step
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with another epoch (Lightning says so at the start of each); the present one is left where it is."""
+        """Change to another epoch. Lightning calls this at the start of each; the present epoch keeps its position."""
         if epoch != self.number:
-            self.begin(epoch)
+            self.start_at(epoch)
 
     def __len__(self) -> int:
         """Steps of a whole epoch."""
@@ -118,12 +120,12 @@ class Turns:
             yield step[self.rank :: self.world].tolist()
 
 
-def make_loader(data: Any, turns: Turns, workers: int = 0) -> DataLoader[Any]:
-    """Batches in the order of `turns`, read by so many worker processes; the order does not depend on how many."""
+def make_loader(data: Any, sampler: RankSampler, workers: int = 0) -> DataLoader[Any]:
+    """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order."""
     return DataLoader(
         data,
-        batch_size=None,  # an item is a batch already
-        sampler=turns,
+        batch_size=None,  # an item is already a batch
+        sampler=sampler,
         num_workers=workers,
         persistent_workers=workers > 0,
         multiprocessing_context="spawn" if workers else None,
@@ -132,5 +134,5 @@ def make_loader(data: Any, turns: Turns, workers: int = 0) -> DataLoader[Any]:
 
 
 def _start_worker(number: int) -> None:
-    """Ctrl-C is for the training process: it still wants the batches of the step it is in."""
+    """Ignore Ctrl-C in a worker: the training process handles it and still needs the batches of its present step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

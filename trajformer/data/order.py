@@ -1,8 +1,8 @@
-"""The order of an epoch: every scene once, in steps of nearly equal size, scenes of similar size in the same step.
+"""The order of scenes in an epoch: every scene once, in steps of nearly equal size, scenes of similar size in one step.
 
-A step is what all processes together do between two updates of the weights. Which scenes a step has depends on the seed,
-the epoch, the number of scenes and of steps, and the scenes' sizes; processes only divide it among them. So the order can
-be taken up anywhere, by another number of processes too if the number of steps is the same.
+A step is one update of the weights by all processes together. The scenes of a step depend on the seed, the epoch, the number of
+scenes and steps, and the sizes of the scenes; processes only divide a step. Therefore an epoch can resume at any step, also with
+another number of processes if the number of steps stays the same.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import numpy as np
 
 from trajformer.errors import TrajformerError
 
-ENOUGH = 0.25  # share of padding
-Sizes = Callable[[np.ndarray], np.ndarray]  # scenes [n] -> their lengths int [n, axes]
+MAX_PADDING = 0.25  # share of padding in a batch that needs no further sorting
+Sizes = Callable[[np.ndarray], np.ndarray]  # scene indices [n] -> their lengths int [n, axes]
 
 
 def count_steps(scenes: int, batch_size: int, world: int = 1) -> int:
-    """Steps an epoch in which `world` processes take at most `batch_size` scenes each (one more where some would get none).
+    """Number of steps in an epoch in which each of `world` processes takes at most `batch_size` scenes per step.
+
+    Every process gets at least one scene in every step.
 
     Raises:
         TrajformerError: there are fewer scenes than processes.
@@ -31,8 +33,8 @@ def count_steps(scenes: int, batch_size: int, world: int = 1) -> int:
 
 
 @dataclass(frozen=True)
-class InOrder:
-    """Every epoch the same: scenes 0, 1, ... cut into steps."""
+class SequentialOrder:
+    """The same order in every epoch: scenes 0, 1, ... cut into steps."""
 
     scenes: int
     steps: int
@@ -43,11 +45,11 @@ class InOrder:
 
 
 @dataclass(frozen=True)
-class Shuffle:
-    """Another order every epoch.
+class EpochShuffle:
+    """A new random order in every epoch.
 
     The shuffled scenes are cut into pools of `pool` steps. Within a pool, scenes of similar size share a step, and the steps
-    come in random order; `sizes` is asked for a pool when its turn comes. With a pool of one step it is not asked at all.
+    come in random order. `sizes` is called once per pool, when the pool is needed, and never with a pool of one step.
     """
 
     scenes: int
@@ -61,34 +63,34 @@ class Shuffle:
         steps = np.array_split(np.random.default_rng((self.seed, number)).permutation(self.scenes), self.steps)
         pools = -(-self.steps // self.pool)
         cuts = [index * self.steps // pools for index in range(pools + 1)]
-        for begin, end in pairwise(cuts):
+        for start, end in pairwise(cuts):
             if end > first:
-                pool = steps[begin:end]
+                pool = steps[start:end]
                 if self.pool > 1:
                     scenes = np.concatenate(pool)
-                    pool = group(scenes, [len(step) for step in pool], self.sizes(scenes))
-                    turn = np.random.default_rng((self.seed, number, begin)).permutation(len(pool))
-                    pool = [pool[place] for place in turn]
-                yield from pool[max(first - begin, 0) :]
+                    pool = group_by_size(scenes, [len(step) for step in pool], self.sizes(scenes))
+                    order = np.random.default_rng((self.seed, number, start)).permutation(len(pool))
+                    pool = [pool[index] for index in order]
+                yield from pool[max(first - start, 0) :]
 
 
-def group(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> list[np.ndarray]:
-    """Divide shuffled scenes [n] into groups of `counts` such that the members of a group have similar `sizes` [n, axes].
+def group_by_size(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> list[np.ndarray]:
+    """Divide shuffled scenes [n] into groups of `counts` scenes with similar `sizes` [n, axes].
 
-    Halves the scenes along one axis after the other, each time the one that saves most padding, all axes weighing the same.
-    What would fit into one batch with less padding than `ENOUGH` stays as random as it is: more order would only make the
-    scenes of a step resemble each other.
+    Splits the scenes in halves, each time along the axis that saves the most padding; all axes have the same weight. Scenes that
+    fit into a batch with less padding than `MAX_PADDING` stay in random order, because further sorting would only make the
+    scenes of a step more alike.
     """
     relative = sizes / np.maximum(sizes.mean(0), 1e-9)
 
     def halve(rows: np.ndarray, counts: list[int]) -> list[np.ndarray]:
         longest = relative[rows].max(0)
-        if len(counts) == 1 or (relative[rows].mean(0) >= (1 - ENOUGH) * longest).all():
+        if len(counts) == 1 or (relative[rows].mean(0) >= (1 - MAX_PADDING) * longest).all():
             return np.split(scenes[rows], np.cumsum(counts)[:-1])
         middle = len(counts) // 2
         left = sum(counts[:middle])
-        sortings = (rows[np.argsort(relative[rows, axis], kind="stable")] for axis in range(relative.shape[1]))
-        halves = [(np.sort(order[:left]), np.sort(order[left:])) for order in sortings]
+        orders = (rows[np.argsort(relative[rows, axis], kind="stable")] for axis in range(relative.shape[1]))
+        halves = [(np.sort(order[:left]), np.sort(order[left:])) for order in orders]
         a, b = min(halves, key=lambda pair: sum(len(half) * relative[half].max(0).sum() for half in pair))
         return halve(a, counts[:middle]) + halve(b, counts[middle:])
 
@@ -96,9 +98,9 @@ def group(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> list[np.n
 
 
 def padding(batches: Iterable[np.ndarray], sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Entries that scenes fill, and entries that batches have, padding included: two int64 [axes].
+    """Entries filled by scenes, and all entries of the batches including padding: two int64 [axes].
 
-    On each axis a batch of B scenes has B times as many entries as the longest of its scenes.
+    On each axis, a batch of B scenes has B times as many entries as its longest scene.
     """
     lengths = [sizes(batch).astype(np.int64) for batch in batches]
     filled = sum(length.sum(0) for length in lengths)

@@ -1,4 +1,4 @@
-"""Sample: one scene, chosen and resampled, with what goes into a batch and nothing else (numpy)."""
+"""Sample: the numpy arrays of one scene that go into a batch, after selection and resampling."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trajformer.errors import ConfigError, SceneError, check_numbers
 from trajformer.scenes.polylines import resample
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
-_SAME_M = 1.0  # futures of an agent that keep within this distance are one
-_MOVING_M = 5.0  # nearer to where it was last observed an agent that is no target has hardly moved
-_SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # 5x faster
+_SAME_M = 1.0  # two futures of an agent that stay within this distance count as one
+_MOVING_M = 5.0  # an agent whose future ends at least this far away counts as moving
+_SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # ints compare faster
 
 
 Targets = Literal["scored", "focal", "moving", "all"]
 
 
 class Frame(Enum):
-    """In which frame coordinates are given."""
+    """The frame of coordinates."""
 
     SCENE = "scene"  # origin of the scene, axes of the city
     FOCAL = "focal"  # origin and heading of the focal agent at its last observed step
@@ -31,17 +31,18 @@ class Frame(Enum):
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How scenes become tensors.
+    """Selection and resampling of scenes for a batch.
 
     Attributes:
-        targets: predict the `scored` agents (focal included), the `focal` one, or `all` seen at the last observed step; to learn
-            from, also `moving`: the scored ones and whoever is seen at every step, future included, and ends 5 m away or farther.
-        frame: coordinates of the batch.
-        max_agents: agents kept in a scene: all targets, then those nearest to a target up to this number.
+        targets: the predicted agents: the `scored` ones (including the focal one), the `focal` one, or `all` agents seen at the
+            last observed step. For training also `moving`: the scored ones, and all agents that are seen at every step including
+            the future and end at least 5 m away.
+        frame: frame of the batch.
+        max_agents: largest number of agents of a scene: all targets, then the agents nearest to a target.
         agent_radius_m: context agents farther than this from every target are dropped.
         map_radius_m: polylines farther than this from every target are dropped.
         polyline_points: P, points of a resampled polyline.
-        polyline_length_m: longer polylines are cut.
+        polyline_length_m: longer polylines are cut into pieces.
     """
 
     targets: Targets = "scored"
@@ -76,8 +77,8 @@ def _nearest(point: np.ndarray, around: np.ndarray) -> np.ndarray:
     return squared.min(1) if len(around) > 1 else squared[:, 0]
 
 
-def _wanted(scene: Scene, targets: Targets) -> np.ndarray:
-    """Bool [A]: who is a target."""
+def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
+    """Bool [A]."""
     now = scene.num_history - 1
     if targets == "all":
         return scene.valid[:, now]
@@ -86,19 +87,19 @@ def _wanted(scene: Scene, targets: Targets) -> np.ndarray:
     scored = scene.agent_role >= _SCORED
     if targets == "scored":
         return scored
-    way = scene.position[:, -1] - scene.position[:, now]
-    return scored | (scene.valid.all(1) & (np.hypot(way[:, 0], way[:, 1]) >= _MOVING_M))
+    displacement = scene.position[:, -1] - scene.position[:, now]
+    return scored | (scene.valid.all(1) & (np.hypot(displacement[:, 0], displacement[:, 1]) >= _MOVING_M))
 
 
-def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
-    """Indices of the agents kept, targets first; how many of them are targets; and the pose of each."""
+def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
+    """Indices of the selected agents, targets first; the number of targets; and the pose of each agent."""
     seen = scene.valid[:, : scene.num_history]
     pose = _reference_pose(scene, seen)
     present, role = seen.any(1), scene.agent_role
-    wanted = _wanted(scene, config.targets) & present
-    targets = wanted.nonzero()[0]
+    is_target = _is_target(scene, config.targets) & present
+    targets = is_target.nonzero()[0]
     targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
-    others = (present & ~wanted).nonzero()[0]
+    others = (present & ~is_target).nonzero()[0]
     if len(others) and len(targets):
         distance = _nearest(pose.take(others, 0)[:, :2], pose.take(targets, 0)[:, :2])
         near = (distance <= config.agent_radius_m**2).nonzero()[0]
@@ -108,8 +109,8 @@ def _choose_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     return rows, len(targets), pose.take(rows, 0)
 
 
-def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
-    """Resampled lanes and crosswalks within reach of a target (drivable-area rings stay on disk)."""
+def _select_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
+    """Resampled lanes and crosswalks near a target, without drivable areas."""
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
     keep = kind != _DRIVABLE_AREA
@@ -126,7 +127,7 @@ def _choose_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One scene, chosen and resampled, ready to be padded into a batch; small and worth keeping in memory."""
+    """One scene, ready to be padded into a batch; about 10 kB, small enough to be cached."""
 
     scene_id: str
     agent_id: tuple[str, ...]
@@ -137,29 +138,29 @@ class Sample:
 
 
 def branched(samples: Sequence[Sample], futures: int) -> Sample:
-    """One sample of scenes that share a past: `target` is [S, G, F, 2], `target_valid` [S, G, F], the rest the first one's.
+    """Join samples of scenes with a common past: `target` becomes [S, G, F, 2] and `target_valid` [S, G, F].
 
-    A future that keeps within a metre of an earlier one of its agent at all steps is the same one and not valid again.
+    A future that stays within a metre of an earlier future of the same agent at all steps is a duplicate and not valid.
 
     Args:
         samples: at most G, made with the same config.
-        futures: G; missing ones are not valid.
+        futures: G; missing futures are not valid.
 
     Raises:
-        SceneError: what is observed differs between two of them.
+        SceneError: the observations of two samples differ.
     """
     first = samples[0]
     for other in samples[1:]:
         for name, value in first.padded.items():
             if not name.startswith("target") and not np.array_equal(value, other.padded[name]):
-                raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, whose past it shares")
+                raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, which has the same past")
     target = np.stack([part.padded["target"] for part in samples], 1)
     valid = np.stack([part.padded["target_valid"] for part in samples], 1)
     for later in range(1, len(samples)):
         for earlier in range(later):
             gap = np.hypot(*np.moveaxis(target[:, later] - target[:, earlier], -1, 0)) * (valid[:, later] & valid[:, earlier])
-            again = (gap.max(-1, initial=0.0) < _SAME_M) & (valid[:, later] == valid[:, earlier]).all(-1)
-            valid[again, later] = False
+            duplicate = (gap.max(-1, initial=0.0) < _SAME_M) & (valid[:, later] == valid[:, earlier]).all(-1)
+            valid[duplicate, later] = False
     missing = futures - len(samples)
     padded = first.padded | {
         "target": np.pad(target * valid[..., None], ((0, 0), (0, missing), (0, 0), (0, 0))),
@@ -169,26 +170,26 @@ def branched(samples: Sequence[Sample], futures: int) -> Sample:
 
 
 def sample(scene: Scene, config: BatchConfig) -> Sample:
-    """Choose what of a scene goes into a batch.
+    """The sample of a scene.
 
     Raises:
-        SceneError: a focal frame is wanted and no focal agent was seen.
+        SceneError: the config has the focal frame and no focal agent was observed.
     """
     return samples([scene], config)[0]
 
 
 def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
-    """The sample of every scene. All go through one stage before the next: a processor's caches hold the code of a stage.
+    """The sample of every scene. All scenes pass one stage before the next one, which uses the processor's caches better.
 
     Raises:
         SceneError: as `sample`.
     """
-    agents = [_choose_agents(scene, config) for scene in scenes]
-    lines = [_choose_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]
-    return [_put_together(*each, config) for each in zip(scenes, agents, lines, strict=True)]
+    agents = [_select_agents(scene, config) for scene in scenes]
+    lines = [_select_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]
+    return [_assemble(*each, config) for each in zip(scenes, agents, lines, strict=True)]
 
 
-def _put_together(
+def _assemble(
     scene: Scene, agents: tuple[np.ndarray, int, np.ndarray], lines: dict[str, np.ndarray], config: BatchConfig
 ) -> Sample:
     rows, num_targets, pose = agents
@@ -211,7 +212,7 @@ def _put_together(
     if config.frame is Frame.FOCAL:
         focal = np.flatnonzero(padded["agent_role"] == _FOCAL)
         if not len(focal):
-            raise SceneError(f"scene {scene.scene_id}: agent_role: no focal agent was seen, so there is no focal frame")
+            raise SceneError(f"scene {scene.scene_id}: agent_role: no focal agent was observed, so there is no focal frame")
         home = pose[focal[0]]
     frame_pose = np.concatenate([scene.origin + home[:2], home[2:]])
     ids = tuple([scene.agent_id[row] for row in rows.tolist()])

@@ -1,6 +1,6 @@
-"""Checkpoints: plain tensors and plain values only, loaded without executing anything from the file.
+"""Checkpoints: plain tensors and plain values only; loading one never executes code from the file.
 
-A run writes PyTorch files; weights alone, to be passed on, are the same in a .safetensors file with the recipe in its header.
+A run writes PyTorch files. A .safetensors file holds weights only, with the recipe in its header.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ R = TypeVar("R")
 UNTRAINED = {"constant_velocity": ConstantVelocityConfig(modes=6), "constant_velocity_sampled": SampledConstantVelocityConfig()}
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
-_MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # in a run that goes on
+_MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # these fields of a recipe may change when a run resumes
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
 
 def describe(config: Any) -> dict[str, Any]:
-    """What a checkpoint says of itself, as plain values."""
+    """Version, task and recipe of a checkpoint as plain values."""
     return {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
 
 
@@ -45,7 +45,7 @@ def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn
 
     Args:
         path: the file.
-        recipe: the kind of recipe that is wanted.
+        recipe: the expected class of its recipe.
 
     Raises:
         CheckpointError: no such file, not a checkpoint of this project or of another task, or its weights do not fit
@@ -92,11 +92,11 @@ def load_predictor(
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
     if not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
-    wanted: Any = recipe
+    expected: Any = recipe
     try:
         task = raw[CONFIG_KEY].get("task", TrainConfig.task)
-        if task != wanted.task:
-            raise CheckpointError(f"{path}: holds a model for {task}, expected one for {wanted.task}")
+        if task != expected.task:
+            raise CheckpointError(f"{path}: holds a model for {task}, expected one for {expected.task}")
         plain = raw[CONFIG_KEY]["config"]
         config = from_plain(recipe, upgrade_recipe(plain) if task == TrainConfig.task else plain)
         model = config.build_model()
@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
-        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
+        with warnings.catch_warnings(action="ignore"):  # warnings about pickles, which are refused
             raw = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
@@ -126,7 +126,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    """As a run's file would have it."""
+    """The same structure as the file of a run."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -134,19 +134,19 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as file:
             head = (file.metadata() or {}).get(CONFIG_KEY)
-            tensors = {_PREFIX + name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            tensors = {_PREFIX + name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except SafetensorError as error:
         raise ValueError(error) from error
     return {"state_dict": tensors} | ({} if head is None else {CONFIG_KEY: json.loads(head)})
 
 
 def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None:
-    """Write a checkpoint without the state of a run, under a temporary name first; as safetensors if `out` ends so.
+    """Write a checkpoint without the state of a run, atomically; the suffix .safetensors selects that format.
 
     Raises:
         OSError: it cannot be written.
     """
-    weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # part of another would be saved whole
+    weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # a view would save its whole storage
     with atomically(out) as temporary:
         if out.suffix == ".safetensors":
             from safetensors.torch import save
@@ -158,7 +158,7 @@ def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None
 
 
 def recipe_name(path: Path) -> str:
-    """The task that a checkpoint's model is for.
+    """The task of a checkpoint's model.
 
     Raises:
         CheckpointError: it is damaged or foreign.
@@ -170,28 +170,28 @@ def recipe_name(path: Path) -> str:
 
 
 def check_resume(path: Path, config: Any) -> int:
-    """How many steps a checkpoint has behind it, if a run with this recipe may go on from it.
+    """The number of completed steps in a checkpoint from which a run with this recipe may resume.
 
-    `data`, `trainer` and the places of a first stage and of a start may be others: files and machines change, and a training
-    may be lengthened.
+    The recipe may differ in `data`, `trainer`, `first_stage` and `start`, because files and machines change, and a training may
+    be extended.
 
     Raises:
-        CheckpointError: it is damaged or foreign, or its run was another one.
+        CheckpointError: it is damaged or foreign, or its recipe differs in another field.
     """
     raw = _read(path)
     _, before = _build(path, raw, type(config))
-    found, wanted = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
-    if changes := _changes(found, wanted):
-        raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml beside it")
+    old, new = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
+    if changes := _changes(old, new):
+        raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml in its folder")
     return int(raw["global_step"])
 
 
-def _changes(found: Any, wanted: Any, name: str = "") -> list[str]:
-    """A line for every value that is another one."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        names = list(dict.fromkeys([*found, *wanted]))
-        return [line for n in names for line in _changes(found.get(n), wanted.get(n), f"{name}.{n}" if name else n)]
-    return [] if found == wanted else [f"{name} {_short(found)}, not {_short(wanted)}"]
+def _changes(old: Any, new: Any, name: str = "") -> list[str]:
+    """One line for every value that differs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = list(dict.fromkeys([*old, *new]))
+        return [line for n in names for line in _changes(old.get(n), new.get(n), f"{name}.{n}" if name else n)]
+    return [] if old == new else [f"{name} {_short(old)}, not {_short(new)}"]
 
 
 def _short(value: Any) -> str:

@@ -35,21 +35,21 @@ LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajform
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where scenes come from and how they become batches.
+    """The scenes and how they become batches.
 
     Attributes:
         train: store made by `trajformer preprocess`.
         val: store to validate on, often the same folder.
-        train_split: split of `train` that is used.
-        val_split: split of `val` that is used.
-        batch_size: scenes a step and device, at most.
+        train_split: split of `train`.
+        val_split: split of `val`.
+        batch_size: largest number of scenes per step and device.
         workers: loader processes; 0 loads in the training process.
         cache: keep samples (about 10 kB each) in memory after their first use, in every loader process.
-        limit_train: use only the first so many scenes.
-        bucket: scenes of similar size share a batch, sought among those of so many steps; 1 leaves the sizes alone.
-        branches: training scenes of one past (`trajformer synthesize --branches`) are one, with several futures.
-        learn_from: who is predicted in training, where that is not who is predicted in validation (`batch.targets`). With
-            `moving` all other agents with a whole track teach, too.
+        limit_train: use only the first `limit_train` scenes.
+        bucket: number of steps among which scenes of similar size are grouped into batches; 1 ignores the sizes.
+        branches: join training scenes with a common past (`trajformer synthesize --branches`) into one with several futures.
+        learn_from: targets in training, if they differ from those in validation (`batch.targets`). `moving` adds all other
+            moving agents with a complete track.
         batch: how scenes become tensors.
     """
 
@@ -80,15 +80,15 @@ class OptimConfig:
     """AdamW with a linear warm-up and a schedule after it.
 
     Attributes:
-        learning_rate: of AdamW, after the warm-up.
-        schedule: a cosine or a straight line to zero over the whole training, the inverse square root of the step (Vaswani
-            et al. 2017), or one drop to a tenth of the rate (DETR).
-        drop: share of the steps after which the rate drops, where it does.
-        weight_decay: of AdamW; biases, norms and embeddings are not decayed.
-        betas: of AdamW.
-        warmup: share of the steps spent warming up.
+        learning_rate: rate of AdamW after the warm-up.
+        schedule: a cosine or a line to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017),
+            or one drop to a tenth of the rate (DETR).
+        drop: share of the steps before the drop.
+        weight_decay: weight decay of AdamW, without biases, norms and embeddings.
+        betas: betas of AdamW.
+        warmup: share of the steps with a linear warm-up.
         clip: largest norm of the gradient, 0 for no clipping.
-        average: decay of an exponential moving average of the weights that is used to evaluate; 0 for none.
+        average: decay of an exponential moving average of the weights, which is then used for evaluation; 0 for none.
     """
 
     learning_rate: float = 1e-3
@@ -108,17 +108,17 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long and on what to train.
+    """Length, device and precision of the training.
 
     Attributes:
         epochs: passes over the training data.
-        accelerator: auto takes a GPU where there is one.
-        devices: how many of them.
-        precision: of the forward and backward pass.
+        accelerator: auto uses a GPU if there is one.
+        devices: number of devices.
+        precision: precision of the forward and backward pass.
         threads: CPU threads of torch, all cores by default.
-        early_stopping: stop after so many validations without a better one; 0 is off.
+        early_stopping: number of validations without improvement before training stops; 0 for no limit.
         validate_every: epochs between validations (the last epoch is always validated).
-        checkpoint_minutes: minutes of training between checkpoints amid an epoch; 0 leaves those at the end of each.
+        checkpoint_minutes: minutes between checkpoints within an epoch; 0 for checkpoints at the end of each epoch only.
         log_every: steps between logged losses.
         compile: run the model through torch.compile.
     """
@@ -184,10 +184,15 @@ class TrainConfig:
         Raises:
             TrajformerError: they do not; names the field.
         """
-        self.build_loss(self.build_model())
+        self.loss_config(self.build_model())
 
     def build_loss(self, model: Forecaster) -> nn.Module:
-        """The loss that the recipe gives, or the default of the model.
+        """The loss of the recipe; raises the errors of `loss_config`."""
+        loss: nn.Module = self.loss_config(model).build()
+        return loss
+
+    def loss_config(self, model: Forecaster) -> Any:
+        """The loss config of the recipe, or the default of the model.
 
         Raises:
             TrajformerError: the loss, the first stage or the data does not fit the model.
@@ -203,5 +208,4 @@ class TrainConfig:
             if model.needs_first_stage:
                 raise TrajformerError(f"first_stage: none, but {type(model).__name__} needs a checkpoint")
             raise TrajformerError(f"first_stage: given, but {type(model).__name__} has none")
-        loss: nn.Module = config.build()
-        return loss
+        return config

@@ -11,9 +11,10 @@ _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
 
 
 def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
-    """The plain values of a forecaster's recipe; those of version 0.1, which had a field for each loss, are converted."""
+    """The plain values of a forecaster's recipe, converted if they are of version 0.1, which had one field for each loss."""
     renamed: dict[str, Any] = _rename(plain)
-    if not _OLD_FIELDS & renamed.keys():
+    names = {"set", *_LOSSES.values(), *_MODEL_LOSSES.values()}
+    if not _OLD_FIELDS & renamed.keys() and set(renamed.get("loss") or {}) <= names:
         return renamed
     weights = {name: renamed.pop(name, None) for name in ("loss", *_OLD_FIELDS)}
     [(model, config)] = [(name, value) for name, value in renamed["model"].items() if value is not None]

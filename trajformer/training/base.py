@@ -1,7 +1,7 @@
-"""What every task's training shares: a module that optimises, logs and resumes, and a data module that orders batches.
+"""The base of all tasks: a module that optimises, logs and resumes, and a data module that orders batches.
 
-A task is one file: a recipe (frozen dataclass), a `TaskModule` with a training and a validation step, a `TaskData` with two
-collections of items, and a `Task` that joins them. `cli/tasks.py` lists all tasks.
+A task consists of a recipe (frozen dataclass), a `TaskModule` with a training and a validation step, a `TaskData` with training
+and validation items, and a `Task` that joins them. `cli/tasks.py` lists all tasks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from trajformer.data.loading import Turns, make_loader
-from trajformer.data.order import InOrder, Shuffle, count_steps
+from trajformer.data.loading import RankSampler, make_loader
+from trajformer.data.order import EpochShuffle, SequentialOrder, count_steps
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, describe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
@@ -26,7 +26,7 @@ from trajformer.training.optim import build_optimizer, parameter_groups
 
 
 class Recipe(Protocol):
-    """What `trajformer train` needs of a recipe; beside it has its own model, data and loss."""
+    """The fields and methods of a recipe that training needs; model, data and loss are the task's own."""
 
     task: ClassVar[str]
 
@@ -42,52 +42,52 @@ class Recipe(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of weights, order and augmentation."""
+        """Seed of weights, order and augmentation."""
         ...
 
     def build_model(self) -> nn.Module:
-        """The model; ValueError or TrajformerError where its sizes do not go together."""
+        """The model; ValueError or TrajformerError if its sizes do not fit together."""
         ...
 
     def check(self) -> None:
-        """TrajformerError for values of this task that cannot be."""
+        """Raise TrajformerError for fields that do not fit together."""
         ...
 
 
 class Items(Protocol):
-    """Things to train on: `items[[3, 1, 4]]` is a batch of those three."""
+    """Training items: `items[[3, 1, 4]]` is a batch of these three."""
 
-    name: str  # for complaints: the file or folder
+    name: str  # file or folder, for error messages
 
     def __len__(self) -> int: ...
     def __getitem__(self, indices: Sequence[int]) -> Any: ...
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Lengths int [n, axes] that padding depends on."""
+        """Lengths int [n, axes] that determine the padding of a batch."""
         ...
 
 
 class Loading(Protocol):
-    """How items become batches, a part of every recipe."""
+    """The part of a recipe that says how items become batches."""
 
     @property
     def batch_size(self) -> int:
-        """Items a step and device, at most."""
+        """Largest number of items per step and device."""
         ...
 
     @property
     def workers(self) -> int:
-        """Loader processes."""
+        """Number of loader processes."""
         ...
 
     @property
     def bucket(self) -> int:
-        """Steps among which items of similar size are sought."""
+        """Number of steps among which items of similar size are grouped."""
         ...
 
 
 class TaskModule(L.LightningModule):
-    """Optimiser, schedule, checkpoints and the chance in a step; subclasses add `training_step` and validation."""
+    """Optimiser, schedule, checkpoints and random seeds; subclasses add `training_step` and the validation."""
 
     def __init__(self, config: Recipe) -> None:
         super().__init__()
@@ -100,41 +100,41 @@ class TaskModule(L.LightningModule):
         """Compute what the model needs from the task's data, before training starts."""
 
     def forward(self, *batch: Any) -> Any:
-        """The model's output."""
+        """The output of the model."""
         return self.model(*batch)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Batches move as a whole."""
+        """Move a batch as a whole."""
         return batch.to(device, non_blocking=True)
 
     def on_train_start(self) -> None:
-        """A run that goes on amid an epoch is told of its end only."""
+        """Lightning does not call `on_train_epoch_start` when a run resumes within an epoch."""
         self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
-        """The last epoch is always validated."""
+        """Always validate after the last epoch."""
         if self.current_epoch + 1 == self.trainer.max_epochs:
             self.trainer.check_val_every_n_epoch = 1
 
     def seed_step(self) -> torch.Generator:
-        """Make all chance in this step depend on seed, step and process only, so that it resumes exactly."""
+        """Seed all random numbers of this step by recipe seed, step and process, so that a resumed run is identical."""
         seed = (self.config.seed * 1_000_003 + self.global_step) * 4096 + self.global_rank
-        torch.manual_seed(seed)  # of dropout
+        torch.manual_seed(seed)  # for dropout
         return torch.Generator().manual_seed(seed)
 
     def log_terms(self, terms: dict[str, Tensor], count: int) -> Tensor:
-        """Log the terms of a loss over `count` items; returns the one called "loss"."""
+        """Log the terms of a loss over `count` items; returns the term "loss"."""
         self.log_dict({f"train/{name}": value.detach() for name, value in terms.items()}, batch_size=count)
         self.log("loss", terms["loss"].detach(), prog_bar=True, logger=False, batch_size=count)
         return terms["loss"]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Parameter groups for the optimiser; `lr` of a group is a share of the recipe's learning rate."""
+        """Parameter groups for the optimiser; the `lr` of a group is relative to the recipe's learning rate."""
         return parameter_groups(self.model, self.config.optim.weight_decay)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a schedule that is stepped after every batch."""
-        # Lightning's own estimate would make the loader before it knows where a resumed run goes on.
+        # Lightning's own estimate would create the loader before the position of a resumed run is known.
         data: TaskData = self.trainer.datamodule  # type: ignore[attr-defined]
         steps = data.count_steps() * self.config.trainer.epochs
         fused = self.config.trainer.precision == "32-true"
@@ -142,14 +142,14 @@ class TaskModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the resolved recipe in the file, as plain values."""
+        """Store the resolved recipe in the checkpoint as plain values."""
         checkpoint[CONFIG_KEY] = describe(self.config)
 
 
 class TaskData(L.LightningDataModule):
-    """Training and validation loaders; without a trainer `train_dataloader()` is the first epoch.
+    """Training and validation loaders; without a trainer, `train_dataloader()` is the first epoch.
 
-    Under a trainer every item is in one batch of one process an epoch, in training and validation alike.
+    With a trainer, every item is in one batch of one process per epoch, in training and in validation.
     """
 
     def __init__(self, train: Items, val: Items, config: Loading, seed: int = 0) -> None:
@@ -160,9 +160,10 @@ class TaskData(L.LightningDataModule):
         """Steps of a training epoch, the same for every process.
 
         Raises:
-            TrajformerError: there are fewer items to train or to validate on than processes.
+            TrajformerError: there are fewer training or validation items than processes.
         """
-        return [self._steps(name) for name in ("val", "train")][-1]
+        self._steps("val")
+        return self._steps("train")
 
     def _steps(self, name: str) -> int:
         items: Items = getattr(self, name)
@@ -172,35 +173,36 @@ class TaskData(L.LightningDataModule):
             raise TrajformerError(f"data.{name}: {items.name}: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
-        """What the order of an epoch depends on; in checkpoints it tells whether a run can go on amid an epoch."""
+        """The values that determine the order of an epoch: a run resumes within an epoch only if they are unchanged."""
         return {"scenes": len(self.train), "steps": self.count_steps(), "seed": self.seed, "bucket": self.loading.bucket}
 
     def measured(self) -> Items:
-        """The training items as asked for their sizes."""
+        """The training items for measuring sizes."""
         return self.train
 
-    def order(self) -> Shuffle:
+    def order(self) -> EpochShuffle:
         """The order of training."""
         items = self.measured()
-        return Shuffle(len(items), self._steps("train"), self.seed, self.loading.bucket, items.sizes)
+        return EpochShuffle(len(items), self._steps("train"), self.seed, self.loading.bucket, items.sizes)
 
-    def _loader(self, items: Items, order: InOrder | Shuffle, epoch: int = 0, done: int = 0) -> DataLoader[Any]:
+    def _loader(self, items: Items, order: SequentialOrder | EpochShuffle, epoch: int = 0, step: int = 0) -> DataLoader[Any]:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        turns = Turns(order, rank, world)
-        turns.begin(epoch, done)
-        return make_loader(items, turns, self.loading.workers)
+        sampler = RankSampler(order, rank, world)
+        sampler.start_at(epoch, step)
+        return make_loader(items, sampler, self.loading.workers)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled anew every epoch, items of similar size together; every item once."""
+        """A new random order in every epoch, with items of similar size together; every item once."""
         if not self.trainer:
             return self._loader(self.train, self.order())
-        loop: Any = self.trainer.fit_loop  # a resumed run goes on where it was, amid an epoch if `restarting`
-        done = loop.epoch_loop.batch_progress.current.completed if loop.restarting else 0
-        return self._loader(self.train, self.order(), loop.epoch_progress.current.processed, done)
+        loop: Any = self.trainer.fit_loop
+        # `restarting`: the run resumes within an epoch.
+        step = loop.epoch_loop.batch_progress.current.completed if loop.restarting else 0
+        return self._loader(self.train, self.order(), loop.epoch_progress.current.processed, step)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """In their own order, every item once."""
-        return self._loader(self.val, InOrder(len(self.val), self._steps("val")))
+        """The stored order, every item once."""
+        return self._loader(self.val, SequentialOrder(len(self.val), self._steps("val")))
 
 
 @dataclass(frozen=True)

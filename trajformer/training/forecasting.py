@@ -1,7 +1,8 @@
-"""Training forecasters: scenes in, a model's loss, displacement metrics; no maths here."""
+"""The task of training forecasters: scenes, the loss of the recipe, and validation metrics."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -27,7 +28,7 @@ class ForecastingModule(TaskModule):
     """Trains a model with the loss of its recipe; validates with the metrics of `trajformer evaluate`.
 
     Raises:
-        TrajformerError: the recipe's loss or first stage does not fit its model.
+        TrajformerError: the loss or the first stage of the recipe does not fit the model.
     """
 
     config: TrainConfig
@@ -35,8 +36,9 @@ class ForecastingModule(TaskModule):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
+        self.config = replace(config, loss=config.loss_config(self.model))  # checkpoints name their loss
         self.metrics = forecast_metrics()
-        self.objective = config.build_loss(self.model)
+        self.objective = self.config.loss.build()
 
     def prepare(self, data: SceneData) -> None:
         """Let the model compute what it needs from the training scenes and the first stage.
@@ -82,7 +84,7 @@ class ForecastingModule(TaskModule):
 
 
 class SceneData(TaskData):
-    """Scenes of one or two stores; opening them fails early and clearly."""
+    """The training and validation scenes; unusable stores raise errors before training starts."""
 
     train: SceneDataset
     val: SceneDataset
@@ -98,23 +100,21 @@ class SceneData(TaskData):
         self.config = config
         for name, data in (("train", self.train), ("val", self.val)):
             if not len(data) or data.store[0].num_steps == data.store[0].num_history:
-                known = "scenes" if not len(data) else "known future"
-                raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {known} to learn from")
+                missing = "scenes" if not len(data) else "known future"
+                raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}")
 
     def state_dict(self) -> dict[str, Any]:
-        """As in `TaskData`; sizes of samples, and so the order, depend on how they are cut."""
+        """As in `TaskData`, with the batch settings: the sizes of samples, and so the order, depend on them."""
         return super().state_dict() | {"batch": to_plain(self.config.train_batch)}
 
     def measured(self) -> Items:
-        """The process that hands out batches must know sizes; where workers read, it is not the one to keep samples."""
-        again = type(self.train)
-        return again(self.train.store, self.config.train_batch, len(self.train)) if self.config.workers else self.train
+        """The training scenes; with workers a copy without a cache, because the workers keep the samples."""
+        if not self.config.workers:
+            return self.train
+        return type(self.train)(self.train.store, self.config.train_batch, len(self.train))
 
     def padding(self, epoch: int = 0) -> dict[str, float]:
-        """Shares of padding in the training batches of a single process: of each axis, and of agents and polylines together.
-
-        On each axis a batch of B scenes has B times as many entries as the longest of its scenes.
-        """
+        """Shares of padding in the training batches of one process: for each axis, and for agents and polylines together."""
         order = self.order()
         filled, entries = padding(order.epoch(epoch), order.sizes)
         shares = dict(zip(AXES, (1 - filled / entries.clip(1)).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Logs of a run: a CSV file and TensorBoard events that a resumed run goes on with, without gaps or repetitions."""
+"""Logs of a run: a CSV file and TensorBoard events. A resumed run continues them without gaps or repetitions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from trajformer.scenes.files import write_atomically
 
 
 def make_loggers(out: Path, step: int) -> list[Logger]:
-    """Loggers into `out/tensorboard` and `out/csv`, whose first `step` steps stay; what was logged after them is dropped."""
+    """Loggers to `out/tensorboard` and `out/csv` that keep the first `step` steps and drop later ones."""
     return [TensorBoardLogger(out, name="", version="tensorboard", purge_step=step), _csv_logger(out, step)]
 
 
 def _csv_logger(out: Path, step: int) -> CSVLogger:
-    """A logger that goes on with the file that is there (Lightning's deletes it)."""
+    """A logger that continues the existing file, which Lightning would delete."""
     path = out / "csv" / "metrics.csv"
     names, rows = _read(path, step)
     logger = CSVLogger(out, name="", version="csv")
     writer = logger.experiment
     if rows and getattr(rank_zero_only, "rank", 0) == 0:
         text = io.StringIO()
-        table = csv.DictWriter(text, names, lineterminator="\r\n")  # as Lightning writes it
+        table = csv.DictWriter(text, names, lineterminator="\r\n")  # the line ends that Lightning writes
         table.writeheader()
         table.writerows(rows)
         write_atomically(path, text.getvalue())
@@ -34,7 +34,7 @@ def _csv_logger(out: Path, step: int) -> CSVLogger:
 
 
 def _read(path: Path, step: int) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and whole rows of the steps before `step`."""
+    """The columns, and the complete rows of the steps before `step`."""
     if not path.is_file():
         return [], []
     with path.open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Memory between steps: keep it instead of giving it back and asking for it again."""
+"""Memory settings of the C library for training on a CPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _TRIM_THRESHOLD, _MMAP_MAX, _NEVER = -1, -4, 2**31 - 1  # of malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed: on a CPU each step's large tensors would else be fresh pages, faulted in one by one.
+    """Make glibc keep freed memory: otherwise every step requests its large tensors again and pays for the page faults.
 
-    Elsewhere than on Linux with glibc nothing happens.
+    On systems without glibc this does nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -38,7 +38,7 @@ LAST = "last.ckpt"
 def _callbacks(config: Recipe, task: Task, out: Path, progress: bool) -> list[Callback]:
     keep = KeepProgress(out / LAST, config.trainer.checkpoint_minutes)
     best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
-    # A callback of its own: with `save_last` the last checkpoint is written only when the best one is.
+    # A separate callback: `save_last` would write the last checkpoint only together with the best one.
     last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
     if config.optim.average:
@@ -51,37 +51,35 @@ def _callbacks(config: Recipe, task: Task, out: Path, progress: bool) -> list[Ca
 
 
 class Bar(TQDMProgressBar):
-    """Lightning's bars without the logger's version."""
+    """Lightning's progress bars without the version of the logger."""
 
     def on_train_start(self, trainer: L.Trainer, *rest: Any) -> None:
-        """A run that goes on amid an epoch is not told of its start, where Lightning's bar learns how long it is."""
+        """Set the length of the bar, which Lightning does not do when a run resumes within an epoch."""
         super().on_train_start(trainer, *rest)
         self.on_train_epoch_start(trainer)
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        """What is shown beside the bar."""
+        """The metrics next to the bar."""
         return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
 
 
 class Lines(Callback):
-    """Where standard error is no terminal: a line for each validation instead of bars."""
+    """One line for each validation, for output that is not a terminal."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
-        self.began, self.shown = time.monotonic(), shown
+        self.start_time, self.shown = time.monotonic(), shown
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print epoch, time and the main figures."""
-        found = {
-            name: float(trainer.callback_metrics[name]) for name in ("loss", *self.shown) if name in trainer.callback_metrics
-        }
-        figures = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
-        seconds = time.monotonic() - self.began
+        """Print epoch, time and the main metrics."""
+        values = trainer.callback_metrics
+        figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in ("loss", *self.shown) if name in values)
+        seconds = time.monotonic() - self.start_time
         sys.stderr.write(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}\n")
 
 
 def _quiet() -> None:
-    """Silence Lightning's advice that does not concern a user of this program."""
+    """Silence hints of Lightning that do not concern a user of this program."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
@@ -89,11 +87,11 @@ def _quiet() -> None:
         ".*Checkpoint directory.*exists.*",
         ".*LeafSpec.*",
         ".*Experiment logs directory.*",
-        ".*sync_dist=True.*",  # torchmetrics has done that
+        ".*sync_dist=True.*",  # torchmetrics does that
         ".*overridden `transfer_batch_to_device`.*",
         ".*number of training batches.*smaller than the logging interval.*",
-        ".*in eval mode at the start of training.*",  # a second stage's first one stays so
-        ".*your dataloader is not resumable.*",  # `TaskData` goes on where Lightning's counters are
+        ".*in eval mode at the start of training.*",  # the first stage of a second stage stays in eval mode
+        ".*your dataloader is not resumable.*",  # `TaskData` resumes at Lightning's counters
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -104,9 +102,9 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
     Args:
         config: the recipe.
         task: the task of the recipe.
-        out: gets `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
-        resume: go on from `out/last.ckpt` (from the start where there is none yet).
-        progress: show progress bars, or a line a validation where standard error is no terminal.
+        out: receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
+        resume: continue from `out/last.ckpt`, or start if there is none yet.
+        progress: show progress bars, or one line per validation if standard error is not a terminal.
 
     Returns:
         The path of the best checkpoint.
@@ -114,14 +112,14 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
     Raises:
         TrajformerError: the recipe, the stores or the folder cannot be used, or `out` holds another run and `resume`
             is off.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` has all steps done.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` contains all completed steps.
     """
     config.check()
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
     last = out / LAST
     if last.exists() and not resume:
-        raise TrajformerError(f"{out}: holds a run already; pass --resume to go on with it, or another --out")
+        raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")
     data = task.data(config)
     _quiet()
     keep_freed_memory()
@@ -131,9 +129,9 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
     L.seed_everything(config.seed, workers=True, verbose=False)
     module = build_module(config, task)
     module.prepare(data)
-    done = check_resume(last, module.config) if last.exists() else 0  # a module may have filled in what the recipe leaves open
+    done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
     try:
-        write_config(out / "config.yaml", config)
+        write_config(out / "config.yaml", module.config)
         trainer = build_trainer(module, task, out, progress, done)
     except OSError as error:
         raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
@@ -151,22 +149,22 @@ def build_module(config: Recipe, task: Task) -> TaskModule:
     """The module of a recipe.
 
     Raises:
-        TrajformerError: sizes of the model do not go together, or it has no parameters.
+        TrajformerError: the sizes of the model do not fit together, or it has no parameters.
     """
     try:
         module = task.module(config)
     except ValueError as error:
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise TrajformerError("model: has nothing to learn; score it with `trajformer evaluate --model`")
+        raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
     return module
 
 
 def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
-    """Lightning's trainer for a recipe; the logs in `out` are cut after the `done` steps of the checkpoint it goes on from.
+    """Lightning's trainer for a recipe; the logs in `out` keep the first `done` steps, as many as the checkpoint has.
 
     Raises:
-        TrajformerError: there is no such accelerator, or not so many devices.
+        TrajformerError: the accelerator or the number of devices is not available.
     """
     config = module.config
     options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
@@ -200,11 +198,11 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     """Run the trainer.
 
     Raises:
-        TrajformerError: there are fewer scenes than processes, or the checkpoint is further than the recipe wants to go.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint to go on from is written.
+        TrajformerError: there are fewer scenes than processes, or the checkpoint has more epochs than the recipe.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint for resuming is written.
     """
     data.trainer = trainer
-    data.count_steps()  # may complain, and should before other processes are started
+    data.count_steps()  # raises errors before other processes start
     try:
         trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
     except MisconfigurationException as error:
@@ -214,5 +212,5 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
             raise
     if trainer.interrupted:
         if not trainer.is_global_zero:
-            raise SystemExit(0)  # the first process speaks for all
-        raise KeyboardInterrupt("; go on with --resume")
+            raise SystemExit(0)  # only the first process reports
+        raise KeyboardInterrupt("; continue with --resume")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, distributed, nn
 
-from trajformer.data.order import Shuffle
+from trajformer.data.order import EpochShuffle
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr.data.batch import DetectionBatch
 from trajformer.heads.detr.data.pictures import Anew, Pictures
@@ -191,7 +191,7 @@ class DetectionData(TaskData):
                 sys.stderr.write(f"{pictures.name}: {line}\n")
         super().__init__(train, val, data, recipe.seed)
 
-    def order(self) -> Shuffle:
+    def order(self) -> EpochShuffle:
         """The order of training; every epoch sees the pictures anew."""
         return Anew(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
 

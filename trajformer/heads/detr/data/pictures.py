@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trajformer.data.order import Shuffle
+from trajformer.data.order import EpochShuffle
 from trajformer.heads.detr.data.batch import DetectionBatch, Example, collate
 
 
@@ -45,8 +45,8 @@ class Pictures(ABC):
         """Height and width int [n, 2] of some pictures, before they are varied."""
 
 
-class Anew(Shuffle):
-    """`Shuffle` whose numbers tell the epoch, too, as `Pictures` wants them."""
+class Anew(EpochShuffle):
+    """`EpochShuffle` whose numbers tell the epoch, too, as `Pictures` wants them."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[np.ndarray]:
         """The pictures of each step of an epoch, from step `first` on."""

@@ -1,4 +1,4 @@
-"""Forecast: the output of every model in training and evaluation; and scores of its modes."""
+"""Forecast: the output of every model, in training and evaluation."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TrajformerError(Exception):
-    """A user's mistake or a broken input: the message names the file and the field."""
+    """An incorrect option or a broken input; the message names the file and the field."""
 
 
 class SceneError(TrajformerError):
@@ -17,11 +17,11 @@ class SceneError(TrajformerError):
 
 
 class StoreError(TrajformerError):
-    """A store is missing, truncated, or of another schema version."""
+    """A store is missing, truncated, or has another schema version."""
 
 
 class CheckpointError(TrajformerError):
-    """A file is not a checkpoint of this project, or does not fit the model it names."""
+    """A file is not a checkpoint of this project, or does not fit its model."""
 
 
 class ConfigError(TrajformerError):
@@ -38,7 +38,7 @@ class ConfigError(TrajformerError):
 
 
 def check_numbers(config: Any, positive: Collection[str] = (), shares: Collection[str] = ()) -> None:
-    """Check the range of every number of a config dataclass, tuples of numbers included; for its `__post_init__`.
+    """Check the range of all numbers of a config dataclass, tuples of numbers included; for its `__post_init__`.
 
     Args:
         config: the dataclass instance.

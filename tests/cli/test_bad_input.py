@@ -87,7 +87,7 @@ def test_a_shard_cut_short_or_changed(sound: Path, tmp_path: Path, fails: Fails)
     path.write_bytes(whole[:-100])
     evaluate = ("evaluate", "--model", "constant_velocity", "--store", "cut")
     for words in (evaluate, ("store", "verify", "cut")):
-        assert "cut/val/00000.arrow: not a readable shard (cut short or damaged)" in fails(*words)
+        assert "cut/val/00000.arrow: not a readable shard (truncated or damaged)" in fails(*words)
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     assert "00000.arrow: checksum differs from the manifest" in fails("store", "verify", "cut")

@@ -226,9 +226,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "same store": (lambda b: None, ("a", "./c/../b", "b", "--out", "m"), "given twice"),
     "occupied": (_occupied, (), "m: not empty"),
     "a file": (lambda b: Path("m").write_text("mine"), (), "m: not a folder"),
-    "inside": (lambda b: None, ("a", "b", "--out", "b/m"), "b/m: the new store must lie outside of b"),
-    "the same": (lambda b: None, ("a", "b", "--out", "b"), "b: the new store must lie outside of b"),
-    "around": (lambda b: b.rename("c/b"), ("a", "c/b", "--out", "c"), "c: the new store must lie outside of c/b"),
+    "inside": (lambda b: None, ("a", "b", "--out", "b/m"), "b/m: the new store and b must not contain each other"),
+    "the same": (lambda b: None, ("a", "b", "--out", "b"), "b: the new store and b must not contain each other"),
+    "around": (lambda b: b.rename("c/b"), ("a", "c/b", "--out", "c"), "c: the new store and c/b must not contain each other"),
     "cut short": (lambda b: (b / "val/00000.arrow").write_bytes(b""), (), "b: manifest.json does not list the shards on disk"),
 }
 
@@ -273,7 +273,7 @@ def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
     Path("m/val/.00000.arrow.77.tmp").write_bytes(b"what a killed process leaves")
     damaged = Path("m/train/00001.arrow")  # what a power cut may leave
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
-    assert "m: not empty, and not of an earlier run of this merge" in complaint(run("merge", "a", "c", "--out", "m"))
+    assert "m: not empty, and not from an earlier run of this merge" in complaint(run("merge", "a", "c", "--out", "m"))
     monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)
     assert run(*words)[0] == 0
     again = ["a/train/00001.arrow", "b/val/00000.arrow", "b/val/00001.arrow", "c/val/00000.arrow"]
@@ -295,7 +295,7 @@ def test_a_damaged_copy_is_seen(run: Run, tmp_path: Path) -> None:
     whole = path.read_bytes()
     value = Shard(path).scene(0).position[0, 0].tobytes()
     path.write_bytes(whole.replace(value, bytes([value[0] ^ 1]) + value[1:]))
-    assert "b/val/00000.arrow: not what its manifest says" in complaint(run("merge", "a", "b", "--out", "m"))
+    assert "b/val/00000.arrow: differs from its manifest" in complaint(run("merge", "a", "b", "--out", "m"))
     assert not Path("m/manifest.json").exists() and not Path("m/val/00000.arrow").exists()
     path.write_bytes(whole)
     assert run("merge", "a", "b", "--out", "m")[0] == 0

@@ -121,6 +121,17 @@ def test_scenes_are_found_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         store.find(["scene-0", "scene-9"])
 
 
+def test_the_index_has_one_row_per_scene(tmp_path: Path) -> None:
+    scenes = make_store(tmp_path, (2, 0, 3))
+    index = SceneStore(tmp_path, "train").index()
+    assert len(index) == 5 and index.index.tolist() == list(range(5))
+    for name in ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future", "num_agents", "num_polylines"):
+        assert index[name].tolist() == [getattr(scene, name) for scene in scenes], name
+    assert index["num_steps"].tolist() == [scene.num_steps for scene in scenes]
+    assert index["num_points"].tolist() == [len(scene.point) for scene in scenes]
+    assert index[["origin_x", "origin_y"]].to_numpy().tolist() == [scene.origin.tolist() for scene in scenes]
+
+
 def test_an_id_that_occurs_twice_is_found_first(tmp_path: Path) -> None:
     for index in range(2):
         write_shard(shard_path(tmp_path, "train", index), [random_scene(7), random_scene(8)], ShardInfo("random", "train"))
@@ -189,7 +200,7 @@ def test_a_shard_that_changed_after_opening_is_an_error(tmp_path: Path) -> None:
     store = SceneStore(tmp_path, "train")
     shutil.copyfile(shard_path(tmp_path, "train", 0), shard_path(tmp_path, "train", 1))
     for use in (lambda: store[4], store.scene_ids, store.sizes, lambda: store.find(["scene-4"])):
-        with pytest.raises(StoreError, match=r"00001\.arrow: 3 scenes, not the 2 of when the store was opened"):
+        with pytest.raises(StoreError, match=r"00001\.arrow: 3 scenes, expected 2: the file has changed"):
             use()
     assert store[2].scene_id == "scene-2"
 
@@ -265,8 +276,8 @@ BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
     "more steps": (_with_column("num_steps", lambda c: pa.array([10**9] * len(c), c.type)), "row 0: valid has"),
     "fewer steps": (_with_column("num_steps", lambda c: pa.array([-1] * len(c), c.type)), "row 0: valid has"),
     "null": (_with_column("num_steps", lambda c: pa.array([None] * len(c), c.type)), "no nulls"),
-    "a column less": (lambda batch: batch.drop_columns(["heading"]), "columns are not those"),
-    "a row less": (lambda batch: batch.slice(1), "2 scenes, its metadata says 3"),
+    "a column less": (lambda batch: batch.drop_columns(["heading"]), "columns differ"),
+    "a row less": (lambda batch: batch.slice(1), "2 scenes, expected 3 from the metadata"),
 }
 
 
@@ -445,7 +456,7 @@ def test_a_manifest_of_another_kind(tmp_path: Path) -> None:
             if way:
                 at[way[-1]] = other
             (tmp_path / MANIFEST).write_text(json.dumps(told if way else other))
-            with pytest.raises(StoreError, match=r"manifest\.json: .*(schema_version|not of a manifest)"):
+            with pytest.raises(StoreError, match=r"manifest\.json: .*(schema_version|not a valid manifest entry)"):
                 faults(tmp_path)
             assert count_scenes(tmp_path, "train") == {"00000.arrow": 3, "00001.arrow": 2}
 
@@ -465,7 +476,7 @@ def test_a_manifest_of_other_numbers(tmp_path: Path) -> None:
         told = json.loads(text)
         told["splits"]["train"][name] = other
         (tmp_path / MANIFEST).write_text(json.dumps(told))
-        assert faults(tmp_path) == [f"{tmp_path / MANIFEST}: train: does not sum up its shards"]
+        assert faults(tmp_path) == [f"{tmp_path / MANIFEST}: train: does not agree with its shards"]
 
 
 def _flip(path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The columns of a shard: their names and types, how they are made, and how the lengths of their rows must fit together.
+"""The columns of a shard: names, types, conversion to Arrow, and consistency checks of row lengths.
 
-A shard holds valid steps only (positions, headings and velocities of `valid` entries, agent-major) and the map once.
-Polyline lengths and edges are unsigned integers as narrow as the scene allows, kept as bytes.
+A shard stores positions, headings and velocities of valid steps only, agent-major, and the map once. Polyline lengths and edges
+are unsigned integers of the smallest sufficient width, stored as bytes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LISTS: dict[str, pa.DataType] = {
     "polyline_id": pa.int64(),
     "polyline_kind": pa.uint8(),
     "polyline_flags": pa.uint8(),
-    "polyline_length": pa.uint8(),  # bytes of unsigned integers wide enough for P
+    "polyline_length": pa.uint8(),  # bytes of `index_dtype(P)`
     "point": pa.float32(),
-    "edge": pa.uint8(),  # bytes of unsigned integers wide enough for M
+    "edge": pa.uint8(),  # bytes of `index_dtype(M)`
     "edge_kind": pa.uint8(),
 }
 RAGGED = (*STRINGS, *LISTS)
@@ -49,18 +49,23 @@ _FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.val
 
 
 def index_dtype(largest: int) -> type[np.unsignedinteger]:
-    """The index_dtype type of index that can hold 0 to `largest`."""
+    """The smallest unsigned integer type that holds 0 to `largest`."""
     return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
 
 
+def _index_bytes(largest: np.ndarray) -> np.ndarray:
+    """Size in bytes of `index_dtype`, elementwise."""
+    return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))
+
+
 def number_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """A column of numbers. (`pa.array` and `to_numpy` would wait a quarter of a second for pandas.)"""
+    """A column of numbers. It avoids `pa.array`, which imports pandas."""
     values = np.ascontiguousarray(values, kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _offsets_of(rows: Sequence[Sized]) -> pa.Array:
-    """Where each row begins, and where the last one ends."""
+def _offsets(rows: Sequence[Sized]) -> pa.Array:
+    """Start of each row and end of the last row, int32 [rows + 1]."""
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     if offsets[-1] > np.iinfo(np.int32).max:
         raise StoreError(f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size")
@@ -71,38 +76,38 @@ def list_column(rows: list[np.ndarray], kind: pa.DataType) -> pa.Array:
     """A column with an array in each row.
 
     Raises:
-        StoreError: it would be longer than Arrow's offsets can say.
+        StoreError: more values than int32 offsets can address.
     """
     values = np.concatenate(rows) if rows else np.zeros(0)
-    return pa.ListArray.from_arrays(_offsets_of(rows), number_column(values, kind))
+    return pa.ListArray.from_arrays(_offsets(rows), number_column(values, kind))
 
 
 def text_column(rows: list[str]) -> pa.Array:
     """A column of text; raises as `list_column`."""
     encoded = [row.encode() for row in rows]
-    return pa.StringArray.from_buffers(len(rows), _offsets_of(encoded).buffers()[1], pa.py_buffer(b"".join(encoded)))
+    return pa.StringArray.from_buffers(len(rows), _offsets(encoded).buffers()[1], pa.py_buffer(b"".join(encoded)))
 
 
 def row_bytes(bounds: np.ndarray) -> np.ndarray:
-    """Bytes that every scene takes in a shard, int64 [scenes].
+    """Bytes of each scene in a shard, int64 [scenes].
 
     Args:
-        bounds: where each scene begins in each ragged column, int32 [scenes + 1, columns].
+        bounds: start of each scene in each ragged column, int32 [scenes + 1, columns].
     """
     return np.diff(bounds, axis=0) @ _VALUE_BYTES + _FIXED_BYTES
 
 
 def find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
-    """What is wrong with the lengths of a damaged shard's rows: a row cut out along sound bounds can be unpacked safely.
+    """Check row lengths, so that every row of a damaged shard can be unpacked without reading out of bounds.
 
     Args:
-        bounds: where each scene begins in each ragged column, int32 [scenes + 1, columns].
-        num_steps: T of every scene, int32 [scenes].
+        bounds: start of each scene in each ragged column, int32 [scenes + 1, columns].
+        num_steps: T of each scene, int32 [scenes].
 
     Returns:
-        The row and column that are wrong; empty for a sound shard.
+        A description of the first inconsistent row and column; empty if all lengths are consistent.
     """
-    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow knows that the last one is within the values
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks that the last bound is in range
     if impossible.any():
         return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
     length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=True))
@@ -114,17 +119,12 @@ def find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
         "velocity": 2 * steps,
         "polyline_id": polylines,
         "polyline_flags": polylines,
-        "polyline_length": polylines * _widths(length["point"] // 2),
+        "polyline_length": polylines * _index_bytes(length["point"] // 2),
         "point": length["point"] // 2 * 2,
-        "edge": 2 * length["edge_kind"] * _widths(polylines),
+        "edge": 2 * length["edge_kind"] * _index_bytes(polylines),
     }
     for name, value in expected.items():
         wrong = np.flatnonzero(length[name] != value)
         if len(wrong):
             return f"row {wrong[0]}: {name} has {length[name][wrong[0]]} values, expected {value[wrong[0]]}"
     return ""
-
-
-def _widths(largest: np.ndarray) -> np.ndarray:
-    """Bytes of the type that `index_dtype` takes, elementwise."""
-    return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))

@@ -1,4 +1,4 @@
-"""One scene as a file that anything can read: JSON for people, npz for numpy."""
+"""Export of one scene to a JSON or npz file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import atomically
+from trajformer.scenes.files import atomically, write_atomically
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 FORMATS = (".json", ".npz")
 
 
 def export_scene(scene: Scene, path: Path) -> None:
-    """Write a scene with all its fields, atomically; what is written gives an equal scene again.
+    """Write all fields of a scene, atomically and without loss.
 
     Args:
-        scene: what to write, valid.
+        scene: a valid scene.
         path: ends in `.json` (see `scene_to_json`) or `.npz` (see `scene_to_arrays`).
 
     Raises:
@@ -31,12 +31,11 @@ def export_scene(scene: Scene, path: Path) -> None:
     if path.suffix not in FORMATS:
         raise TrajformerError(f"{path}: must end in {' or '.join(FORMATS)}")
     arrays: dict[str, Any] = scene_to_arrays(scene.validate())
-    with atomically(path) as temporary:
-        if path.suffix == ".json":
-            temporary.write_text(scene_to_json(scene), encoding="utf-8")
-        else:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
+    if path.suffix == ".json":
+        write_atomically(path, scene_to_json(scene))
+        return
+    with atomically(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def scene_to_arrays(scene: Scene) -> dict[str, np.ndarray]:
@@ -45,18 +44,18 @@ def scene_to_arrays(scene: Scene) -> dict[str, np.ndarray]:
 
 
 def scene_to_json(scene: Scene) -> str:
-    """A scene as JSON, an agent, polyline or edge a line.
+    """A scene as JSON, with one line for each agent, polyline and edge.
 
-    Kinds, roles and flags are names; edges name polylines by their place in the list, from 0. `position`, `heading` and
-    `velocity` of an agent have an entry for each of the T steps, zero where `valid` is false. Positions and points are
-    metres relative to `origin` (metres, city frame), headings radians, velocities metres per second. Numbers have as
-    many digits as it takes to get the same float32 (`origin`: float64) back.
+    Kinds, roles and flags are names. Edges refer to polylines by their index in the list, from 0. `position`, `heading` and
+    `velocity` of an agent have T entries, zero where `valid` is false. Positions and points are metres relative to `origin`
+    (metres, city frame), headings radians, velocities metres per second. Numbers have the digits that are needed to restore
+    the same float32 (`origin`: float64).
 
     Raises:
         ValueError: the scene is not valid.
     """
-    numbers = {name: _digits(getattr(scene, name)) for name in ("position", "heading", "velocity")}
-    point, offset = _digits(scene.point), scene.polyline_offset.tolist()
+    numbers = {name: _short_floats(getattr(scene, name)) for name in ("position", "heading", "velocity")}
+    point, offset = _short_floats(scene.point), scene.polyline_offset.tolist()
     agents = [
         {"id": scene.agent_id[i], "kind": AgentKind(scene.agent_kind[i]).name, "role": AgentRole(scene.agent_role[i]).name}
         | {"valid": scene.valid[i].tolist()}
@@ -73,17 +72,17 @@ def scene_to_json(scene: Scene) -> str:
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
     names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
-    lines = [f" {_line(name)}: {_line(value)}" for name, value in head.items()]
+    lines = [f" {_compact(name)}: {_compact(value)}" for name, value in head.items()]
     for name, rows in (("agents", agents), ("polylines", polylines), ("edges", edges)):
-        lines.append(f" {_line(name)}: [" + ",".join(f"\n  {_line(row)}" for row in rows) + "\n ]")
+        lines.append(f" {_compact(name)}: [" + ",".join(f"\n  {_compact(row)}" for row in rows) + "\n ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _line(value: Any) -> str:
+def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _digits(values: np.ndarray) -> list[Any]:
-    """Float32 as numbers with the fewest digits that give the same float32."""
+def _short_floats(values: np.ndarray) -> list[Any]:
+    """Numbers with the fewest digits that restore the same float32."""
     short = values.astype("U").astype(np.float64)
     return np.where(short.astype(np.float32) == values, short, values).tolist()

@@ -1,4 +1,4 @@
-"""Files that bear their name only once they are whole."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to, which takes its place when the block ends without an error.
+    """Yield a temporary path in the folder of `path`; it is renamed to `path` if the block ends without an error.
 
     Raises:
-        OSError: the folder cannot be made or written; no temporary file is left behind.
+        OSError: the folder cannot be made or written. The temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -21,7 +21,8 @@ def _library(value: Array) -> ModuleType:
 
 def wrap(angle: Array) -> Array:
     """Angles in radians [...] wrapped to (-pi, pi]; differentiable with slope 1."""
-    return math.pi - (math.pi - angle) % (2 * math.pi)
+    reversed_angle: Any = math.pi - angle
+    return math.pi - reversed_angle % (2 * math.pi)
 
 
 def rotate(xy: Array, angle: Array) -> Array:

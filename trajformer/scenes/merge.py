@@ -1,7 +1,7 @@
-"""Several stores into one: their shards are copied byte for byte and numbered anew.
+"""Merging of stores: shards are copied byte for byte and renumbered.
 
-What has been copied from where is written to `merged.json` before the first shard, so that an interrupted merge can be
-run again, and `manifest.json` after the last one.
+The planned copies are written to `merged.json` before the first shard, so that an interrupted merge can be resumed;
+`manifest.json` is written after the last shard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trajformer.scenes.shard import read_scene_ids, shard_path
 
 @dataclass(frozen=True)
 class _Copy:
-    """One shard: where it lies, where it goes (below the new store), and the checksum in its store's manifest."""
+    """A planned copy: source file, target path below the new store, and checksum in the source's manifest."""
 
     source: Path
     target: str
@@ -42,26 +42,26 @@ Progress = Callable[[Iterator[_Copy], int], Iterator[_Copy]]
 
 
 def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Make one store of several; splits of the same name become one, in the order of `stores`.
+    """Merge stores into a new one; splits of the same name are joined in the order of `stores`.
 
-    Skipped inputs are in the shards, so they come along. After an interruption the same call goes on.
+    The shards also contain the skipped inputs. After an interruption, the same call resumes.
 
     Args:
-        stores: finished stores, which are only read.
-        out: the new store: no such folder yet, an empty one, or that of the same merge.
+        stores: finished stores, which are not changed.
+        out: the new store: a folder that does not exist, is empty, or is from the same merge.
         progress: wraps an iterator of a known length, for a progress bar.
 
     Returns:
         The manifest of the new store.
 
     Raises:
-        StoreError: a store is missing, unfinished, damaged or of another schema version, a scene id occurs twice in a
-            split, or `out` is in use. Nothing has been written then, unless it is the copies that turn out damaged.
+        StoreError: a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split,
+            or `out` is in use. Shards are written before the error only if a source differs from its manifest.
     """
-    _check_places(stores, out)
+    _check_folders(stores, out)
     copies = _plan(stores)
     _check_ids(copies)
-    _begin(stores, out, copies)
+    _prepare_folder(stores, out, copies)
     for copy in progress(iter(copies), len(copies)):
         path = out / copy.target
         if not (path.is_file() and checksum(path) == copy.sha256):
@@ -70,24 +70,25 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
     manifest = describe_store(out)
-    found = {f"{split}/{s['name']}": s["sha256"] for split, entry in manifest["splits"].items() for s in entry["shards"]}
+    digests = {f"{split}/{s['name']}": s["sha256"] for split, entry in manifest["splits"].items() for s in entry["shards"]}
     for copy in copies:
-        if found[copy.target] != copy.sha256:
+        if digests[copy.target] != copy.sha256:
             (out / copy.target).unlink()
-            raise StoreError(f"{copy.source}: not what its manifest says; see `trajformer store verify {copy.source.parents[1]}`")
+            store = copy.source.parents[1]
+            raise StoreError(f"{copy.source}: differs from its manifest; see `trajformer store verify {store}`")
     save_manifest(out, manifest)
     return manifest
 
 
-def _check_places(stores: Sequence[Path], out: Path) -> None:
-    places = [store.resolve() for store in stores]
-    for store, place in zip(stores, places, strict=True):
+def _check_folders(stores: Sequence[Path], out: Path) -> None:
+    folders, target = [store.resolve() for store in stores], out.resolve()
+    for store, folder in zip(stores, folders, strict=True):
         if not store.is_dir():
             raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
-        if places.count(place) > 1:
+        if folders.count(folder) > 1:
             raise StoreError(f"{store}: given twice")
-        if place in (out.resolve(), *out.resolve().parents) or out.resolve() in place.parents:
-            raise StoreError(f"{out}: the new store must lie outside of {store}, and that outside of it")
+        if folder in (target, *target.parents) or target in folder.parents:
+            raise StoreError(f"{out}: the new store and {store} must not contain each other")
 
 
 def _plan(stores: Sequence[Path]) -> list[_Copy]:
@@ -106,37 +107,36 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
 
 
 def _check_ids(copies: Sequence[_Copy]) -> None:
-    """Read the ids of all scenes, which also tells damaged shards and other schema versions."""
-    homes: dict[str, dict[str, Path]] = {}
+    """Check that scene ids are unique in each split; this also finds damaged shards and other schema versions."""
+    shard_of: dict[tuple[str, str], Path] = {}
     for copy in copies:
         split = copy.source.parent.name
-        home = homes.setdefault(split, {})
         for scene_id in read_scene_ids(copy.source):
-            if scene_id in home:
-                raise StoreError(f"{copy.source}: scene {scene_id} is in split '{split}' already: {home[scene_id]}")
-            home[scene_id] = copy.source
+            if (split, scene_id) in shard_of:
+                raise StoreError(f"{copy.source}: scene {scene_id} is in split '{split}' already: {shard_of[split, scene_id]}")
+            shard_of[split, scene_id] = copy.source
 
 
-def _begin(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) -> None:
-    """Claim the new store's folder, and remove what a killed merge left half-written.
+def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) -> None:
+    """Write `merged.json` and remove temporary files of an interrupted merge.
 
     Raises:
-        StoreError: it holds something else.
+        StoreError: the folder has other content.
     """
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: not a folder")
     shards = {copy.target: {"from": str(copy.source), "sha256": copy.sha256} for copy in copies}
     if out.is_dir() and not all(path.match(f".{MERGED}.*.tmp") for path in out.iterdir()):
         present = {f"{path.parent.name}/{path.name}" for path in out.glob("*/*.arrow")}
-        if _planned(out) != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():
-            raise StoreError(f"{out}: not empty, and not of an earlier run of this merge: give another folder")
+        if _planned_digests(out) != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():
+            raise StoreError(f"{out}: not empty, and not from an earlier run of this merge: choose another folder")
         for path in (*out.glob(".*.tmp"), *out.glob("*/.*.tmp")):
             path.unlink(missing_ok=True)
     record = {"stores": [str(store) for store in stores], "shards": shards}
     write_atomically(out / MERGED, json.dumps(record, indent=1) + "\n")
 
 
-def _planned(out: Path) -> dict[str, str]:
+def _planned_digests(out: Path) -> dict[str, str]:
     try:
         return {target: shard["sha256"] for target, shard in json.loads((out / MERGED).read_text())["shards"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

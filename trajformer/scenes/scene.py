@@ -1,8 +1,8 @@
-"""Scene: one scenario as numpy arrays, ragged, the record that readers produce and the store keeps.
+"""Scene: one scenario as ragged numpy arrays, the record that readers produce and stores contain.
 
 Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges.
-Metres, seconds, radians in (-pi, pi] counter-clockwise from +x. Every array but `origin` is relative to
-`origin`, so that float32 is exact to well under a millimetre.
+Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x. All arrays except `origin` are relative to `origin`, so
+that float32 is accurate to well under a millimetre.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from trajformer.errors import SceneError
 
-MAX_EXTENT_M = 50_000.0  # from the origin; beyond these limits it is a broken file, not a scene
-MAX_ORIGIN_M = 1e8  # of the origin in the city frame, more than twice around the Earth; float64 is exact to 15 nm there
+MAX_EXTENT_M = 50_000.0  # from the origin; a file beyond these limits is broken
+MAX_ORIGIN_M = 1e8  # of the origin in the city frame, over twice the Earth's circumference; float64 resolves 15 nm
 MAX_SPEED_M_S = 10_000.0
-MAX_NAME_LENGTH = 200  # bytes of a file's name, with room for an ending; characters of other names
+MAX_NAME_LENGTH = 200  # bytes of a file name without its ending; characters of other names
 
 
 class AgentKind(IntEnum):
-    """What an agent is; names follow Argoverse 2, UNKNOWN where the source does not say."""
+    """Type of an agent, named as in Argoverse 2; UNKNOWN if the source has no type."""
 
     UNKNOWN = 0
     VEHICLE = 1
@@ -38,7 +38,7 @@ class AgentKind(IntEnum):
 
 
 class AgentRole(IntEnum):
-    """CONTEXT agents are seen, SCORED ones are predicted and scored, FOCAL is the scene's main one."""
+    """CONTEXT agents are input only, SCORED agents are also predicted and scored, FOCAL is the main scored agent."""
 
     CONTEXT = 0
     SCORED = 1
@@ -46,7 +46,7 @@ class AgentRole(IntEnum):
 
 
 class PolylineKind(IntEnum):
-    """What a polyline is. Lanes are directed centrelines; the last two are closed rings."""
+    """Type of a polyline. Lanes are directed centrelines; CROSSWALK and DRIVABLE_AREA are closed rings."""
 
     LANE_VEHICLE = 0
     LANE_BUS = 1
@@ -56,7 +56,7 @@ class PolylineKind(IntEnum):
 
 
 class LaneFlag(IntFlag):
-    """Attributes of a lane, or-ed together."""
+    """Attributes of a lane, combined by bitwise or."""
 
     NONE = 0
     INTERSECTION = 1
@@ -78,8 +78,8 @@ class EdgeKind(IntEnum):
 class Scene:
     """One scenario.
 
-    `num_history` is H; `num_future` is F, the horizon to be predicted. T = H + F, or H where the future is
-    unknown (a test file). Entries with `valid` False are zero. `position[:, :H]` is all that a model may see.
+    `num_history` is H; `num_future` is F, the horizon to be predicted. T = H + F, or H if the future is
+    unknown (a test file). Entries with `valid` False are zero. The input of a model is limited to the first H steps.
     """
 
     scene_id: str
@@ -90,24 +90,24 @@ class Scene:
     num_history: int
     num_future: int
     origin: np.ndarray  # float64 [2], city frame
-    agent_id: tuple[str, ...]  # A ids exactly as in the raw file
+    agent_id: tuple[str, ...]  # A ids as in the raw file
     agent_kind: np.ndarray  # uint8 [A], AgentKind
     agent_role: np.ndarray  # uint8 [A], AgentRole
     position: np.ndarray  # float32 [A, T, 2]
     heading: np.ndarray  # float32 [A, T]
     velocity: np.ndarray  # float32 [A, T, 2], metres per second
     valid: np.ndarray  # bool [A, T]
-    polyline_id: np.ndarray  # int64 [M], the raw file's id, unique within a kind
+    polyline_id: np.ndarray  # int64 [M], id in the raw file, unique within a kind
     polyline_kind: np.ndarray  # uint8 [M], PolylineKind
     polyline_flags: np.ndarray  # uint8 [M], LaneFlag
-    polyline_offset: np.ndarray  # int32 [M + 1], polyline m owns point[offset[m]:offset[m + 1]]
+    polyline_offset: np.ndarray  # int32 [M + 1], polyline m has point[offset[m]:offset[m + 1]]
     point: np.ndarray  # float32 [P, 2]
     edge: np.ndarray  # int32 [2, E], indices of polylines
     edge_kind: np.ndarray  # uint8 [E], EdgeKind
 
     @property
     def num_agents(self) -> int:
-        """A."""
+        """A, the number of agents."""
         return len(self.agent_id)
 
     @property
@@ -117,7 +117,7 @@ class Scene:
 
     @property
     def num_polylines(self) -> int:
-        """M."""
+        """M, the number of polylines."""
         return len(self.polyline_kind)
 
     def polyline(self, index: int) -> np.ndarray:
@@ -125,10 +125,10 @@ class Scene:
         return self.point[self.polyline_offset[index] : self.polyline_offset[index + 1]]
 
     def validate(self) -> Scene:
-        """Check every shape, dtype and value, and return the scene itself.
+        """Check every shape, dtype and value, and return the scene.
 
         Raises:
-            SceneError: names the scene and the first field that is wrong.
+            SceneError: a field is invalid; the message names the scene and the field.
         """
         self._check_shapes()
         self._check_names()
@@ -149,13 +149,13 @@ class Scene:
             for length, letter in zip(value.shape, shape, strict=True):
                 if length != sizes.setdefault(letter, length):
                     self._fail(name, f"shape {value.shape}, expected {shape}")
-            if name in _LARGEST and value.size:
-                largest, problem = _LARGEST[name]
-                if not (value if dtype.kind == "u" else np.abs(value)).max() <= largest:  # NaN, too
+            if name in _MAX_VALUES and value.size:
+                largest, problem = _MAX_VALUES[name]
+                if not (value if dtype.kind == "u" else np.abs(value)).max() <= largest:  # False for NaN
                     self._fail(name, problem if np.isfinite(value).all() else "has NaN or infinity")
 
     def _check_names(self) -> None:
-        for name in ("scene_id", "source", "split"):  # they become names of files and folders
+        for name in ("scene_id", "source", "split"):  # used as names of files and folders
             value = getattr(self, name)
             if not (_FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= MAX_NAME_LENGTH):
                 self._fail(name, f"not usable as a file name: {value[:40]!r}")
@@ -218,7 +218,7 @@ ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
     "edge_kind": (np.dtype(np.uint8), ("E",)),
 }
 _FAR = f"farther than {MAX_EXTENT_M / 1000:g} km from the origin"
-_LARGEST: dict[str, tuple[float, str]] = {
+_MAX_VALUES: dict[str, tuple[float, str]] = {
     "origin": (MAX_ORIGIN_M, f"farther than {MAX_ORIGIN_M:g} m from zero"),
     "agent_kind": (int(max(AgentKind)), "unknown kind"),
     "agent_role": (int(max(AgentRole)), "unknown role"),
@@ -231,15 +231,15 @@ _LARGEST: dict[str, tuple[float, str]] = {
     "edge_kind": (int(max(EdgeKind)), "unknown kind"),
 }
 _FILE_NAME = re.compile(r"(?!\.)[^/\\]+")
-_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line ends, halves of pairs
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # also line separators and lone surrogates
 
 
 def _is_text(value: str) -> bool:
-    return value.isprintable() or not _NO_TEXT.search(value)
+    return value.isprintable() or not _CONTROL_CHARACTERS.search(value)
 
 
 def scenes_equal(left: Scene, right: Scene) -> bool:
-    """True when every field is the same, bit for bit."""
+    """True if all fields have equal values and types."""
     for field in fields(Scene):
         a, b = getattr(left, field.name), getattr(right, field.name)
         if isinstance(a, np.ndarray):

@@ -1,11 +1,11 @@
-"""SceneStore: the scenes of one split of a store, by index, from its memory-mapped shards (`shard.py`)."""
+"""SceneStore: indexed access to the scenes of one split, read from memory-mapped shards (`shard.py`)."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,20 +14,23 @@ from trajformer.scenes.manifest import count_scenes, store_splits
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import Shard, read_scene_ids
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["SceneStore", "store_splits"]
 
-MAX_OPEN_SHARDS = 8192  # shards open at a time: each takes 70 kB, and Linux allows a process 65,530 mapped files
+MAX_OPEN_SHARDS = 8192  # a shard takes 70 kB, and Linux allows 65,530 mapped files per process
 
 
 class SceneStore:
-    """All scenes of one split of a store, by index: `store[i]` is a `Scene`, `len(store)` their number.
+    """The scenes of one split of a store: `store[i]` is a `Scene`, `len(store)` the number of scenes.
 
-    Shards are opened when first needed, so that a store of a million scenes opens at once; the object pickles
-    as the names of its files, so that data-loader workers map them themselves. A store that is being prepared can be
-    read, too: it is what there was when it was opened.
+    Shards are opened on first use, so a store of a million scenes opens quickly. A pickled store contains only file names; each
+    data-loader worker maps the files again. A store can be read while it is prepared; it then has the scenes that were complete
+    when it was opened.
 
     Raises:
-        StoreError: no such store or split, a shard cut short, or another schema version.
+        StoreError: the store or split does not exist, a shard is truncated, or the schema version differs.
     """
 
     def __init__(self, root: Path | str, split: str) -> None:
@@ -56,24 +59,23 @@ class SceneStore:
         return self._ends[number - 1] if number else 0
 
     def _shard(self, number: int) -> Shard:
-        shard = self._shards.get(number)
-        if shard is None:
-            shard = self._opened(number)
+        if number not in self._shards:
+            shard = self._open_shard(number)
             if len(self._shards) >= MAX_OPEN_SHARDS:
                 self._shards.pop(next(iter(self._shards)))
             self._shards[number] = shard
-        return shard
+        return self._shards[number]
 
-    def _opened(self, number: int) -> Shard:
+    def _open_shard(self, number: int) -> Shard:
         shard = Shard(self._path(number))
-        self._check(number, len(shard))
+        self._check_count(number, len(shard))
         return shard
 
-    def _check(self, number: int, scenes: int) -> None:
+    def _check_count(self, number: int, scenes: int) -> None:
         expected = self._ends[number] - self._start(number)
         if scenes != expected:
             path = self._path(number)
-            raise StoreError(f"{path}: {scenes} scenes, not the {expected} of when the store was opened, or of its manifest")
+            raise StoreError(f"{path}: {scenes} scenes, expected {expected}: the file has changed or differs from its manifest")
 
     def __getitem__(self, index: int) -> Scene:
         if not -len(self) <= index < len(self):
@@ -85,47 +87,61 @@ class SceneStore:
     def __iter__(self) -> Iterator[Scene]:
         return (self[index] for index in range(len(self)))
 
-    def _ids(self, number: int) -> list[str]:
+    def _shard_ids(self, number: int) -> list[str]:
         shard = self._shards.get(number)
         ids = read_scene_ids(self._path(number)) if shard is None else shard.scene_ids()
-        self._check(number, len(ids))
+        self._check_count(number, len(ids))
         return ids
 
     def scene_ids(self) -> list[str]:
         """Ids of all scenes, in the order of their index."""
-        return [scene_id for number in range(len(self._names)) for scene_id in self._ids(number)]
+        return [scene_id for number in range(len(self._names)) for scene_id in self._shard_ids(number)]
 
     def sizes(self) -> np.ndarray:
-        """Agents, polylines and points of every scene, int64 [scenes, 3], without reading any."""
+        """Numbers of agents, polylines and points of each scene, int64 [scenes, 3], without unpacking scenes."""
         return np.concatenate([shard.sizes() for shard in self.shards()])
 
-    def shards(self) -> Iterator[Shard]:
-        """All shards, one after the other; those that are not in use are not kept open."""
-        for number in range(len(self._names)):
-            yield self._shards.get(number) or self._opened(number)
+    def index(self) -> pd.DataFrame:
+        """One row per scene, in the order of the scenes, without unpacking scenes.
 
-    def find(self, wanted: Sequence[str]) -> list[int]:
+        Columns: scene_id, source, split, city, period_s, num_history, num_future, num_steps (T), origin_x, origin_y (metres, city
+        frame), num_agents, num_polylines, num_points.
+
+        Raises:
+            StoreError: a shard is damaged or has changed.
+        """
+        import pandas as pd  # processes that only read scenes do not load it
+
+        parts = [shard.summary() for shard in self.shards()]
+        return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def shards(self) -> Iterator[Shard]:
+        """All shards in order; those that were not open are not kept open."""
+        for number in range(len(self._names)):
+            yield self._shards.get(number) or self._open_shard(number)
+
+    def find(self, scene_ids: Sequence[str]) -> list[int]:
         """Indices of the scenes with these ids.
 
         Raises:
             StoreError: an id is not in this split.
         """
-        place = self.indices(wanted)
-        for scene_id in wanted:
-            if scene_id not in place:
+        indices = self.indices(scene_ids)
+        for scene_id in scene_ids:
+            if scene_id not in indices:
                 raise StoreError(f"{self.root}: no scene {scene_id} in split '{self.split}'")
-        return [place[scene_id] for scene_id in wanted]
+        return [indices[scene_id] for scene_id in scene_ids]
 
-    def indices(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Indices by id of those of the scenes that are in this split; of an id that occurs twice, the first."""
-        missing, place = set(wanted), {}
+    def indices(self, scene_ids: Iterable[str]) -> dict[str, int]:
+        """Indices by id of the scenes that are in this split; the first index if an id occurs twice."""
+        missing, indices = set(scene_ids), {}
         for number in range(len(self._names)):
             if not missing:
                 break
-            ids = self._ids(number)
+            ids = self._shard_ids(number)
             if not missing.isdisjoint(ids):
                 for index, scene_id in enumerate(ids, self._start(number)):
                     if scene_id in missing:
-                        place[scene_id] = index
+                        indices[scene_id] = index
                         missing.remove(scene_id)
-        return place
+        return indices

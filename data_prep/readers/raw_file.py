@@ -32,7 +32,12 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error on one printable line of limited length; messages may quote file contents."""
-    text = " ".join((getattr(error, "strerror", None) or str(error)).split())
+    """The message of an error as `printable` text."""
+    return printable(getattr(error, "strerror", None) or str(error))
+
+
+def printable(text: str) -> str:
+    """Text that may quote the content of a file, as one printable line of limited length."""
+    text = " ".join(text.split())
     text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
     return text if text.isprintable() else repr(text)[1:-1]

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 
 ENDINGS = ("lanes.geojson", "lanes.json")
+MAX_BYTES = 1 << 30
 MAX_COORDINATE_M = 1e8
 MAX_DEGREES = 0.5  # coordinates are degrees if they are within +-180, +-90 and no polyline is longer than this
 OTHER_FRAME_M = 10_000.0  # a map at a larger distance from the tracks is in another frame
@@ -60,9 +62,9 @@ def read_lanes(path: Path) -> VectorMap:
 def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
     """The map or its error message; cached in both cases, because many scenes share a file."""
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(read_file(path, MAX_BYTES))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return f"{path}: lanes cannot be read: {error}"
+        return f"{path}: lanes cannot be read: {one_line(error)}"
     heads: _Links = []
     lines: list[np.ndarray] = []
     links: _Links = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from data_prep.reader import Input
 from data_prep.readers.table.lanes import find_lanes, lanes_near
-from data_prep.readers.table.tracks import SUFFIXES, TIME, Columns, Cuts, Cutting, Tracks, cut_scenes, read_columns
+from data_prep.readers.table.tracks import MAX_BYTES, SUFFIXES, TIME, Columns, Cuts, Cutting, Tracks, cut_scenes, read_columns
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
@@ -136,7 +136,9 @@ def _stamp(*files: Path | None) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in files:
         try:
-            if path:
+            if path and (size := path.stat().st_size) > MAX_BYTES:
+                digest.update(str(size).encode())
+            elif path:
                 with path.open("rb") as file:
                     digest.update(hashlib.file_digest(file, "blake2b").digest())
         except OSError as error:

@@ -14,6 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from data_prep.readers.kinematics import estimate_motion
+from data_prep.readers.raw_file import one_line, printable
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -25,6 +26,7 @@ NUMBERS = ("x", "y", *TIME, "heading", "vx", "vy")
 MAX_OFF_GRID = 0.25  # of a period; a larger distance of a timestamp from the grid means that the period is wrong
 MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
 MAX_NAME_BYTES = 150
+MAX_BYTES = 1 << 36  # tables are read into memory
 MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -64,13 +66,15 @@ def read_columns(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Co
             has the wrong type; names file and column.
     """
     try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise SceneError(f"{path}: {size} bytes, expected at most {MAX_BYTES}")
         table = (_read_parquet if path.suffix.lower() == ".parquet" else _read_csv)(path, requested)
         if not len(table):
             raise SceneError(f"{path}: track_id: no rows")
         text = {name: _words(table[name]) for name in TEXT if name in table.column_names}
         number = {name: table[name].to_numpy() for name in NUMBERS if name in table.column_names}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
     return Columns(number, {name: words for name, (words, _) in text.items()}, {name: code for name, (_, code) in text.items()})
 
 
@@ -85,7 +89,7 @@ def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> dic
     missing += [] if set(TIME) & set(names) else ["step"]
     if missing:
         also = " (nor timestamp)" if missing[0] == "step" else ""
-        raise SceneError(f"{path}: {missing[0]}: no such column{also}; its columns are {', '.join(names[:20])}")
+        raise SceneError(f"{path}: {missing[0]}: no such column{also}; its columns are {printable(', '.join(names[:20]))}")
     return {raw: name for raw, name in zip(columns, names, strict=True) if name in requested}
 
 

@@ -1,0 +1,255 @@
+"""Contract tests of readers: pass a reader and a small raw folder of valid files.
+
+    def test_my_reader(tmp_path):
+        write_two_recordings(tmp_path / "raw")
+        check_reader(MyReader(), tmp_path / "raw", tmp_path)
+
+A reader is any object with the methods `splits(raw)`, `inputs(raw, split)` and `read(item, split, raw)` of
+`data_prep.reader.Reader`. All failures are AssertionErrors that name the input, or the file and its damage.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.scene import Scene, scenes_equal
+from trajformer.scenes.shard import Shard, ShardInfo, write_shard
+
+Outcome = Scene | str  # of one input: the scene, or the message of the error
+Damage = Callable[[Path], None]  # damages a valid file in place
+MAX_REASON = 520  # characters of an error message, without the raw folder
+WORDS = (
+    "",
+    "nan",
+    "-inf",
+    "1e300",
+    "1e400",
+    "-1",
+    "1.5",
+    "9" * 30,
+    "null",
+    "\0",
+    "\x1b[2J",
+    "é\u2028",
+    '"',
+    "<",
+    "&x;",
+    ",",
+    "\n",
+)
+
+
+class AnyReader(Protocol):
+    """The methods of a reader that the checks call."""
+
+    def splits(self, raw: Path) -> list[str]:
+        """Splits of a raw folder."""
+
+    def inputs(self, raw: Path, split: str) -> list[Any]:
+        """Inputs of a split."""
+
+    def read(self, item: Any, split: str, raw: Path) -> Scene:
+        """One scene."""
+
+
+def check_reader(reader: AnyReader, raw: Path, tmp_path: Path) -> None:
+    """Check the complete contract: valid scenes from valid files, and one-line errors from damaged files.
+
+    Args:
+        reader: the reader.
+        raw: raw folder with at least one valid scene; it is copied for each damage, so it should be small.
+        tmp_path: an empty or new folder for shards and damaged copies.
+    """
+    check_scenes(reader, raw, tmp_path)
+    check_damaged_files(reader, raw, tmp_path)
+
+
+def check_scenes(reader: AnyReader, raw: Path, tmp_path: Path) -> dict[str, list[Scene]]:
+    """Check that inputs are listed deterministically and that each becomes a valid scene which a shard stores unchanged.
+
+    Returns:
+        the scenes by split.
+    """
+    splits = reader.splits(raw)
+    assert splits and splits == sorted(splits) == reader.splits(raw), f"splits: {splits}"
+    scenes = {}
+    for split in splits:
+        items = reader.inputs(raw, split)
+        assert items and items == reader.inputs(raw, split), f"{split}: inputs are missing or differ between two calls"
+        scenes[split] = [reader.read(item, split, raw).validate() for item in items]
+        for item, scene in zip(items, scenes[split], strict=True):
+            assert scenes_equal(scene, reader.read(item, split, raw)), f"{item}: reading twice gives different scenes"
+            assert scene.split == split, f"{item}: split {scene.split!r}, expected {split!r}"
+        assert len({scene.scene_id for scene in scenes[split]}) == len(items), f"{split}: two scenes have the same id"
+        check_round_trip(scenes[split], tmp_path)
+    return scenes
+
+
+def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
+    """Check that a shard stores scenes unchanged."""
+    path = tmp_path / "round_trip.arrow"
+    write_shard(path, scenes, ShardInfo(scenes[0].source, scenes[0].split))
+    shard = Shard(path)
+    for row, scene in enumerate(scenes):
+        assert scenes_equal(shard.scene(row).validate(), scene), f"scene {scene.scene_id}: changed by a shard"
+    path.unlink()
+
+
+def check_damaged_files(reader: AnyReader, raw: Path, tmp_path: Path, seed: int = 0) -> None:
+    """Check that every damage to a file gives errors of one line that name the file, or valid scenes.
+
+    The first file of each name pattern in `raw` (names without digits) is damaged in all ways of `damages(seed)`. Content
+    that is lost completely must never give another scene than before.
+    """
+    splits = reader.splits(raw)
+    before = {split: read_all(reader, raw, split) for split in splits}
+    for file in example_files(raw):
+        for name, damage in damages(seed).items():
+            folder = tmp_path / "damaged" / f"{file.name}-{name}" / "raw"
+            shutil.copytree(raw, folder)
+            damage(folder / file.relative_to(raw))
+            for split in splits:
+                after = read_all(reader, folder, split)
+                check_outcomes(after, folder, tmp_path, f"{file.name}, {name}, split {split}")
+                if name in LOST:
+                    known = [scene for scene in before[split].values() if isinstance(scene, Scene)]
+                    new = [scene for scene in after.values() if isinstance(scene, Scene)]
+                    unknown = [scene for scene in new if not any(scenes_equal(scene, other) for other in known)]
+                    assert not unknown, f"{file.name}, {name}: gave a scene"
+                    assert after, f"{file.name}, {name}, split {split}: the input is no longer listed"
+            shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def check_outcomes(outcomes: dict[str, Outcome], raw: Path, tmp_path: Path, label: str = "") -> None:
+    """Check that each outcome is a scene which a shard stores unchanged, or one printable line that names a file or scene."""
+    for item, outcome in outcomes.items():
+        if isinstance(outcome, Scene):
+            check_round_trip([outcome], tmp_path)
+            continue
+        reason = outcome.replace(f"{raw}{os.sep}", "")
+        assert reason.isprintable(), f"{label}: {item}: the message is not one printable line: {reason!r}"
+        assert len(reason) < MAX_REASON, f"{label}: {item}: a message of {len(reason)} characters"
+        assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", outcome), f"{label}: {item}: names no file: {outcome}"
+
+
+def read_all(reader: AnyReader, raw: Path, split: str) -> dict[str, Outcome]:
+    """Read all inputs of a split: by name, the scene or the message of its SceneError; other exceptions are raised."""
+    try:
+        items = reader.inputs(raw, split)
+    except TrajformerError as error:
+        return {split: str(error)}
+    outcomes: dict[str, Outcome] = {}
+    for item in items:
+        try:
+            outcomes[str(item)] = reader.read(item, split, raw).validate()
+        except SceneError as error:
+            outcomes[str(item)] = str(error)
+    return outcomes
+
+
+def example_files(raw: Path) -> Iterator[Path]:
+    """The first file of each name pattern below a folder, where a pattern is the name without digits and hexadecimal ids."""
+    patterns = set()
+    for path in sorted(path for path in raw.rglob("*") if path.is_file()):
+        pattern = re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name)
+        if pattern not in patterns:
+            patterns.add(pattern)
+            yield path
+
+
+# ---- damages -------------------------------------------------------------------------------------------------------
+
+
+def change_bytes(change: Callable[[bytes], bytes]) -> Damage:
+    """Replace the content of a file."""
+    return lambda path: path.write_bytes(change(path.read_bytes())) and None
+
+
+def replace_by(create: Callable[[Path], object]) -> Damage:
+    """Remove the file and create something else in its place."""
+
+    def damage(path: Path) -> None:
+        path.unlink()
+        create(path)
+
+    return damage
+
+
+def _truncate(share: float) -> Damage:
+    return change_bytes(lambda data: data[: int(share * len(data))])
+
+
+LOST: dict[str, Damage] = {  # no content remains
+    "empty": change_bytes(lambda data: b""),
+    "zero bytes": change_bytes(lambda data: bytes(len(data))),
+    "blank lines": change_bytes(lambda data: b"\n \n\t\n"),
+    "random bytes": change_bytes(lambda data: random.Random(0).randbytes(len(data))),
+    "gzip": change_bytes(gzip.compress),
+    "utf-16": change_bytes(lambda data: data.decode("latin-1").encode("utf-16")),
+    "other json": change_bytes(lambda data: b'{"x": [1, 2]}'),
+    "1 TB": lambda path: os.truncate(path, 1 << 40),
+}
+SPECIAL: dict[str, Damage] = {  # in place of the file
+    "missing": Path.unlink,
+    "folder": replace_by(Path.mkdir),
+    "pipe": replace_by(os.mkfifo),
+    "endless device": replace_by(lambda path: path.symlink_to("/dev/zero")),
+    "dangling link": replace_by(lambda path: path.symlink_to("missing")),
+    "circular link": replace_by(lambda path: path.symlink_to(path.name)),
+}
+if os.geteuid():  # the superuser can read all files
+    SPECIAL["unreadable"] = lambda path: path.chmod(0)
+
+
+def damages(seed: int) -> dict[str, Damage]:
+    """Damages by name: lost content, special files, truncation, and a few random edits."""
+    rng = random.Random(seed)
+    cuts = {f"truncated to {share:.3g}": _truncate(share) for share in (0.001, 0.3, 0.6, 0.9, 0.999)}
+    edits = {f"random edit {number}": change_bytes(random_edit(rng)) for number in range(8)}
+    return LOST | SPECIAL | cuts | edits
+
+
+def random_edit(rng: random.Random) -> Callable[[bytes], bytes]:
+    """One to four random edits of bytes or words: flip, overwrite, drop, copy, insert or truncate."""
+    seeds = [rng.getrandbits(32) for _ in range(rng.randint(1, 4))]
+
+    def change(data: bytes) -> bytes:
+        for seed in seeds:
+            data = _edit(data, random.Random(seed))
+        return data
+
+    return change
+
+
+def _edit(data: bytes, rng: random.Random) -> bytes:
+    if not data:
+        return data
+    tail = rng.random() < 0.3  # binary tables describe their content at the end
+    start = rng.randrange(max(0, len(data) - 4096) if tail else 0, len(data))
+    end = min(len(data), start + rng.choice([1, 2, 4, 8, 64, 512, 4096, 65536]))
+    other = rng.randrange(len(data))
+    part = data[other : other + end - start]
+    kind = rng.choice(["flip", "fill", "drop", "copy", "insert", "truncate", "word", "word", "word"])
+    if kind == "word":  # the word around `start`
+        words = list(re.finditer(rb"[^\s,;=\"<>/]+", data[max(0, start - 200) : start + 200]))
+        if words:
+            word = rng.choice(words)
+            offset = max(0, start - 200)
+            return data[: offset + word.start()] + rng.choice(WORDS).encode() + data[offset + word.end() :]
+    if kind == "flip":
+        return data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+    if kind == "fill":
+        return data[:start] + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + data[end:]
+    if kind == "copy":
+        return data[:start] + part + data[start + len(part) :]
+    if kind == "insert":
+        return data[:start] + part + data[start:]
+    return data[:start] if kind == "truncate" else data[:start] + data[end:]

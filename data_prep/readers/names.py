@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 from data_prep.reader import Reader
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
@@ -17,3 +19,4 @@ _CLASSES: tuple[type[Reader], ...] = (
     Table,
 )
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _CLASSES}
+READERS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.readers")}

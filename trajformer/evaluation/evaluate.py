@@ -15,8 +15,8 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import samples
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.evaluation.metrics import forecast_metrics
 from trajformer.evaluation.metrics.accumulate import MANY
+from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentKind, Scene

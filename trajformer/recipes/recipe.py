@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -11,26 +10,10 @@ from torch import nn
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig, Targets
 from trajformer.errors import ConfigError, TrajformerError, check_numbers
-from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
-from trajformer.losses.worlds import WorldLossConfig
-from trajformer.models import MODELS
-from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.mmtransformer.loss import RegionLossConfig
-from trajformer.models.scene_set.loss import SceneSetLossConfig
+from trajformer.recipes.choices import LOSSES, MODELS
 from trajformer.recipes.plain import one_of
-
-LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
-    "set": SetLossConfig,
-    "mixture": MixtureLossConfig,
-    "worlds": WorldLossConfig,
-    "regions": RegionLossConfig,
-    "scene_set": SceneSetLossConfig,
-    "cvae": CVAELossConfig,
-    "sampler": SamplerLossConfig,
-}
-LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.losses")}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.loading import AXES, BranchDataset, SceneDataset
 from trajformer.data.order import padding
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.metrics import forecast_metrics
+from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.plain import to_plain

@@ -1,18 +1,16 @@
-"""Small configs of all models, and models built from them with random weights."""
+"""Small configs of all models."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
-import torch
-from torch import nn
-
 from trajformer.core.blocks import BlockConfig
+from trajformer.models import MODELS
 from trajformer.models.agentformer.model import AgentFormerConfig, RoadConfig
 from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
-from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
@@ -22,6 +20,7 @@ from trajformer.models.scene_set.model import SceneSetConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
 from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.testing.models import build_random
 
 FUTURE = 12  # steps that all models with a fixed horizon predict
 BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
@@ -39,11 +38,13 @@ AGENTFORMER = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_awa
 
 
 def _wayformers() -> dict[str, WayformerConfig]:
-    """All combinations of fusion, attention and latents, each with the fewest layers that show it."""
+    """All pairs of fusion and attention, each with the fewest layers that show it, some of them with latent queries."""
     fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
     attentions = ("multi_axis", "sequential", "interleaved")
+    with_latents = {("early", "sequential"), ("late", "multi_axis"), ("late", "interleaved"), ("hierarchical", "interleaved")}
     configs = {}
-    for (fusion, layers), attention, latents in product(fusions, attentions, (None, LatentConfig())):
+    for (fusion, layers), attention in product(fusions, attentions):
+        latents = LatentConfig() if (fusion, attention) in with_latents else None
         encoder = SceneEncoderConfig(fusion, attention, latents, layers, BLOCK)
         configs[f"wayformer-{fusion}-{attention}{'-latents' if latents else ''}"] = replace(WAYFORMER, encoder=encoder)
     first = configs["wayformer-early-multi_axis"]
@@ -54,6 +55,7 @@ def _wayformers() -> dict[str, WayformerConfig]:
 
 MODEL_CONFIGS: dict[str, Any] = {
     "constant-velocity": ConstantVelocityConfig(modes=6),
+    "constant-velocity-sampled": SampledConstantVelocityConfig(modes=6),
     "mmtransformer": MMTRANSFORMER,
     "mmtransformer-neighbour-map": replace(MMTRANSFORMER, neighbour_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
@@ -86,13 +88,9 @@ MODEL_CONFIGS: dict[str, Any] = {
     "scene-set": SCENE_SET,
     "scene-set-agents": replace(SCENE_SET, queries=0, modes=2),
 }
+# A new model without a small config above is tested with its default config.
+for _name, _kind in MODELS.items():
+    if not any(type(config) is _kind for config in MODEL_CONFIGS.values()):
+        MODEL_CONFIGS[_name] = _kind(**{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"})
 
-
-def build(config: Any) -> nn.Module:
-    """The model of a config with random weights, also in the matrices that are (nearly) zero at the start."""
-    torch.manual_seed(0)
-    model: nn.Module = config.build()
-    for parameter in model.parameters():
-        if parameter.ndim > 1 and parameter.detach().square().mean() < 0.015**2:
-            nn.init.normal_(parameter, std=0.1)
-    return model
+build = build_random

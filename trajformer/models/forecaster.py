@@ -19,12 +19,15 @@ class Forecaster(nn.Module):
     Attributes:
         losses: classes of the loss configs that the model can be trained with, the default first.
         joint: mode k of all targets is one joint future of the scene, with one probability.
+        equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and shifted predictions. If
+            False, predictions are translation-equivariant only.
         partial: a training step may leave some parameters without a gradient (several devices then need to be told).
         needs_first_stage: `prepare` needs a trained model of another kind (`first_stage` of a recipe).
     """
 
     losses: tuple[type[Any], ...] = (SetLossConfig,)
     joint: bool = False
+    equivariant: bool = True
     partial: bool = False
     needs_first_stage: bool = False
 

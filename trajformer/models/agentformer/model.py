@@ -116,6 +116,7 @@ class AgentFormer(Forecaster):
     """
 
     losses = (CVAELossConfig,)
+    equivariant = False  # positions and headings enter in the axes of the batch
     partial = True  # agents that are alone use one of the two score terms only
 
     def __init__(self, config: AgentFormerConfig) -> None:

@@ -50,6 +50,7 @@ class AgentFormerSampler(Forecaster):
     """
 
     losses = (SamplerLossConfig,)
+    equivariant = False
     needs_first_stage = True
 
     def __init__(self, config: AgentFormerSamplerConfig) -> None:

@@ -1,24 +1,23 @@
-"""Time of DETR's matching, costs included: 64 images, 100 queries, 20 boxes each, 91 classes, on the CPU.
+"""Time of DETR's matching with its costs: 64 images, 100 queries, 20 boxes per image, 91 classes, on the CPU.
 
     python tools/bench_matcher.py [--threads 2] [--layers 1] [--repeats 100] [--json FILE]
 
-Three ways in one run, on the same random detections: ours; a plain loop over images; and the published way, which computes
-the costs of all queries of the batch with all its boxes and keeps the blocks on the diagonal. All must give the same matches.
-Minimum and median of repeated runs are printed: on a machine that does other work, the minimum says what the code costs.
+Three implementations run on the same random detections and give the same matches: "batched", the one of this project; "loop
+over images"; and "all pairs", the published implementation, which computes the costs of all queries with all boxes of the
+batch and keeps the diagonal blocks. Minimum and median of repeated runs are printed: on a busy machine, the minimum is the
+better estimate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from measure import environment, times_s, write_json
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -32,7 +31,7 @@ CONFIG = BoxLossConfig()
 Pairs = set[tuple[int, int, int]]  # problem, query, box
 
 
-def draw(layers: int, images: int, queries: int, boxes: int, classes: int) -> tuple[Tensor, Tensor, BoxTargets]:
+def random_detections(layers: int, images: int, queries: int, boxes: int, classes: int) -> tuple[Tensor, Tensor, BoxTargets]:
     """Logits [L, B, Q, C + 1], boxes [L, B, Q, 4] and targets of random images."""
     generator = torch.Generator().manual_seed(0)
 
@@ -52,80 +51,66 @@ def pair_cost(logit: Tensor, box: Tensor, label: Tensor, target: Tensor) -> Tens
     return cost - CONFIG.cost_giou * overlap(to_corners(box)[:, None], to_corners(target)[None], generalised=True)
 
 
-def ours(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs | None:
-    """All images and layers at once, no pair of different images."""
-    pairs = match(box_cost(logit, box, targets, CONFIG), targets.mask)
-    return set(zip(*(part.tolist() for part in pairs), strict=True))
+def assigned(problem: int, cost: Tensor) -> Iterator[tuple[int, int, int]]:
+    """Matches of one image from its cost [Q, G]."""
+    for query, box in zip(*linear_sum_assignment(cost.numpy()), strict=True):
+        yield problem, int(query), int(box)
 
 
-def one_by_one(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs:
-    """A loop over layers and images."""
+def batched(logit: Tensor, box: Tensor, targets: BoxTargets) -> tuple[Tensor, ...]:
+    """All images and layers at once, without pairs of different images."""
+    return tuple(match(box_cost(logit, box, targets, CONFIG), targets.mask))
+
+
+def loop_over_images(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs:
+    """One assignment problem per layer and image."""
     pairs: Pairs = set()
-    for problem, (scores, found) in enumerate(zip(logit.flatten(0, 1), box.flatten(0, 1), strict=True)):
+    for problem, (scores, boxes) in enumerate(zip(logit.flatten(0, 1), box.flatten(0, 1), strict=True)):
         image = problem % len(targets.label)
-        cost = pair_cost(scores, found, targets.label[image], targets.box[image])
-        queries, boxes = linear_sum_assignment(cost.numpy())
-        pairs |= {(problem, int(q), int(g)) for q, g in zip(queries, boxes, strict=True)}
+        pairs |= set(assigned(problem, pair_cost(scores, boxes, targets.label[image], targets.box[image])))
     return pairs
 
 
 def all_pairs(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs:
-    """The published way: per layer, the costs of all pairs in the batch, of which each image's own are kept."""
+    """The published implementation: costs of all pairs in the batch, then the block of each image."""
     pairs: Pairs = set()
     images, count = targets.label.shape
-    for layer, (scores, found) in enumerate(zip(logit, box, strict=True)):
-        cost = pair_cost(scores.flatten(0, 1), found.flatten(0, 1), targets.label.flatten(), targets.box.flatten(0, 1))
-        blocks = cost.view(images, -1, images * count).split(count, -1)
-        for image, block in enumerate(blocks):
-            queries, boxes = linear_sum_assignment(block[image].numpy())
-            pairs |= {(layer * images + image, int(q), int(g)) for q, g in zip(queries, boxes, strict=True)}
+    for layer, (scores, boxes) in enumerate(zip(logit, box, strict=True)):
+        cost = pair_cost(scores.flatten(0, 1), boxes.flatten(0, 1), targets.label.flatten(), targets.box.flatten(0, 1))
+        for image, block in enumerate(cost.view(images, -1, images * count).split(count, -1)):
+            pairs |= set(assigned(layer * images + image, block[image]))
     return pairs
 
 
-def times_ms(run: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Minimum and median of so many runs after three that do not count."""
-    times = []
-    for index in range(repeats + 3):
-        began = time.perf_counter()
-        run()
-        if index >= 3:
-            times.append((time.perf_counter() - began) * 1e3)
-    return {"min_ms": min(times), "median_ms": statistics.median(times)}
-
-
 def main() -> None:
-    """Measure the three ways."""
+    """Measure the implementations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--queries", type=int, default=100)
-    parser.add_argument("--boxes", type=int, default=20)
-    parser.add_argument("--classes", type=int, default=91)
-    parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    for name, default in {"images": 64, "queries": 100, "boxes": 20, "classes": 91, "layers": 1, "threads": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     keep_freed_memory()  # as in training
-    given = draw(args.layers, args.images, args.queries, args.boxes, args.classes)
-    expected = one_by_one(*given)
-    assert ours(*given) == expected and all_pairs(*given) == expected, "the matches differ"
-    machine = {"cpu": platform.processor() or platform.machine(), "threads": args.threads, "torch": torch.__version__}
-    machine["load"] = round(os.getloadavg()[0], 2)
+    logit, box, targets = random_detections(args.layers, args.images, args.queries, args.boxes, args.classes)
+    expected = loop_over_images(logit, box, targets)
+    pairs = set(zip(*(part.tolist() for part in batched(logit, box, targets)), strict=True))
+    assert pairs == expected == all_pairs(logit, box, targets), "the matches differ"
+    machine = environment()
     print(json.dumps(machine))
-    logit, box, targets = given
-    ways: dict[str, tuple[Callable[[], object], int]] = {
-        "ours": (lambda: match(box_cost(logit, box, targets, CONFIG), targets.mask), args.repeats),
-        "ours, costs": (lambda: box_cost(logit, box, targets, CONFIG), args.repeats),
-        "a loop over images": (lambda: one_by_one(*given), args.repeats),
-        "all pairs of the batch": (lambda: all_pairs(*given), max(args.repeats // 10, 3)),
+    runs: dict[str, Callable[[], object]] = {
+        "batched": lambda: batched(logit, box, targets),
+        "batched, costs only": lambda: box_cost(logit, box, targets, CONFIG),
+        "loop over images": lambda: loop_over_images(logit, box, targets),
     }
-    rows = {name: times_ms(run, repeats) for name, (run, repeats) in ways.items()}
+    times = times_s(runs, args.repeats)
+    times |= times_s({"all pairs of the batch": lambda: all_pairs(logit, box, targets)}, max(args.repeats // 10, 3))
+    rows = {name: {"min_ms": min(t) * 1e3, "median_ms": statistics.median(t) * 1e3} for name, t in times.items()}
     for name, row in rows.items():
         print(f"{name:<24} min {row['min_ms']:8.2f} ms   median {row['median_ms']:8.2f} ms")
-    print(f"{len(expected)} matches, the same in all three ways")
+    print(f"{len(expected)} matches, equal in all implementations")
     if args.json:
-        args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        write_json(args.json, rows, machine)
 
 
 if __name__ == "__main__":

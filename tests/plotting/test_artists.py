@@ -156,7 +156,11 @@ def test_labels_are_probabilities_without_overlap(spread: float) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"scene_id": "other"}, "is for scene 'other'"), ({"track_id": "404"}, "has no track '404'"), ({}, "5 steps, the scene has 12")],
+    [
+        ({"scene_id": "other"}, "is for scene 'other'"),
+        ({"track_id": "404"}, "has no track '404'"),
+        ({}, "5 steps, the scene has 12"),
+    ],
 )
 def test_a_forecast_that_does_not_fit_the_scene_is_an_error(change: dict[str, str], message: str) -> None:
     scene = make_scene()

@@ -1,0 +1,33 @@
+"""Learning rate schedules and parameter groups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trajformer.recipes.recipe import OptimConfig
+from trajformer.training.optim import build_optimizer, rate_factor
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("inverse_sqrt", {0: 0.01, 99: 1.0, 100: (100 / 101) ** 0.5, 399: 0.5}),
+        ("drop", {0: 0.01, 99: 1.0, 799: 1.0, 800: 0.1, 999: 0.1}),
+        ("cosine", {0: 0.01, 99: 1.0, 550: 0.5, 1000: 0.0}),
+        ("linear", {0: 0.01, 99: 1.0, 100: 1.0, 550: 0.5, 1000: 0.0}),
+    ],
+)
+def test_schedules_follow_their_formulas(schedule: str, expected: dict[int, float]) -> None:
+    config = OptimConfig(schedule=schedule, warmup=0.1, drop=0.8)  # type: ignore[arg-type]
+    assert {step: rate_factor(step, 1000, config) for step in expected} == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
+    layers = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    groups = [{"params": list(layers[0].parameters())}, {"params": list(layers[1].parameters()), "lr": 0.1}]
+    optimizer, schedule = build_optimizer(groups, OptimConfig(learning_rate=1e-3, warmup=0.0), 10)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-3, 1e-4])
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(optimizer.param_groups[0]["lr"] / 10)

@@ -1,71 +1,43 @@
-"""The plan of the house, checked on the syntax tree: imports flow one way, parts stay small, attention is written once."""
+"""The structure of the code: allowed imports, sizes, documentation, and rules that hold for all modules.
+
+The table of allowed imports is in docs/architecture.md, and only there.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.imports import ROOT, ImportGraph, imported_modules, source_files
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("trajformer", "data_prep")
-# A module may import from its own layer and from those below it; the longest prefix of its name decides.
-LAYERS = {
-    "trajformer": 0,  # the version alone
-    "trajformer.errors": 0,
-    "trajformer.cli.parsing": 0,
-    "trajformer.scenes.geometry": 0,
-    "trajformer.heads.detr.boxes": 0,
-    "trajformer.scenes.scene": 0,
-    "trajformer.scenes.files": 0,
-    "trajformer.scenes.columns": 0,
-    "trajformer.scenes.shard": 1,
-    "trajformer.scenes.store": 1,
-    "trajformer.heads.images": 1,
-    "trajformer.scenes.polylines": 1,
-    "trajformer.scenes.manifest": 1,
-    "trajformer.scenes.merge": 1,
-    "trajformer.scenes.export": 1,
-    "trajformer.heads.translation.text": 1,
-    "trajformer.data.sample": 2,
-    "trajformer.data.batch": 2,
-    "trajformer.data.order": 2,
-    "trajformer.detection_data": 3,
-    "trajformer.data.loading": 3,
-    "trajformer.data.forecast": 3,
-    "trajformer.models.wayformer.aggregation": 3,
-    "trajformer.data.augment": 3,
-    "trajformer.core": 4,
-    "trajformer.models": 5,
-    "trajformer.heads": 5,
-    "trajformer.losses": 6,
-    "trajformer.metrics": 6,
-    "trajformer.training": 7,
-    "trajformer.evaluation.evaluate": 7,
-    "trajformer.evaluation.forecast_file": 7,
-    "trajformer.protocols": 8,
-    "trajformer.plotting": 8,
-    "trajformer.weights": 8,
-    "trajformer.commands": 9,
-    "trajformer.cli.demo": 9,
-    "trajformer.cli": 10,
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 600, 80, 8
+MAX_NAMES, MAX_NODES, MAX_LEVELS, MAX_EDGES = 14, 16, 10, 80
+PRINTING = ("trajformer.cli", "tools")  # modules that may print
+FORBIDDEN_LIBRARIES = {  # package: libraries that it must not import, anywhere
+    "trajformer.scenes": {"torch", "lightning", "pandas"},
+    "trajformer.core": {"lightning", "jsonargparse"},
+    "trajformer.data": {"lightning", "jsonargparse"},
+    "trajformer.losses": {"lightning", "jsonargparse"},
+    "trajformer.models": {"lightning", "jsonargparse"},
+    "trajformer.recipes": {"lightning", "jsonargparse"},
 }
-DATA_PREP_MAY_IMPORT = {f"trajformer.{name}" for name in ("errors", "geometry", "scene", "shard", "manifest")}
-OWN_TRANSFORMERS = {"Transformer", "TransformerConfig"}  # of heads/translation.py; PyTorch's are forbidden
-SPEAKING = ("trajformer.commands", "trajformer.cli", "trajformer.cli.demo")  # these may print
-LONG_FILES: dict[str, str] = {}  # module: why it may have 251 to 400 lines
-LONG_FUNCTIONS: dict[str, str] = {}  # module.function: why it may have 51 to 80 lines
+LAZY_LIBRARIES = {("trajformer.scenes", "pandas")}  # allowed inside functions
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @functools.cache
 def sources() -> dict[str, Path]:
-    """Files by the dotted name of their module."""
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
-    return dict(zip(names, files, strict=True))
+    return source_files()
+
+
+@functools.cache
+def library() -> dict[str, Path]:
+    """Modules of the two installed packages, without tools."""
+    return {module: path for module, path in sources().items() if not module.startswith("tools")}
 
 
 @functools.cache
@@ -73,58 +45,47 @@ def tree(module: str) -> ast.Module:
     return ast.parse(sources()[module].read_text(encoding="utf-8"))
 
 
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+@functools.cache
+def graph() -> ImportGraph:
+    return ImportGraph.read()
 
 
-def walk_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs when a module is imported: everything but the bodies of functions and blocks for type checkers."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, Function | ast.Lambda) and not _is_type_checking(child):
-            yield child
-            yield from walk_at_import(child)
+@functools.cache
+def allowed_imports() -> dict[str, set[str]]:
+    """The table of docs/architecture.md: packages that each package may import."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text[text.index("| package | may import |") :].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    names = [row[0].strip("`") for row in rows]
 
+    def full(name: str) -> str:
+        return name if name in ("data_prep", "tools") else f"trajformer.{name}"
 
-def imports(module: str, at_import: bool = False) -> set[str]:
-    """Our own modules that a module imports, anywhere or only when it is itself imported."""
-    found = set()
-    for node in walk_at_import(tree(module)) if at_import else ast.walk(tree(module)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}:{node.lineno}: relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in sources() else str(node.module))
-    return {name for name in found if name.split(".")[0] in PACKAGES}
-
-
-def layer(module: str) -> int:
-    """The layer of a module; a new room needs a number in LAYERS."""
-    parts = module.split(".")
-    prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    known = next((prefix for prefix in prefixes if prefix in LAYERS), None)
-    assert known and (known != "trajformer" or module == "trajformer"), f"{module} has no layer: add its room to LAYERS"
-    return LAYERS[known]
+    allowed = {}
+    for name, row in zip(names, rows, strict=True):
+        words = re.sub(r"\([^)]*\)", "", row[1])
+        imported = names if words.startswith("everything") else [word for word in re.split(r"[ ,]+", words) if word in names]
+        allowed[full(name)] = {full(other) for other in imported} | {"trajformer.errors"}
+    return allowed | {"trajformer.errors": set()}
 
 
 def functions(module: str) -> Iterator[tuple[str, Function, bool]]:
-    """(qualified name, definition, whether it is a method) of all functions, nested ones too."""
+    """(qualified name, definition, whether it is a method) of all functions, including nested ones."""
 
     def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function, bool]]:
         for child in ast.iter_child_nodes(node):
-            inner = prefix
+            name = prefix
             if isinstance(child, Function | ast.ClassDef):
-                inner = f"{prefix}.{child.name}"
+                name = f"{prefix}.{child.name}"
                 if isinstance(child, Function):
-                    yield inner, child, isinstance(node, ast.ClassDef)
-            yield from visit(child, inner)
+                    yield name, child, isinstance(node, ast.ClassDef)
+            yield from visit(child, name)
 
     yield from visit(tree(module), module)
 
 
 def calls(module: str) -> Iterator[tuple[str, ast.Call]]:
-    """(dotted text of what is called, call)."""
+    """(dotted name of the called function, call)."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
@@ -141,79 +102,104 @@ def names_used(module: str) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
 
 
-def test_the_packages_are_found() -> None:
-    assert {"trajformer", "trajformer.core.attention", "data_prep", "data_prep.engine.prepare"} <= sources().keys()
-    assert "trajformer.cli.run_data" in imports("trajformer.cli.data") - imports("trajformer.cli.data", at_import=True)
+def test_packages_import_only_what_the_table_allows() -> None:
+    """Imports inside functions and under TYPE_CHECKING count."""
+    allowed = allowed_imports()
+    forbidden = {pair: where for pair, where in graph().edges.items() if pair[1] not in allowed[pair[0]]}
+    assert forbidden == {}
 
 
-def test_imports_flow_downward() -> None:
-    pairs = [
-        (m, other) for m in sources() if m.startswith("trajformer") for other in imports(m) if other.startswith("trajformer")
-    ]
-    assert [f"{m} imports {other}" for m, other in pairs if layer(other) > layer(m)] == []
+def test_the_import_graph_is_small_and_has_no_cycle() -> None:
+    assert graph().cycles() == []
+    assert len(graph().packages) <= MAX_NODES
+    assert max(graph().levels().values()) + 1 <= MAX_LEVELS
+    assert len(graph().edges) <= MAX_EDGES
 
 
-def test_core_knows_nothing_of_traffic() -> None:
-    for module in sources():
-        if module.startswith("trajformer.core"):
-            strangers = {m for m in imports(module) if not m.startswith(("trajformer.core", "trajformer.errors"))}
-            assert strangers == set(), f"{module} imports {strangers}"
-
-
-def test_data_prep_stands_apart() -> None:
-    for module in sources():
-        if module.startswith("data_prep"):
-            strangers = {m for m in imports(module) if m.startswith("trajformer")} - DATA_PREP_MAY_IMPORT
-            assert strangers == set(), f"{module} imports {strangers}"
-        else:
-            readers = {m for m in imports(module) if m.startswith("data_prep")}
-            assert not readers or module.startswith(SPEAKING), f"{module} imports {readers}"
-            at_import = {m for m in imports(module, at_import=True) if m.startswith("data_prep")}
-            assert not at_import, f"{module} must import data_prep inside functions"
-
-
-def test_no_import_cycle() -> None:
-    done: set[str] = set()
+def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
+    known, done = set(library()), set()
+    imports = {module: imported_modules(tree(module), known) - {module} for module in known}
 
     def visit(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in done:
-            for other in sorted(imports(module, at_import=True) & sources().keys()):
+            for other in sorted(imports[module]):
                 visit(other, (*path, module))
             done.add(module)
 
-    for module in sources():
+    for module in sorted(known):
         visit(module, ())
-    assert done == set(sources())
+
+
+@pytest.mark.parametrize(
+    ("part", "may_import"),
+    [("data_prep.readers", {"data_prep.reader"}), ("data_prep.engine", {"data_prep.reader"}), ("data_prep.synthetic", set())],
+)
+def test_parts_of_data_prep_are_separate(part: str, may_import: set[str]) -> None:
+    for module in library():
+        if module.startswith(part):
+            imported = {m for m in imported_modules(tree(module), set(library())) if m.startswith("data_prep")}
+            strangers = {m for m in imported if not m.startswith(part)} - may_import
+            assert strangers == set(), f"{module} imports {strangers}"
+
+
+def test_synthetic_data_does_not_depend_on_trajformer() -> None:
+    for module in library():
+        if module.startswith("data_prep.synthetic"):
+            imported = {m for m in imported_modules(tree(module), set(library())) if m.startswith("trajformer")}
+            assert imported <= {"trajformer.errors"}, f"{module} imports {imported}"
+
+
+def test_few_names_directly_below_trajformer() -> None:
+    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(("_", ".")) and path.name != "py.typed"]
+    assert len(entries) <= MAX_NAMES, sorted(entries)
+
+
+def test_lower_packages_do_not_import_heavy_libraries() -> None:
+    found = []
+    for module in library():
+        for package, banned in FORBIDDEN_LIBRARIES.items():
+            if module == package or module.startswith(f"{package}."):
+                lazy = {name for name in banned if (package, name) in LAZY_LIBRARIES}
+                top_level = {alias.name.split(".")[0] for node in tree(module).body for alias in getattr(node, "names", [])}
+                top_level |= {str(node.module).split(".")[0] for node in tree(module).body if isinstance(node, ast.ImportFrom)}
+                found += [f"{module}: {name}" for name in sorted((_libraries(module) & (banned - lazy)) | (top_level & lazy))]
+    assert found == []
+
+
+def _libraries(module: str) -> set[str]:
+    nodes = list(ast.walk(tree(module)))
+    names = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.split(".")[0] for name in names}
+
+
+def test_imports_are_absolute() -> None:
+    nodes = [(m, node) for m in sources() for node in ast.walk(tree(m)) if isinstance(node, ast.ImportFrom)]
+    assert [f"{m}:{node.lineno}" for m, node in nodes if node.level] == []
 
 
 def test_files_are_short() -> None:
     lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
-    assert {m: n for m, n in lengths.items() if n > 400} == {}
-    assert {m: n for m, n in lengths.items() if n > 250 and m not in LONG_FILES} == {}
-    assert [m for m in LONG_FILES if lengths.get(m, 0) <= 250] == [], "no longer needed in LONG_FILES"
+    assert {module: n for module, n in lengths.items() if n > MAX_FILE_LINES} == {}
 
 
-def test_functions_are_short() -> None:
-    lengths = {name: (node.end_lineno or 0) - node.lineno + 1 for module in sources() for name, node, _ in functions(module)}
-    assert {name: n for name, n in lengths.items() if n > 80} == {}
-    assert {name: n for name, n in lengths.items() if n > 50 and name not in LONG_FUNCTIONS} == {}
-    assert [name for name in LONG_FUNCTIONS if lengths.get(name, 0) <= 50] == [], "no longer needed in LONG_FUNCTIONS"
-
-
-def test_functions_take_few_parameters() -> None:
-    wide = {}
+def test_functions_are_short_and_take_few_parameters() -> None:
+    long, wide = {}, {}
     for module in sources():
         for name, node, is_method in functions(module):
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
-            if len(arguments) - (is_method and not static) > 8:
-                wide[name] = [argument.arg for argument in arguments]
-    assert wide == {}
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                long[name] = length
+            parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            is_static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
+            if len(parameters) - (is_method and not is_static) > MAX_PARAMETERS:
+                wide[name] = len(parameters)
+    assert (long, wide) == ({}, {})
 
 
 def undocumented(node: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
-    """Public modules, classes, functions and methods without a docstring, the inside of functions left out."""
+    """Public modules, classes, functions and methods without a docstring."""
     if not ast.get_docstring(node):
         yield name
     for child in node.body:
@@ -225,42 +211,67 @@ def undocumented(node: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
 
 
 def test_everything_public_is_documented() -> None:
-    assert [name for module in sources() for name in undocumented(tree(module), module)] == []
+    assert [name for module in library() for name in undocumented(tree(module), module)] == []
 
 
-def test_attention_is_written_once() -> None:
-    """The fused kernel and PyTorch's own transformers occur nowhere else in the house; softmax nowhere else in core or models.
+def test_attention_is_computed_in_one_module() -> None:
+    """The fused kernel and PyTorch's transformers are used nowhere else; softmax nowhere else in core or models.
 
-    Outside those two, a softmax makes probabilities of modes or classes (forecast, losses), which is no attention.
+    Elsewhere, a softmax turns logits of modes or classes into probabilities.
     """
     kernels = {"scaled_dot_product_attention", "flex_attention", "MultiheadAttention", "multi_head_attention_forward"}
     softmax = {"softmax", "Softmax", "log_softmax", "LogSoftmax", "Softmax2d", "softmin", "Softmin", "gumbel_softmax"}
+    ours = {"Transformer", "TransformerConfig"}  # of heads/translation
+    scores = {"trajformer.models.modes"}  # probabilities of modes
     found = []
-    for module in sources().keys() - {"trajformer.core.attention"}:
+    for module in library().keys() - {"trajformer.core.attention"} - scores:
         banned = kernels | softmax if module.startswith(("trajformer.core", "trajformer.models")) else kernels
-        used = [(name, line) for name, line in names_used(module) if name not in OWN_TRANSFORMERS]
+        used = [(name, line) for name, line in names_used(module) if name not in ours and "Loss" not in name]
+        if module.endswith(".loss"):
+            banned = kernels
         found += [f"{module}:{line}: {name}" for name, line in used if name in banned or name.startswith("Transformer")]
-    found += [module for module, path in sources().items() if "nn.Transformer" in path.read_text(encoding="utf-8")]
     assert found == []
     assert {"scaled_dot_product_attention", "softmax"} <= {name for name, _ in names_used("trajformer.core.attention")}
 
 
-@pytest.mark.parametrize("word", ["util", "utils", "misc", "helper", "helpers", "common", "tools"])
-def test_no_room_without_a_purpose(word: str) -> None:
+@pytest.mark.parametrize("word", ["util", "utils", "misc", "helper", "helpers", "common"])
+def test_no_package_without_a_subject(word: str) -> None:
     assert [module for module in sources() if word in module.split(".")] == []
 
 
+def test_models_are_not_tested_by_type_outside_their_folder() -> None:
+    """No `isinstance` on a model class, except within `trajformer.models`."""
+    classes = {n.name for m in library() if m.startswith("trajformer.models") for n in tree(m).body if _is_forecaster(n)}
+    assert "MMTransformer" in classes
+    found = []
+    for module in library():
+        if not module.startswith("trajformer.models"):
+            tests = [call for name, call in calls(module) if name == "isinstance" and len(call.args) == 2]
+            found += [f"{module}:{c.lineno}" for c in tests if any(name in ast.unparse(c.args[1]).split(" ") for name in classes)]
+    assert found == []
+
+
+def _is_forecaster(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Forecaster" for base in node.bases)
+
+
 def test_no_bare_except() -> None:
-    handlers = [(m, node) for m in sources() for node in ast.walk(tree(m)) if isinstance(node, ast.ExceptHandler)]
+    handlers = [(m, node) for m in library() for node in ast.walk(tree(m)) if isinstance(node, ast.ExceptHandler)]
     assert [f"{m}:{node.lineno}" for m, node in handlers if node.type is None] == []
 
 
-def test_library_rooms_do_not_print() -> None:
-    found = [f"{m}:{call.lineno}" for m in sources() if not m.startswith(SPEAKING) for name, call in calls(m) if name == "print"]
+def test_only_commands_print() -> None:
+    found = [f"{m}:{call.lineno}" for m in library() if not m.startswith(PRINTING) for name, call in calls(m) if name == "print"]
     assert found == []
 
 
 def test_checkpoints_are_loaded_as_plain_weights() -> None:
     loads = [(m, call) for m in sources() for name, call in calls(m) if name == "torch.load"]
+    assert loads
     assert [f"{m}:{c.lineno}" for m, c in loads if "weights_only=True" not in map(ast.unparse, c.keywords)] == []
-    assert loads, "nothing loads a checkpoint any more: is the rule still needed?"
+
+
+def test_test_files_do_not_import_each_other() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    pattern = re.compile(r"^\s*(from|import) (tests\.)?(\w+\.)*test_\w+", re.M)
+    assert [str(path.relative_to(ROOT)) for path in files if pattern.search(path.read_text(encoding="utf-8"))] == []

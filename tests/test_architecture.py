@@ -151,7 +151,8 @@ def test_synthetic_data_does_not_depend_on_trajformer() -> None:
 
 
 def test_few_names_directly_below_trajformer() -> None:
-    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(("_", ".")) and path.name != "py.typed"]
+    hidden = ("_", ".", "py.typed")
+    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(hidden)]
     assert len(entries) <= MAX_NAMES, sorted(entries)
 
 

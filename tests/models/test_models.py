@@ -27,7 +27,6 @@ from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.losses.mixture import MixtureLossConfig
-from trajformer.models import MODELS
 from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
@@ -36,6 +35,7 @@ from trajformer.models.mmtransformer.regions import RegionConfig
 from trajformer.models.modes import consensus
 from trajformer.models.scene_set.model import SceneSet
 from trajformer.models.wayformer.fusion import LatentConfig
+from trajformer.recipes.choices import MODELS
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.testing.models import CHECKS, build_random, check_model, pose_error
 

@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.models import MODELS
 from trajformer.models.agentformer.model import AgentFormerConfig, RoadConfig
 from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
@@ -20,6 +19,7 @@ from trajformer.models.scene_set.model import SceneSetConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
 from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.recipes.choices import MODELS
 from trajformer.testing.models import build_random
 
 FUTURE = 12  # steps that all models with a fixed horizon predict

@@ -1,4 +1,4 @@
-"""SE(2) in closed form, for numpy and torch alike."""
+"""SE(2) geometry in closed form, with numpy and with torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_wrap_maps_both_borders_to_plus_pi_in_single_precision(angle: float) -> 
 
 
 @given(angles)
-def test_wrap_keeps_the_direction_and_stays_inside(angle: float) -> None:
+def test_wrap_keeps_the_direction_and_stays_in_range(angle: float) -> None:
     wrapped = float(wrap(np.array(angle)))
     assert -math.pi <= wrapped <= math.pi
     close([math.cos(wrapped), math.sin(wrapped)], [math.cos(angle), math.sin(angle)], 1e-9)
@@ -89,7 +89,7 @@ def test_relative_heading_is_wrapped(array: Any) -> None:
 
 
 @given(metres, metres, poses)
-def test_there_and_back(x: float, y: float, pose: tuple[float, float, float]) -> None:
+def test_to_frame_and_from_frame_are_inverse(x: float, y: float, pose: tuple[float, float, float]) -> None:
     for build in LIBRARIES:
         point, frame = build([x, y]), build(pose)
         close(from_frame(to_frame(point, frame), frame), point, 1e-9)
@@ -99,12 +99,12 @@ def test_there_and_back(x: float, y: float, pose: tuple[float, float, float]) ->
 @given(poses, poses)
 def test_relative_poses_compose(first: tuple[float, float, float], second: tuple[float, float, float]) -> None:
     a, b = np.array(first), np.array(second)
-    there = relative_pose(a, b)
-    close(from_frame(there[:2], b), a[:2], 1e-9)
-    close(math.cos(there[2] + b[2] - a[2]), 1.0, 1e-12)
+    forward = relative_pose(a, b)
+    close(from_frame(forward[:2], b), a[:2], 1e-9)
+    close(math.cos(forward[2] + b[2] - a[2]), 1.0, 1e-12)
     back = relative_pose(b, a)
-    close(to_frame(np.zeros(2), there), back[:2], 1e-9)
-    close(math.cos(there[2] + back[2]), 1.0, 1e-12)
+    close(to_frame(np.zeros(2), forward), back[:2], 1e-9)
+    close(math.cos(forward[2] + back[2]), 1.0, 1e-12)
 
 
 @given(metres, metres, metres, metres, poses)
@@ -117,11 +117,11 @@ def test_shapes_broadcast_and_both_libraries_agree() -> None:
     rng = np.random.default_rng(0)
     point, pose = rng.normal(size=(4, 3, 7, 2)), rng.normal(size=(4, 3, 1, 3))
     for function in (to_frame, from_frame):
-        ours = function(point, pose)
-        assert ours.shape == (4, 3, 7, 2)
-        close(function(torch.from_numpy(point), torch.from_numpy(pose)), ours)
+        expected = function(point, pose)
+        assert expected.shape == (4, 3, 7, 2)
+        close(function(torch.from_numpy(point), torch.from_numpy(pose)), expected)
         for i, j, k in np.ndindex(4, 3, 7):
-            close(function(point[i, j, k], pose[i, j, 0]), ours[i, j, k])
+            close(function(point[i, j, k], pose[i, j, 0]), expected[i, j, k])
     many, one = rng.normal(size=(5, 1, 3)), rng.normal(size=(1, 6, 3))
     grid = relative_pose(many, one)
     assert grid.shape == (5, 6, 3)
@@ -130,8 +130,8 @@ def test_shapes_broadcast_and_both_libraries_agree() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_type_and_precision_are_kept(dtype: str) -> None:
-    ours, theirs = np.ones((2, 3), dtype), torch.ones(2, 3, dtype=getattr(torch, dtype))
-    for pose in (ours, theirs):
+def test_type_and_dtype_are_kept(dtype: str) -> None:
+    arrays = np.ones((2, 3), dtype), torch.ones(2, 3, dtype=getattr(torch, dtype))
+    for pose in arrays:
         for value in (wrap(pose), rotate(pose[:, :2], pose[:, 2]), to_frame(pose[:, :2], pose), relative_pose(pose, pose)):
             assert type(value) is type(pose) and value.dtype == pose.dtype

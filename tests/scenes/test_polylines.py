@@ -1,4 +1,4 @@
-"""Polylines cut into equal pieces: count, ends, spacing, and no bridge between neighbours in memory."""
+"""Polylines are cut into equal pieces: number, ends, spacing, and no points between two polylines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_number_and_length_of_pieces(length: float, count: int) -> None:
 
 
 def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
-    """40 m in many segments is two pieces of 20 m wherever the line lies, however it is turned, whatever comes before."""
+    """40 m in many segments give two pieces of 20 m at any position and angle, and after any other polyline."""
     rng = np.random.default_rng(0)
     angle, start = rng.uniform(-np.pi, np.pi, 200), rng.uniform(-300, 300, (200, 1, 2))
     along = np.linspace(0, 40, 12)[:, None] * np.stack([np.cos(angle), np.sin(angle)], -1)[:, None]
@@ -54,7 +54,7 @@ def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
     assert np.bincount(owner).tolist() == [2] * 200
 
 
-def test_nothing_is_drawn_between_polylines() -> None:
+def test_no_points_between_polylines() -> None:
     out, owner = pieces([(0, 0), (30, 0)], [(1000, 500), (1000, 510)], [(-7, 3), (-7, 4), (-7, 9)])
     assert owner.tolist() == [0, 0, 1, 2]
     assert (out[:2, :, 1] == 0).all() and out[:2, :, 0].max() == 30
@@ -63,13 +63,13 @@ def test_nothing_is_drawn_between_polylines() -> None:
     np.testing.assert_allclose(out[3], np.stack([np.full(5, -7), np.linspace(3, 9, 5)], -1), atol=1e-5)
 
 
-def test_every_line_is_cut_as_if_alone() -> None:
+def test_each_line_is_cut_independently() -> None:
     rng = np.random.default_rng(1)
     lines = [rng.normal(0, 15, (rng.integers(2, 12), 2)).cumsum(0).astype(np.float32) for _ in range(30)]
     out, owner = pieces(*lines, points=7)
     for number, line in enumerate(lines):
-        alone, _ = pieces(line, points=7)
-        np.testing.assert_allclose(out[owner == number], alone, atol=1e-3)
+        expected, _ = pieces(line, points=7)
+        np.testing.assert_allclose(out[owner == number], expected, atol=1e-3)
 
 
 def test_repeated_and_coinciding_points() -> None:
@@ -101,9 +101,9 @@ def test_pieces_cover_every_line_evenly(lines: list[list[tuple[float, float]]], 
     out, owner = pieces(*lines, points=points, length=length)
     assert np.isfinite(out).all() and (np.diff(owner) >= 0).all() and set(owner) == set(range(len(lines)))
     for number, line in enumerate(lines):
-        mine, whole = out[owner == number], arc(np.asarray(line, np.float32))
-        assert len(mine) == pytest.approx(max(math.ceil(whole / length), 1), abs=int(whole % length < 1e-3))
-        np.testing.assert_allclose([mine[0, 0], mine[-1, -1]], [line[0], line[-1]], atol=1e-3)
-        np.testing.assert_allclose(mine[1:, 0], mine[:-1, -1], atol=1e-3)
-        assert np.hypot(*np.moveaxis(np.diff(mine, axis=1), -1, 0)).max() <= whole / len(mine) / (points - 1) + 1e-3
-        assert whole / len(mine) <= length * (1 + 1e-4)
+        parts, total = out[owner == number], arc(np.asarray(line, np.float32))
+        assert len(parts) == pytest.approx(max(math.ceil(total / length), 1), abs=int(total % length < 1e-3))
+        np.testing.assert_allclose([parts[0, 0], parts[-1, -1]], [line[0], line[-1]], atol=1e-3)
+        np.testing.assert_allclose(parts[1:, 0], parts[:-1, -1], atol=1e-3)
+        assert np.hypot(*np.moveaxis(np.diff(parts, axis=1), -1, 0)).max() <= total / len(parts) / (points - 1) + 1e-3
+        assert total / len(parts) <= length * (1 + 1e-4)

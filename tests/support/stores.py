@@ -1,4 +1,4 @@
-"""Stores of random scenes, and the comparison of scenes bit by bit; light, as processes of their own import it."""
+"""Stores of random scenes and bitwise comparison of scenes. Child processes import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.manifest import verify_store, write_manifest
 from trajformer.scenes.scene import MAX_EXTENT_M, MAX_SPEED_M_S, AgentRole, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 
 def extremes(largest: float) -> np.ndarray:
-    """Float32 numbers up to `largest` that a careless conversion changes: signed zeros, denormals, long fractions."""
+    """Float32 numbers up to `largest` that an inexact conversion changes: signed zeros, denormals, long fractions."""
     info = np.finfo(np.float32)
     values = [0.0, info.smallest_subnormal, 3 * info.smallest_subnormal, info.tiny, info.eps, 0.1, 1 / 3, 1.0, np.pi, largest]
     values = np.minimum(np.array(values, np.float32), np.float32(largest))
@@ -24,7 +24,7 @@ def extremes(largest: float) -> np.ndarray:
 
 
 def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True, **more: Any) -> Scene:
-    """A valid scene of random numbers; `more` sets fields, `points=n` the points of its map, `odd` takes extreme numbers."""
+    """A valid random scene. `more` sets fields; `points` is the number of map points, `odd` selects extreme numbers."""
     rng = np.random.default_rng(seed)
     history, horizon = more.pop("history", int(rng.integers(2, 6))), more.pop("horizon", int(rng.integers(1, 7)))
     steps = history + horizon * future
@@ -72,12 +72,12 @@ def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True
 
 
 def same_bits(left: Scene, right: Scene) -> bool:
-    """True when every field has the same type, shape and bytes: stricter than `scenes_equal`, for which -0.0 is 0.0."""
+    """True if all fields have the same type, shape and bytes; in contrast to `scenes_equal`, -0.0 differs from 0.0."""
     return fingerprint(left) == fingerprint(right)
 
 
 def fingerprint(scene: Scene) -> str:
-    """A digest of the type, shape and bytes of every field."""
+    """A digest of the type, shape and bytes of each field."""
     digest = hashlib.sha256()
     for field in fields(Scene):
         value = getattr(scene, field.name)
@@ -89,7 +89,7 @@ def fingerprint(scene: Scene) -> str:
 
 
 def make_store(root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train", first: int = 0) -> list[Scene]:
-    """A store of one split with so many scenes a shard, numbered from `first`, and its manifest."""
+    """A store with one split: `counts` scenes per shard, scene numbers from `first`, and a manifest."""
     scenes = [random_scene(first + number, split=split) for number in range(sum(counts))]
     ends = np.cumsum(counts).tolist()
     for index, (end, count) in enumerate(zip(ends, counts, strict=True)):
@@ -100,10 +100,15 @@ def make_store(root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train
 
 
 def write_elsewhere(root: Path) -> list[str]:
-    """For a process of its own: write a store; returns the fingerprints of its scenes."""
+    """For a child process: write a store and return the fingerprints of its scenes."""
     return [fingerprint(scene) for scene in make_store(root)]
 
 
 def read_elsewhere(store: SceneStore) -> list[str]:
-    """For a process of its own: the fingerprints of all scenes of a store that came through a pickle."""
+    """For a child process: the fingerprints of all scenes of an unpickled store."""
     return [fingerprint(scene) for scene in store]
+
+
+def problems(root: Path) -> list[str]:
+    """The problems that `verify_store` finds."""
+    return verify_store(root, lambda paths, total: paths)

@@ -1,0 +1,157 @@
+"""The manifest and the verification of a store."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.stores import make_store, problems, random_scene
+
+from trajformer.errors import StoreError
+from trajformer.scenes.manifest import MANIFEST, count_scenes, read_manifest, write_manifest
+from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
+
+
+def test_the_manifest_summarizes_the_shards(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    split = read_manifest(tmp_path)["splits"]["train"]
+    assert (split["scenes"], split["source"]) == (5, ["random"])
+    assert [shard["scenes"] for shard in split["shards"]] == [3, 2]
+    assert split["bytes"] == sum(path.stat().st_size for path in tmp_path.glob("train/*.arrow"))
+    assert split["skipped"] == [{"input": f"bad-{i}", "reason": "a reason"} for i in (0, 1)]
+    assert problems(tmp_path) == []
+
+
+def test_a_missing_or_unreadable_manifest(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    for text in ("{", "\x00", '{"schema_version"'):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(StoreError, match=r"manifest\.json: no readable manifest"):
+            problems(tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(StoreError, match=r"manifest\.json: no readable manifest"):
+        problems(tmp_path)
+    with pytest.raises(StoreError, match="empty: no store here"):
+        write_manifest(tmp_path / "empty")
+
+
+def test_manifest_values_of_another_type_are_refused(tmp_path: Path) -> None:
+    """Replaces each value by one with a different type: verifying names it, and opening reads the shards instead."""
+    make_store(tmp_path)
+    text = (tmp_path / MANIFEST).read_text()
+
+    def key_paths(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        return [way, *(path for key, part in inner for path in key_paths(part, (*way, key)))]
+
+    for way in key_paths(json.loads(text)):
+        if way[-2:-1] == ("source",):
+            continue  # verify compares them
+        for other in (None, [], {}, 1.5, True, "text"):
+            manifest = json.loads(text)
+            at: Any = manifest
+            for key in way[:-1]:
+                at = at[key]
+            if way and isinstance(at[way[-1]], type(other)):
+                continue
+            if way:
+                at[way[-1]] = other
+            (tmp_path / MANIFEST).write_text(json.dumps(manifest if way else other))
+            with pytest.raises(StoreError, match=r"manifest\.json: .*(schema_version|not a valid manifest entry)"):
+                problems(tmp_path)
+            assert count_scenes(tmp_path, "train") == {"00000.arrow": 3, "00001.arrow": 2}
+
+
+def test_manifest_numbers_that_differ_from_the_shards(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    text = (tmp_path / MANIFEST).read_text()
+    for way in (("scenes",), ("bytes",), ("shards", 0, "scenes"), ("shards", 0, "bytes"), ("shards", 0, "sha256")):
+        manifest = json.loads(text)
+        at = manifest["splits"]["train"]
+        for key in way[:-1]:
+            at = at[key]
+        at[way[-1]] = at[way[-1]] + (1 if isinstance(at[way[-1]], int) else "0")
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+        assert len(problems(tmp_path)) == 1, way
+    for name, other in (("source", ["elsewhere"]), ("skipped", []), ("source", [1])):
+        manifest = json.loads(text)
+        manifest["splits"]["train"][name] = other
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+        assert problems(tmp_path) == [f"{tmp_path / MANIFEST}: train: does not agree with its shards"]
+
+
+def flip_bit(path: Path) -> None:
+    """Change one byte of a position; the file stays readable."""
+    value = Shard(path).scene(0).position[0, 0].tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(value)] ^= 1
+    path.write_bytes(content)
+
+
+def move_shard_outside(root: Path) -> None:
+    """Move a shard out of its split and change its name in the manifest accordingly."""
+    (root / "elsewhere").mkdir()
+    manifest = json.loads((root / MANIFEST).read_text())
+    os.replace(shard_path(root, "train", 1), root / "elsewhere" / "00001.shard")
+    manifest["splits"]["train"]["shards"][1]["name"] = "../elsewhere/00001.shard"
+    (root / MANIFEST).write_text(json.dumps(manifest))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "changed": (lambda root: flip_bit(shard_path(root, "train", 0)), "00000.arrow: checksum differs from the manifest"),
+    "missing": (lambda root: shard_path(root, "train", 1).unlink(), "00001.arrow: listed in the manifest but missing"),
+    "extra": (
+        lambda root: shard_path(root, "train", 7).write_bytes(shard_path(root, "train", 0).read_bytes()),
+        "train/00007.arrow: on disk but not in the manifest",
+    ),
+    "elsewhere": (move_shard_outside, "listed in the manifest but missing"),
+    "another split": (
+        lambda root: shutil.copytree(root / "train", root / "val", ignore=lambda *_: ["00001.arrow"]),
+        "val/00000.arrow: on disk but not in the manifest",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_verify_names_the_shard(tmp_path: Path, case: str) -> None:
+    damage, message = DAMAGE[case]
+    make_store(tmp_path)
+    damage(tmp_path)
+    assert [problem for problem in problems(tmp_path) if message in problem]
+    assert len(problems(tmp_path)) == 1
+
+
+def test_verify_validates_scenes(tmp_path: Path) -> None:
+    broken = copy.copy(random_scene(0))
+    broken = replace(broken, agent_kind=broken.agent_kind + np.uint8(100))
+    write_shard(shard_path(tmp_path, "train", 0), [random_scene(1), broken], ShardInfo("random", "train"))
+    write_manifest(tmp_path)
+    assert len(problems(tmp_path)) == 1
+    assert "row 1: scene scene-0: agent_kind: unknown kind" in problems(tmp_path)[0]
+
+
+def test_verify_finds_repeated_ids(tmp_path: Path) -> None:
+    make_store(tmp_path, (2, 2))
+    write_shard(shard_path(tmp_path, "train", 2), [random_scene(9), random_scene(1)], ShardInfo("random", "train"))
+    write_shard(shard_path(tmp_path, "val", 0), [random_scene(1)], ShardInfo("random", "val"))
+    write_manifest(tmp_path)
+    path = shard_path(tmp_path, "train", 2)
+    assert problems(tmp_path) == [f"{path}: row 1: scene scene-1: occurs twice in its split"]
+
+
+def test_verify_reports_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(tmp_path)
+
+    def fail(path: Path) -> str:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr("trajformer.scenes.manifest.checksum", fail)
+    assert [problem.count("Input/output error") for problem in problems(tmp_path)] == [1, 1]

@@ -1,0 +1,193 @@
+"""Damaged and foreign shards raise StoreError and never crash."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.stores import make_store, problems, random_scene
+
+from trajformer.errors import StoreError
+from trajformer.scenes.manifest import MANIFEST
+from trajformer.scenes.shard import Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+
+@pytest.mark.parametrize("size", [0, 5, 700, -1, -4000])
+def test_a_truncated_shard(tmp_path: Path, size: int) -> None:
+    make_store(tmp_path)
+    path = shard_path(tmp_path, "train", 0)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StoreError, match=r"00000\.arrow: not a readable shard"):
+        SceneStore(tmp_path, "train")
+    assert any("00000.arrow" in problem for problem in problems(tmp_path))
+
+
+def rewrite(path: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch], **metadata: object) -> None:
+    batch = change(pa.ipc.open_file(path).get_batch(0))
+    key = b"trajformer"
+    metadata_json = json.dumps(json.loads(batch.schema.metadata[key]) | metadata).encode()
+    batch = batch.replace_schema_metadata({key: metadata_json} if metadata != {"scenes": "none"} else None)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def with_column(name: str, change: Callable[[pa.Array], pa.Array]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    return lambda batch: batch.set_column(
+        batch.schema.get_field_index(name), batch.schema.field(name), change(batch.column(name))
+    )
+
+
+def move_value(column: pa.Array) -> pa.Array:
+    """The same lists, with one value moved from the second row to the first."""
+    offsets = column.offsets.to_numpy().copy()
+    offsets[1] += 1
+    return pa.ListArray.from_arrays(pa.array(offsets), column.values)
+
+
+def reverse_offsets(column: pa.Array) -> pa.Array:
+    offsets = column.offsets.to_numpy().copy()
+    offsets[1] = offsets[-1] + 8
+    return pa.ListArray.from_arrays(pa.array(offsets), column.values)
+
+
+LISTS = ("agent_kind", "agent_role", "valid", "position", "velocity", "heading", "polyline_id", "polyline_kind")
+LISTS = (*LISTS, "polyline_flags", "polyline_length", "point", "edge", "edge_kind")
+BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
+    **{f"{name} moved": (with_column(name, move_value), "row 0: .* values, expected") for name in LISTS},
+    **{f"{name} backwards": (with_column(name, reverse_offsets), f"{name} has impossible offsets") for name in LISTS},
+    "more steps": (with_column("num_steps", lambda c: pa.array([10**9] * len(c), c.type)), "row 0: valid has"),
+    "fewer steps": (with_column("num_steps", lambda c: pa.array([-1] * len(c), c.type)), "row 0: valid has"),
+    "null": (with_column("num_steps", lambda c: pa.array([None] * len(c), c.type)), "no nulls"),
+    "a column less": (lambda batch: batch.drop_columns(["heading"]), "columns differ"),
+    "a row less": (lambda batch: batch.slice(1), "2 scenes, expected 3 from the metadata"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_inconsistent_columns_are_refused(tmp_path: Path, case: str) -> None:
+    change, message = BROKEN[case]
+    write_shard(tmp_path / "0.arrow", [random_scene(seed, edges=2) for seed in range(3)], ShardInfo("random", "train"))
+    rewrite(tmp_path / "0.arrow", change)
+    with pytest.raises(StoreError, match=rf"0\.arrow: .*{message}"):
+        Shard(tmp_path / "0.arrow")
+
+
+OFFSETS = {"first": [1, 3, 8, 15], "negative": [-4, 3, 8, 15], "backwards": [0, 9, 8, 15], "last": [0, 3, 8, 999]}
+
+
+@pytest.mark.parametrize("case", OFFSETS)
+def test_impossible_text_offsets_are_refused(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "0.arrow"
+    write_shard(path, [random_scene(0, scene_id=name) for name in ("one", "three", "seventh")], ShardInfo("random", "train"))
+    offsets = np.array([0, 3, 8, 15], np.int32).tobytes()
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, np.array(OFFSETS[case], np.int32).tobytes()))
+    for read in (Shard, *([] if case == "first" else [read_scene_ids])):
+        with pytest.raises(StoreError, match=r"0\.arrow: "):
+            read(path)
+
+
+def test_a_column_length_beyond_the_buffer_is_refused(tmp_path: Path) -> None:
+    """In the file the length precedes the null count. A false length would cause reads beyond the file."""
+    path = tmp_path / "0.arrow"
+    write_shard(path, [random_scene(0, 50, 30)], ShardInfo("random", "train"))
+    count = int(Shard(path).scene(0).valid.sum())
+    length = np.array([count, 0], np.int64).tobytes()
+    content = path.read_bytes()
+    assert content.count(length) == 1
+    path.write_bytes(content.replace(length, np.array([1000 * count, 0], np.int64).tobytes()))
+    with pytest.raises(StoreError, match=r"0\.arrow: not a readable shard"):
+        Shard(path)
+
+
+def test_an_error_names_the_row_that_cannot_be_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "0.arrow"
+    write_shard(path, [random_scene(0, agent_id=("one", "two", "six")), random_scene(1)], ShardInfo("random", "train"))
+    whole = path.read_bytes()
+    for before, after in ((b"one\ntwo", b"one two"), (b"one\ntwo", b"one\n\xff\xfe\xfd"), (b"two\nsix", b"t\n\n\n\n\nx")):
+        assert whole.count(before) == 1
+        path.write_bytes(whole.replace(before, after))
+        with pytest.raises(StoreError, match=r"0\.arrow: row 0: damaged"):
+            Shard(path).scene(0)
+        assert Shard(path).scene(1).agent_id == ("0", "AV 1", "2")
+
+
+def test_invalid_text_in_ids_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "0.arrow"
+    write_shard(path, [random_scene(0), random_scene(1)], ShardInfo("random", "train"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"scene-0", b"sc\xffne-0"))
+    for _ in range(2):
+        for read in (read_scene_ids, lambda path: Shard(path).scene_ids()):
+            with pytest.raises(StoreError, match=r"0\.arrow: "):
+                read(path)
+        path.write_bytes(whole)
+        rewrite(path, with_column("scene_id", lambda ids: pa.array(["a", None], ids.type)))
+
+
+def testflip_bitped_bits_are_found_and_never_crash(tmp_path: Path) -> None:
+    """Flips bits in values and in the Arrow metadata at both ends. `verify` finds each; reading raises only StoreError."""
+    make_store(tmp_path, (4, 1))
+    path, rng = shard_path(tmp_path, "train", 0), random.Random(0)
+    whole = path.read_bytes()
+    metadata = [*range(2600), *range(len(whole) - 8000, len(whole))]
+    for number in range(250):
+        position = rng.choice(metadata) if number % 2 else rng.randrange(len(whole))
+        content = bytearray(whole)
+        content[position] ^= 1 << rng.randrange(8)
+        path.write_bytes(content if number < 200 else whole[:position])
+        assert any(f"{path}" in problem for problem in problems(tmp_path)), position
+        read_all(tmp_path)
+    path.write_bytes(whole)
+    assert problems(tmp_path) == []
+
+
+def read_all(root: Path) -> None:
+    """Read all ids, sizes and scenes; only StoreError is accepted."""
+    for use in (SceneStore.scene_ids, SceneStore.sizes, lambda store: store.find(["scene-3"])):
+        with suppress(StoreError):
+            use(SceneStore(root, "train"))
+    with suppress(StoreError):
+        store = SceneStore(root, "train")
+        for index in range(len(store)):
+            with suppress(StoreError):
+                store[index]
+
+
+def test_another_schema_version(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    rewrite(shard_path(tmp_path, "train", 0), lambda batch: batch, schema_version=99)
+    message = r"00000\.arrow: schema version 99, this software reads 2: preprocess again"
+    with pytest.raises(StoreError, match=message):
+        SceneStore(tmp_path, "train")[0]  # opening reads only the manifest
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(StoreError, match=message):
+        SceneStore(tmp_path, "train")
+
+
+@pytest.mark.parametrize("metadata", [{"scenes": "none"}, {"color": "red"}, {"skipped": 3}, {"skipped": [["a"]]}])
+def test_a_file_that_is_not_a_shard(tmp_path: Path, metadata: dict[str, object]) -> None:
+    make_store(tmp_path)
+    path = shard_path(tmp_path, "train", 0)
+    rewrite(path, lambda batch: batch, **metadata)
+    for read in (read_shard_info, read_scene_ids, Shard):
+        with pytest.raises(StoreError, match=r"00000\.arrow: not a trajformer shard: no metadata"):
+            read(path)
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        write_shard(shard_path(tmp_path / "file", "train", 0), [random_scene(0)], ShardInfo("random", "train"))
+    (tmp_path / "taken" / "00000.arrow").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"00000\.arrow"):
+        write_shard(tmp_path / "taken" / "00000.arrow", [random_scene(0)], ShardInfo("random", "train"))
+    assert not list(tmp_path.rglob("*.tmp"))

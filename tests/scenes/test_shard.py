@@ -14,6 +14,7 @@ import pytest
 from support.stores import make_store, problems, random_scene
 
 from trajformer.errors import StoreError
+from trajformer.scenes.columns import LISTS
 from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.shard import Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
@@ -57,8 +58,6 @@ def reverse_offsets(column: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), column.values)
 
 
-LISTS = ("agent_kind", "agent_role", "valid", "position", "velocity", "heading", "polyline_id", "polyline_kind")
-LISTS = (*LISTS, "polyline_flags", "polyline_length", "point", "edge", "edge_kind")
 BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
     **{f"{name} moved": (with_column(name, move_value), "row 0: .* values, expected") for name in LISTS},
     **{f"{name} backwards": (with_column(name, reverse_offsets), f"{name} has impossible offsets") for name in LISTS},
@@ -133,7 +132,7 @@ def test_invalid_text_in_ids_is_refused(tmp_path: Path) -> None:
         rewrite(path, with_column("scene_id", lambda ids: pa.array(["a", None], ids.type)))
 
 
-def testflip_bitped_bits_are_found_and_never_crash(tmp_path: Path) -> None:
+def test_flipped_bits_are_found_and_never_crash(tmp_path: Path) -> None:
     """Flips bits in values and in the Arrow metadata at both ends. `verify` finds each; reading raises only StoreError."""
     make_store(tmp_path, (4, 1))
     path, rng = shard_path(tmp_path, "train", 0), random.Random(0)
@@ -152,7 +151,7 @@ def testflip_bitped_bits_are_found_and_never_crash(tmp_path: Path) -> None:
 
 def read_all(root: Path) -> None:
     """Read all ids, sizes and scenes; only StoreError is accepted."""
-    for use in (SceneStore.scene_ids, SceneStore.sizes, lambda store: store.find(["scene-3"])):
+    for use in (SceneStore.scene_ids, SceneStore.sizes, SceneStore.index, lambda store: store.find(["scene-3"])):
         with suppress(StoreError):
             use(SceneStore(root, "train"))
     with suppress(StoreError):

@@ -28,24 +28,10 @@ def close(value: Any, expected: Any, tolerance: float = 1e-12) -> None:
     np.testing.assert_allclose(np.asarray(value), np.asarray(expected), atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("angle", "expected"),
-    [
-        (0.0, 0.0),
-        (math.pi, math.pi),
-        (-math.pi, math.pi),
-        (3 * math.pi, math.pi),
-        (-3 * math.pi, math.pi),
-        (2 * math.pi, 0.0),
-        (-2 * math.pi, 0.0),
-        (1.5 * math.pi, -0.5 * math.pi),
-        (-1.5 * math.pi, 0.5 * math.pi),
-        (4.0, 4.0 - 2 * math.pi),
-        (-3.0, -3.0),
-    ],
-)
-def test_wrap(array: Any, angle: float, expected: float) -> None:
-    close(wrap(array([angle])), [expected])
+def test_wrap(array: Any) -> None:
+    angles = array([0.0, 1.0, -1.0, 3.0, -3.0, 2.0, -2.0, 1.5, -1.5]) * math.pi
+    close(wrap(angles), np.array([0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, -0.5, 0.5]) * math.pi)
+    close(wrap(array([4.0, -3.0])), [4.0 - 2 * math.pi, -3.0])
 
 
 @pytest.mark.parametrize("angle", [math.pi, -math.pi])
@@ -82,9 +68,6 @@ def test_frames_by_hand(array: Any) -> None:
     other = array([10.0, 8.0, -3.0])
     close(relative_pose(other, pose), [3.0, 0.0, 1.5 * math.pi - 3.0])
     close(relative_pose(pose, pose), [0.0, 0.0, 0.0])
-
-
-def test_relative_heading_is_wrapped(array: Any) -> None:
     close(relative_pose(array([0.0, 0.0, 3.0]), array([0.0, 0.0, -3.0]))[2], 6.0 - 2 * math.pi)
 
 
@@ -105,12 +88,6 @@ def test_relative_poses_compose(first: tuple[float, float, float], second: tuple
     back = relative_pose(b, a)
     close(to_frame(np.zeros(2), forward), back[:2], 1e-9)
     close(math.cos(forward[2] + back[2]), 1.0, 1e-12)
-
-
-@given(metres, metres, metres, metres, poses)
-def test_frames_are_rigid(x0: float, y0: float, x1: float, y1: float, pose: tuple[float, float, float]) -> None:
-    a, b = to_frame(np.array([[x0, y0], [x1, y1]]), np.array(pose))
-    close(math.dist(a, b), math.hypot(x1 - x0, y1 - y0), 1e-9)
 
 
 def test_shapes_broadcast_and_both_libraries_agree() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import operator
 import os
 import shutil
 from collections.abc import Callable
@@ -43,48 +45,50 @@ def test_a_missing_or_unreadable_manifest(tmp_path: Path) -> None:
         write_manifest(tmp_path / "empty")
 
 
+def entry(manifest: Any, keys: tuple[Any, ...]) -> Any:
+    return functools.reduce(operator.getitem, keys, manifest)
+
+
+def replace_entry(root: Path, text: str, keys: tuple[Any, ...], value: Any) -> None:
+    """Write a manifest with one entry replaced; without keys, write the value."""
+    manifest = json.loads(text) if keys else value
+    if keys:
+        entry(manifest, keys[:-1])[keys[-1]] = value
+    (root / MANIFEST).write_text(json.dumps(manifest))
+
+
+def all_keys(value: Any, keys: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [keys, *(path for key, part in inner for path in all_keys(part, (*keys, key)))]
+
+
 def test_manifest_values_of_another_type_are_refused(tmp_path: Path) -> None:
-    """Replaces each value by one with a different type: verifying names it, and opening reads the shards instead."""
+    """Verifying names the entry; opening reads the shards instead."""
     make_store(tmp_path)
     text = (tmp_path / MANIFEST).read_text()
-
-    def key_paths(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        return [way, *(path for key, part in inner for path in key_paths(part, (*way, key)))]
-
-    for way in key_paths(json.loads(text)):
-        if way[-2:-1] == ("source",):
-            continue  # verify compares them
-        for other in (None, [], {}, 1.5, True, "text"):
-            manifest = json.loads(text)
-            at: Any = manifest
-            for key in way[:-1]:
-                at = at[key]
-            if way and isinstance(at[way[-1]], type(other)):
+    manifest = json.loads(text)
+    for keys in all_keys(manifest):
+        if keys[-2:-1] == ("source",):
+            continue  # compared with the shards, see below
+        for value in (None, [], {}, 1.5, True, "text"):
+            if keys and isinstance(entry(manifest, keys), type(value)):
                 continue
-            if way:
-                at[way[-1]] = other
-            (tmp_path / MANIFEST).write_text(json.dumps(manifest if way else other))
+            replace_entry(tmp_path, text, keys, value)
             with pytest.raises(StoreError, match=r"manifest\.json: .*(schema_version|not a valid manifest entry)"):
                 problems(tmp_path)
             assert count_scenes(tmp_path, "train") == {"00000.arrow": 3, "00001.arrow": 2}
 
 
-def test_manifest_numbers_that_differ_from_the_shards(tmp_path: Path) -> None:
+def test_manifest_values_that_differ_from_the_shards(tmp_path: Path) -> None:
     make_store(tmp_path)
     text = (tmp_path / MANIFEST).read_text()
-    for way in (("scenes",), ("bytes",), ("shards", 0, "scenes"), ("shards", 0, "bytes"), ("shards", 0, "sha256")):
-        manifest = json.loads(text)
-        at = manifest["splits"]["train"]
-        for key in way[:-1]:
-            at = at[key]
-        at[way[-1]] = at[way[-1]] + (1 if isinstance(at[way[-1]], int) else "0")
-        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-        assert len(problems(tmp_path)) == 1, way
-    for name, other in (("source", ["elsewhere"]), ("skipped", []), ("source", [1])):
-        manifest = json.loads(text)
-        manifest["splits"]["train"][name] = other
-        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    for end in (("scenes",), ("bytes",), ("shards", 0, "scenes"), ("shards", 0, "bytes"), ("shards", 0, "sha256")):
+        keys = ("splits", "train", *end)
+        value = entry(json.loads(text), keys)
+        replace_entry(tmp_path, text, keys, value + (1 if isinstance(value, int) else "0"))
+        assert len(problems(tmp_path)) == 1, keys
+    for name, value in (("source", ["elsewhere"]), ("skipped", []), ("source", [1])):
+        replace_entry(tmp_path, text, ("splits", "train", name), value)
         assert problems(tmp_path) == [f"{tmp_path / MANIFEST}: train: does not agree with its shards"]
 
 

@@ -55,22 +55,15 @@ def test_scenes_are_restored_bit_for_bit(tmp_path: Path, written: list[Scene]) -
         assert same_bits(shard.scene(row), scene) and same_bits(store[row], scene)
 
 
-def test_a_store_is_the_same_in_another_process(tmp_path: Path) -> None:
-    here = make_store(tmp_path / "here")
-    store = SceneStore(tmp_path / "here", "train")
-    assert same_bits(store[4], here[4])  # a shard is open
+def test_another_process_reads_the_same_scenes_and_writes_the_same_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    scenes, store = make_store(first), SceneStore(first, "train")
+    assert same_bits(store[4], scenes[4])  # a shard is open
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        there = pool.submit(write_elsewhere, tmp_path / "there")
-        assert pool.submit(read_elsewhere, store).result() == there.result() == read_elsewhere(store)
-    for path in (tmp_path / "here").rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / "there" / path.relative_to(tmp_path / "here")).read_bytes()
-
-
-def test_equal_scenes_give_equal_bytes(tmp_path: Path) -> None:
-    make_store(tmp_path / "a")
-    make_store(tmp_path / "b")
-    for path in (tmp_path / "a").rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+        written = pool.submit(write_elsewhere, second)
+        assert pool.submit(read_elsewhere, store).result() == written.result() == read_elsewhere(store)
+    for path in first.rglob("*.*"):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     assert not list(tmp_path.rglob("*.tmp"))
 
 

@@ -85,12 +85,7 @@ def _to_four_axes(x: Tensor, lead: torch.Size) -> Tensor:
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None = None,
-    *,
-    scale: float | None = None,
-    agent_aware: AgentAware | None = None,
+    query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None, agent_aware: AgentAware | None = None
 ) -> Tensor:
     """The weights [..., L, S] that `attend` applies, without dropout, for plotting; zeros in empty rows.
 

@@ -188,12 +188,8 @@ class _RecomputedAttention(torch.autograd.Function):
             d_score = d_score if keep is None else d_score.mul_(keep)
             d_score = d_score.sub_(mean[rows]).mul_(weight).to(query.dtype)  # half precision rounds only the difference
             if plan.groups is not None:
-                _move_group_gradients(
-                    plan,
-                    d_score,
-                    [x[i] for x, i in zip(group, (rows, columns), strict=True)],
-                    [x[i] for x, i in zip(d_group, (rows, columns), strict=True)],
-                )
+                tokens, gradients = (group[0][rows], group[1][columns]), (d_group[0][rows], d_group[1][columns])
+                _move_group_gradients(plan.groups, plan.scale, d_score, tokens, gradients)
             _scaled_product(d_score, key[columns], plan.scale, out=d_query[rows])
             d_key[columns].baddbmm_(d_score.mT, query[rows], alpha=plan.scale)
         return None, d_query, d_key, d_value, *d_group
@@ -205,12 +201,12 @@ def _scaled_product(left: Tensor, right: Tensor, factor: float, *, out: Tensor |
     return torch.baddbmm(ignored, left, right, beta=0.0, alpha=factor, out=out)
 
 
-def _move_group_gradients(plan: _Plan, d_score: Tensor, group: list[Tensor], d_group: list[Tensor]) -> None:
-    """Set gradients of same-group scores in d_score [n, L, S] to zero and add their effect to the group's queries and keys."""
-    groups = plan.groups
-    assert groups is not None
+def _move_group_gradients(
+    groups: Groups, scale: float, d_score: Tensor, group: tuple[Tensor, Tensor], d_group: tuple[Tensor, Tensor]
+) -> None:
+    """Add gradients of same-group scores in d_score [n, L, S] to the group queries and keys, and set them to zero."""
     pairs = groups.pairs(d_score)
-    inside = pairs * plan.scale
+    inside = pairs * scale
     pairs.zero_()
     groups.split(d_group[0], keys=False).copy_(inside @ groups.split(group[1], keys=True))
     groups.split(d_group[1], keys=True).add_(inside.mT @ groups.split(group[0], keys=False))

@@ -31,8 +31,8 @@ from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.vector_map import build_map
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig
-from trajformer.models import AgentFormerConfig
 from trajformer.models.agentformer.loss import CVAELossConfig
+from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.models.agentformer.parts import FutureDecoder
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory

@@ -24,7 +24,8 @@ from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
-from trajformer.models import ConstantVelocityConfig, MMTransformerConfig
+from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore

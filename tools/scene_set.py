@@ -1,10 +1,10 @@
-"""Recall and precision of a scene set: how many futures it finds, and how many of its claims are true.
+"""Recall and precision of a scene set: the share of futures that it finds, and the share of its predictions that are true.
 
     python tools/scene_set.py --checkpoint RUN/last.ckpt --store STORE [--split val] [--targets all]
 
-A claim is a query with at least a probability, and its most probable mode; there is a line for each of several, for nobody's
-weigh less in training and a half is no natural bound. Each claim hits at most one future, by ending within 2 m of it. Beside them
-stands constant velocity, one claim for each target: what it takes to know where everybody is.
+A query with at least a given probability predicts its most probable mode. There is one line per threshold: "no agent" has a
+smaller weight in training, so that 0.5 is not a natural threshold. A prediction hits at most one future, if it ends within 2 m
+of it. The baseline is constant velocity with one prediction per target.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from trajformer.data.loading import SceneDataset
-from trajformer.evaluation.evaluate import load_predictor
 from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
-from trajformer.models import SceneSet
 from trajformer.models.constant_velocity import ConstantVelocity
-from trajformer.models.scene_set.model import SceneTrajectories
+from trajformer.models.scene_set.model import SceneSet
+from trajformer.models.scene_set.trajectories import SceneTrajectories
+from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 
 
@@ -31,25 +31,27 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--split", default="val")
     parser.add_argument("--targets", default="all", choices=("all", "scored", "focal"))
-    parser.add_argument("--least", type=float, nargs="+", default=[0.5, 0.6, 0.7, 0.8, 0.9], help="probabilities of a claim")
+    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.5, 0.6, 0.7, 0.8, 0.9], help="smallest probabilities")
     args = parser.parse_args()
-    predictor = load_predictor(args.checkpoint, torch.device("cpu"), args.targets)
+    predictor = load_predictor(args.checkpoint, targets=args.targets)
     if not isinstance(predictor.model, SceneSet):
-        parser.error(f"{args.checkpoint} is no scene set")
+        parser.error(f"{args.checkpoint} is not a scene set")
     data = SceneDataset(SceneStore(args.store, args.split), predictor.batch)
-    found, straight = {least: SceneSetMetrics(least) for least in args.least}, SceneSetMetrics()
+    metrics = {f"scene set, {threshold:.2f}": SceneSetMetrics(threshold) for threshold in args.thresholds}
+    baseline = SceneSetMetrics()
     for start in range(0, len(data), 32):
         batch = data[range(start, min(start + 32, len(data)))]
-        truth = batch.target, batch.target_valid
-        trajectories = predictor.model.trajectories(batch)
-        for metric in found.values():
-            metric.update(trajectories, *truth)
-        guess, claim = ConstantVelocity()(batch).position, torch.where(batch.target_mask, 1.0, -1.0)
-        straight.update(SceneTrajectories(guess, claim, torch.zeros_like(guess[..., 0, 0])), *truth)
-    lines = [(f"scene set, {least:.2f}", metric) for least, metric in found.items()]
-    for name, metric in (*lines, ("constant velocity", straight)):
+        observation, truth = batch.observation, batch.truth
+        trajectories = predictor.model.trajectories(observation)
+        for metric in metrics.values():
+            metric.update(trajectories, truth.position, truth.valid)
+        straight = ConstantVelocity()(observation).position
+        logit = torch.where(observation.target_mask, 1.0, -1.0)
+        trajectories = SceneTrajectories(straight, logit, torch.zeros_like(straight[..., 0, 0]))
+        baseline.update(trajectories, truth.position, truth.valid)
+    for name, metric in (metrics | {"constant velocity": baseline}).items():
         values = metric.compute()
-        print(f"{name:18s} futures {values['num_futures']:6.0f}  claims {values['num_claims']:6.0f}  "
+        print(f"{name:18s} futures {values['num_futures']:6.0f}  predictions {values['num_claims']:6.0f}  "
               f"recall {values['recall']:.3f}  precision {values['precision']:.3f}")  # fmt: skip
 
 

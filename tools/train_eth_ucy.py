@@ -1,10 +1,10 @@
-"""Train a recipe on the five leave-one-out sets of ETH/UCY with several seeds, then score them all by the protocol.
+"""Train a recipe on the five leave-one-out sets of ETH/UCY with several seeds, then score all runs by the protocol.
 
     trajformer preprocess eth_ucy ETH_UCY data/eth_ucy
     python tools/train_eth_ucy.py --config configs/crowd_eth_ucy.yaml --store data/eth_ucy --data ETH_UCY --out runs/crowd
 
-A run is a folder OUT/seed<N>/<set>, with the checkpoint that is best on the set's own validation part. What is finished is
-not done again, what was stopped goes on. Minutes of each run are in OUT/minutes.json, figures of all in OUT/results.json.
+A run is a folder OUT/seed<N>/<set> with the checkpoint that is best on the validation part of the set. Finished runs are
+reused, interrupted runs resume. OUT/minutes.json has the minutes of each run, OUT/results.json the figures of all runs.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ SETS = ("eth", "hotel", "univ", "zara1", "zara2")
 FIGURES = ("ADE_20", "FDE_20", "ADE_1", "FDE_1")
 
 
-def train(config: Path, store: Path, folder: Path, name: str, seed: int, further: list[str]) -> float:
-    """Minutes of one run."""
-    began = time.monotonic()
-    where = [f"--data.train={store}", f"--data.val={store}", f"--data.train_split={name}_train", f"--data.val_split={name}_val"]
-    command = ["trajformer.cli", "train", "--config", str(config), "--out", str(folder), f"--seed={seed}", *where, *further]
+def train(config: Path, store: Path, folder: Path, name: str, seed: int, options: list[str]) -> float:
+    """Train one run; returns the minutes."""
+    start_time = time.monotonic()
+    data = [f"--data.train={store}", f"--data.val={store}", f"--data.train_split={name}_train", f"--data.val_split={name}_val"]
+    command = ["trajformer.cli", "train", "--config", str(config), "--out", str(folder), f"--seed={seed}", *data, *options]
     if (folder / "last.ckpt").exists():
         command.append("--resume")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "log.txt").open("a") as log:
         subprocess.run([sys.executable, "-m", *command], stdout=log, stderr=log, check=True)
-    return (time.monotonic() - began) / 60
+    return (time.monotonic() - start_time) / 60
 
 
 def main() -> None:
-    """Train what is not yet trained, then print the table and the mean and spread over seeds."""
+    """Train missing runs, then print the table, and mean and standard deviation over seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
-    parser.add_argument("--data", type=Path, help="the recordings; without them nothing is scored")
+    parser.add_argument("--data", type=Path, help="the recordings; by default runs are not scored")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each")
-    args, further = parser.parse_known_args()
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
+    args, options = parser.parse_known_args()
 
     minutes_file = args.out / "minutes.json"
     minutes = json.loads(minutes_file.read_text()) if minutes_file.exists() else {}
 
     def one(seed: int, name: str) -> None:
-        place = f"seed{seed}/{name}"
-        if place not in minutes:
-            minutes[place] = train(args.config, args.store, args.out / place, name, seed, further)
+        run = f"seed{seed}/{name}"
+        if run not in minutes:
+            minutes[run] = train(args.config, args.store, args.out / run, name, seed, options)
             minutes_file.write_text(json.dumps(minutes, indent=1) + "\n")
-        print(f"{place}: {minutes[place]:.1f} minutes", flush=True)
+        print(f"{run}: {minutes[run]:.1f} minutes", flush=True)
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        for waiting in [pool.submit(one, seed, name) for seed in args.seeds for name in args.sets]:
-            waiting.result()
+        for future in [pool.submit(one, seed, name) for seed in args.seeds for name in args.sets]:
+            future.result()
     if args.data is None:
         return
     results = args.out / "results.json"

@@ -1,27 +1,27 @@
-"""Do joint worlds say more about a scene than modes of single agents? The world loss against the set loss.
+"""Do joint worlds describe a scene better than independent modes of single agents? The world loss compared with the set loss.
 
     python tools/worlds.py OUT [--scenes 1200] [--epochs 30] [--seeds 0 1] [--json FILE]
 
-Traffic is simulated; a sixth of the scenes are kept for the test, and those of them count that have at least two actors. One
-small mmTransformer is trained twice for each seed, on the same scenes and for as many steps: with `joint` and the world loss,
-and without, with the set loss. The test's figures are Argoverse 2's multi-world ones at six worlds, all at the world of the
-lowest mean end-point error, and meanCR, the share of actors that collide, mean over the six. Of modes of single agents a world is
+Traffic is simulated. A sixth of the scenes is the test set; scenes with at least two actors count. A small mmTransformer is
+trained twice per seed on the same scenes for the same number of steps: with `joint` and the world loss, and without and with
+the set loss. Figures are the multi-world metrics of Argoverse 2 with six worlds, at the world with the lowest mean end-point
+error, and meanCR, the share of colliding actors, mean over the six worlds. Modes of single agents become worlds by
 
-rank    the k-th most probable mode of every agent;
-slot    the k-th query's mode of every agent, whatever it was scored.
+rank    the k-th most probable mode of each agent;
+slot    the mode of the k-th query of each agent, independent of its score.
 
-About 1 minute for the data and 4 for each training, on one core. Data and finished trainings in OUT are used again.
+Runtime on one core: about 1 minute for the data and 4 minutes per training. Data and finished trainings in OUT are reused.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from measure import environment, write_json
 from torch import Tensor
 
 from data_prep.engine.prepare import PrepareOptions, prepare
@@ -33,7 +33,8 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
-from trajformer.models import MMTransformerConfig, ModelConfig
+from trajformer.losses.worlds import WorldLossConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.store import SceneStore
@@ -61,8 +62,9 @@ def recipe(joint: bool, store: Path, epochs: int, seed: int) -> TrainConfig:
         max_neighbors=8, consensus_m=0.0, joint=joint,
     )  # fmt: skip
     return TrainConfig(
-        ModelConfig(mmtransformer=model),
+        model,
         DataConfig(str(store), str(store), cache=True, batch=BATCH),
+        loss=WorldLossConfig() if joint else None,
         augment=AugmentConfig(heading_noise=0.05, scale=0.1),
         optim=OptimConfig(5e-4, weight_decay=0.01),
         trainer=TrainerConfig(epochs, "cpu", threads=1, validate_every=10_000),
@@ -71,12 +73,12 @@ def recipe(joint: bool, store: Path, epochs: int, seed: int) -> TrainConfig:
 
 
 def by_rank(forecast: Forecast) -> Forecast:
-    """Every agent's modes, the most probable first."""
+    """The modes of each agent, the most probable first."""
     return forecast.select(forecast.logit.argsort(dim=-1, descending=True, stable=True))
 
 
 def figures(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
-    """A row of `SHOWN` for each scene with two actors or more."""
+    """A row of `SHOWN` for each scene with at least two actors."""
     actor = valid[..., -1]
     values, _ = multi_world(forecast, target, valid, 6)
     hit = collided(forecast.in_batch_frame(), actor, VEHICLE_COLLISION_M).double().mean(-1)
@@ -86,27 +88,27 @@ def figures(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def score(checkpoint: Path, store: Path) -> dict[str, list[float]]:
-    """Means over the test's scenes by how worlds are made; `truth` is the recording itself as its only world."""
+    """Means over the test scenes by kind of worlds; `truth` is the recording as the only world."""
     model, config = load_checkpoint(checkpoint, TrainConfig)
     data, rows = SceneDataset(SceneStore(store, "val"), config.data.batch), dict[str, list[Tensor]]()
     for start in range(0, len(data), 32):
         batch = data[range(start, min(start + 32, len(data)))]
-        truth = batch.target, batch.target_valid
-        forecast = model(batch)
-        made = {"joint": forecast} if forecast.is_joint else {"rank": by_rank(forecast), "slot": _by_slot(forecast)}
-        made["truth"] = Forecast(batch.target[:, :, None], torch.zeros(batch.num_scenes, 1), batch.frame)
+        truth = batch.truth
+        forecast = model(batch.observation)
+        made = {"joint": forecast} if forecast.is_joint else {"rank": by_rank(forecast), "slot": by_slot(forecast)}
+        made["truth"] = Forecast(truth.position[:, :, None], torch.zeros(batch.num_scenes, 1), batch.observation.frame)
         for name, worlds in made.items():
-            rows.setdefault(name, []).append(figures(worlds, *truth))
+            rows.setdefault(name, []).append(figures(worlds, truth.position, truth.valid))
     return {name: torch.cat(parts).mean(0).tolist() for name, parts in rows.items()}
 
 
-def _by_slot(forecast: Forecast) -> Forecast:
-    """All modes alike: no order but that of the queries."""
+def by_slot(forecast: Forecast) -> Forecast:
+    """All modes with the same score, in the order of the queries."""
     return replace(forecast, logit=torch.zeros_like(forecast.logit))
 
 
 def main() -> None:
-    """Train what is missing and print the table."""
+    """Train missing runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--scenes", type=int, default=1200)
@@ -127,7 +129,7 @@ def main() -> None:
         mean = np.mean([[row[key] for key in SHOWN] for row in rows if row["worlds"] == name], axis=0)
         print(f"mean    {name:6s} " + "".join(f"{value:11.3f}" for value in mean))
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(args.json, rows, environment())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Draw the composition of every model of the zoo: docs/images/models/<field of ModelConfig>.svg.
+"""Draw the composition of every model: docs/images/models/<name in recipes>.svg.
 
     python tools/draw_models.py [--out docs/images/models] [--only NAME ...] [--png]
 
-What is drawn stands in tools/model_drawings.py. A box is a part of the model, its colours say which parts of the core do the
-work. The same drawings give the same bytes, whenever they are drawn; --png draws pictures to look at instead.
+The content is in tools/model_drawings.py. A box is a part of the model; its colors show the parts of the core that it uses.
+Equal drawings give equal bytes. --png writes PNG files instead.
 """
 
 from __future__ import annotations
@@ -16,68 +16,54 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from model_drawings import DRAWINGS, Box, Drawing, Part
+from model_drawings import COLORS, DRAWINGS, Box, Drawing
 
 ROOT = Path(__file__).parent.parent
-WIDTH_IN, ROW_IN, LEGEND_IN = 6.2, 0.58, 0.24  # of the picture, of a row of boxes, of a row of the legend
-GAP_X, GAP_Y = 0.10, 0.36  # between boxes, in shares of a column and of a row
+WIDTH_IN, ROW_IN, LEGEND_IN = 6.2, 0.58, 0.24  # width; heights of a row of boxes and of the legend
+GAP_X, GAP_Y = 0.10, 0.36  # between boxes, relative to a column and a row
 TITLE_PT, SHAPE_PT = 8.4, 7.4
 INK, FAINT, PAPER = "#262626", "#555555", "#FFFFFF"
-COLOURS: dict[Part, str] = {
-    "input": "#FFFFFF",
-    "learned queries": "#FFFFFF",
-    "linear layers": "#E4E4E4",
-    "LSTM": "#D8CBB8",
-    "self-attention": "#A9D3F2",
-    "cross-attention": "#F9CE96",
-    "attention per mode": "#F0A9A0",
-    "agent-aware attention": "#CDBBEA",
-    "graph attention": "#A6DDC2",
-    "squeeze-and-excite": "#F4E88B",
-    "latent queries": "#9FE0E3",
-    "clustering": "#D3DDB0",
-    "loss": "#F6D3E4",
-}
 STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "trajformer",  # names of clip paths do not change from run to run
+    "svg.fonttype": "none",  # text as text
+    "svg.hashsalt": "trajformer",  # constant names of clip paths
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib; a browser without it takes another one, most are narrower
+    "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib; the fallback of a browser is usually narrower
 }
 
 
-def place(box: Box) -> tuple[float, float, float, float]:
-    """Left, bottom, width and height of a box; rows and columns are 1 high and wide, the first row ends at 0 and goes down."""
-    return box.column + GAP_X / 2, -box.row - 1 + GAP_Y / 2, box.span - GAP_X, 1 - GAP_Y
+def rectangle(box: Box) -> tuple[float, float, float, float]:
+    """Left, bottom, width and height of a box; rows have height 1 and columns width 1, the first row is from 0 to -1."""
+    row, column = box.at
+    return column + GAP_X / 2, -row - 1 + GAP_Y / 2, box.span - GAP_X, 1 - GAP_Y
 
 
 def draw_box(axes: Axes, box: Box) -> None:
-    """A box in the colours of its parts, side by side, with its lines of text."""
-    left, bottom, width, height = place(box)
+    """A box in the colors of its parts, with two lines of text."""
+    left, bottom, width, height = rectangle(box)
     parts = box.parts
     for number, part in enumerate(parts):
         share = width / len(parts)
         corner = (left + number * share, bottom)
-        axes.add_patch(Rectangle(corner, share, height, facecolor=COLOURS[part], edgecolor="none", zorder=2))
+        axes.add_patch(Rectangle(corner, share, height, facecolor=COLORS[part], edgecolor="none", zorder=2))
     dashes = "--" if parts == ("learned queries",) else "-"
     thick = 1.6 if parts == ("loss",) else 0.9
     axes.add_patch(Rectangle((left, bottom), width, height, fill=False, edgecolor=INK, lw=thick, ls=dashes, zorder=3))
-    for up, text, size, colour in ((0.14, box.title, TITLE_PT, INK), (-0.16, box.shape, SHAPE_PT, FAINT)):
-        place_of = (left + width / 2, bottom + height / 2 + up)
-        axes.text(*place_of, text, ha="center", va="center", fontsize=size, color=colour, zorder=4)
+    x, y = left + width / 2, bottom + height / 2
+    for dy, text, size, color in ((0.14, box.title, TITLE_PT, INK), (-0.16, box.shape, SHAPE_PT, FAINT)):
+        axes.text(x, y + dy, text, ha="center", va="center", fontsize=size, color=color, zorder=4)
 
 
-def way(source: Box, target: Box) -> list[tuple[float, float]]:
-    """Corners of the line from one box to another: straight on, or down, aside above the target, and down."""
-    a, b = place(source), place(target)
-    if source.row == target.row:
-        right = source.column < target.column
+def corners_of(source: Box, target: Box) -> list[tuple[float, float]]:
+    """Corners of the arrow between two boxes: straight, or down, sideways above the target, and down."""
+    a, b = rectangle(source), rectangle(target)
+    if source.at[0] == target.at[0]:
+        right = source.at[1] < target.at[1]
         height = a[1] + a[3] / 2
         return [(a[0] + a[2] if right else a[0], height), (b[0] if right else b[0] + b[2], height)]
     low, high = max(a[0], b[0]), min(a[0] + a[2], b[0] + b[2])
-    if low < high:  # one above the other
+    if low < high:  # the columns overlap
         middle = (low + high) / 2
-        if source.row > target.row:
+        if source.at[0] > target.at[0]:
             return [(middle, a[1] + a[3]), (middle, b[1])]
         return [(middle, a[1]), (middle, b[1] + b[3])]
     start = a[0] + a[2] / 2
@@ -96,10 +82,10 @@ def draw_edge(axes: Axes, corners: list[tuple[float, float]]) -> None:
 
 
 def draw(drawing: Drawing) -> Figure:
-    """The picture of one model: its boxes and arrows, and a legend of the parts that it has."""
-    columns = max(box.column + box.span for box in drawing.boxes)
-    rows = 1 + max(box.row for box in drawing.boxes)
-    used = [part for part in COLOURS if part != "input" and any(part in box.parts for box in drawing.boxes)]
+    """The drawing of one model: boxes, arrows and a legend of its parts."""
+    columns = max(box.at[1] + box.span for box in drawing.boxes)
+    rows = 1 + max(box.at[0] for box in drawing.boxes)
+    used = [part for part in COLORS if part != "input" and any(part in box.parts for box in drawing.boxes)]
     lines = -(-len(used) // 4)
     height = rows * ROW_IN + lines * LEGEND_IN
     figure = Figure((WIDTH_IN, height), facecolor=PAPER)
@@ -108,11 +94,11 @@ def draw(drawing: Drawing) -> Figure:
     axes.set_axis_off()
     boxes = {box.name: box for box in drawing.boxes}
     for source, target in drawing.edges:
-        draw_edge(axes, way(boxes[source], boxes[target]))
+        draw_edge(axes, corners_of(boxes[source], boxes[target]))
     for box in drawing.boxes:
         draw_box(axes, box)
     keys = [
-        Patch(facecolor=COLOURS[part], edgecolor=INK, lw=0.7, ls="--" if part == "learned queries" else "-", label=part)
+        Patch(facecolor=COLORS[part], edgecolor=INK, lw=0.7, ls="--" if part == "learned queries" else "-", label=part)
         for part in used
     ]
     look = {"frameon": False, "fontsize": SHAPE_PT, "handlelength": 1.3, "handleheight": 0.9, "columnspacing": 1.4}
@@ -121,16 +107,16 @@ def draw(drawing: Drawing) -> Figure:
 
 
 def picture(drawing: Drawing, form: str = "svg") -> bytes:
-    """The same drawing gives the same bytes."""
+    """The drawing as a file; equal drawings give equal bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        unsaid = {"Date": None, "Creator": None} if form == "svg" else {}
-        draw(drawing).savefig(buffer, format=form, dpi=160, metadata=unsaid)
+        metadata = {"Date": None, "Creator": None} if form == "svg" else {}
+        draw(drawing).savefig(buffer, format=form, dpi=160, metadata=metadata)
     return buffer.getvalue()
 
 
 def main() -> None:
-    """Write the pictures."""
+    """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "models")
     parser.add_argument("--only", nargs="+", choices=sorted(DRAWINGS), default=sorted(DRAWINGS))

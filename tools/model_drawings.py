@@ -1,39 +1,38 @@
-"""What `tools/draw_models.py` draws: boxes and arrows of every model, true to its file in trajformer/models.
+"""Boxes and arrows of every model, drawn by `tools/draw_models.py`; they follow the modules in trajformer/models.
 
-Letters: B scenes, A agents, S targets, T steps, H history, F future, M polylines, P points, K modes, Q queries, D width, and n
-of those nearest to somebody, Z latents. A box with two parts does one after the other in every block.
+Letters: B scenes, A agents, S targets, T steps, H history, F future, M polylines, P points, K modes, Q queries, D width,
+Z latents, n the nearest neighbors or lanes. A box with two parts applies both in every block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
-Part = Literal[
-    "input",
-    "learned queries",
-    "linear layers",
-    "LSTM",
-    "self-attention",
-    "cross-attention",
-    "attention per mode",
-    "agent-aware attention",
-    "graph attention",
-    "squeeze-and-excite",
-    "latent queries",
-    "clustering",
-    "loss",
-]
-IN: tuple[Part, ...] = ("input",)
-LINEAR: tuple[Part, ...] = ("linear layers",)
-QUERIES: tuple[Part, ...] = ("learned queries",)
-SELF: tuple[Part, ...] = ("self-attention",)
-CROSS: tuple[Part, ...] = ("cross-attention",)
-BOTH: tuple[Part, ...] = (*SELF, *CROSS)
-AWARE: tuple[Part, ...] = ("agent-aware attention",)
-CLUSTER: tuple[Part, ...] = ("clustering",)
-LOSS: tuple[Part, ...] = ("loss",)
+COLORS = {  # by part of the core
+    "input": "#FFFFFF",
+    "learned queries": "#FFFFFF",
+    "linear layers": "#E4E4E4",
+    "LSTM": "#D8CBB8",
+    "self-attention": "#A9D3F2",
+    "cross-attention": "#F9CE96",
+    "attention per mode": "#F0A9A0",
+    "agent-aware attention": "#CDBBEA",
+    "graph attention": "#A6DDC2",
+    "squeeze-and-excite": "#F4E88B",
+    "latent queries": "#9FE0E3",
+    "clustering": "#D3DDB0",
+    "loss": "#F6D3E4",
+}
+IN = ("input",)
+LINEAR = ("linear layers",)
+QUERIES = ("learned queries",)
+SELF = ("self-attention",)
+CROSS = ("cross-attention",)
+BOTH = (*SELF, *CROSS)
+AWARE = ("agent-aware attention",)
+CLUSTER = ("clustering",)
+LOSS = ("loss",)
 
 
 @dataclass(frozen=True)
@@ -41,43 +40,33 @@ class Box:
     """A part of a model.
 
     Attributes:
-        name: for edges.
-        at: row and column; the first row is at the top.
-        title, shape: its lines of text.
-        parts: of the core that do the work.
-        span: columns that it takes.
+        name: used by arrows.
+        at: row, from the top, and column.
+        title: first line of text.
+        shape: second line of text.
+        parts: keys of COLORS.
+        span: number of columns.
     """
 
     name: str
     at: tuple[int, int]
     title: str
     shape: str
-    parts: tuple[Part, ...]
+    parts: tuple[str, ...]
     span: int = 1
-
-    @property
-    def row(self) -> int:
-        """Row."""
-        return self.at[0]
-
-    @property
-    def column(self) -> int:
-        """Column."""
-        return self.at[1]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A model: boxes, and arrows from one to another, "a>b>c" for two of them."""
+    """A model: boxes, and paths of arrows between them: "a>b>c" gives two arrows."""
 
     boxes: tuple[Box, ...]
-    ways: tuple[str, ...]
+    paths: tuple[str, ...]
 
     @property
     def edges(self) -> list[tuple[str, str]]:
-        """Pairs of names of boxes."""
-        steps = [way.split(">") for way in self.ways]
-        return [pair for names in steps for pair in pairwise(names)]
+        """Arrows as pairs of names."""
+        return [pair for path in self.paths for pair in pairwise(path.split(">"))]
 
 
 # fmt: off
@@ -106,14 +95,14 @@ DRAWINGS = {
         (
             Box("scene", (0, 0), "steps, lanes, neighbours", "as mmTransformer reads them", IN),
             Box("queries", (0, 1), "K queries, N of a region", "[K, D], K = M · N", QUERIES),
-            Box("ends", (0, 2), "end points to train on", "in agents' own frames", IN),
+            Box("ends", (0, 2), "end points for training", "in the frames of the agents", IN),
             Box("stack", (1, 0), "motion extractor, map aggregator, social constructor", "[B, S, K, D]", BOTH, 2),
-            Box("means", (1, 2), "equal-size k-means", "or a fan by hand", CLUSTER),
-            Box("heads", (2, 0), "offsets and scores", "[B, S, K, F, 2], [B, S, K]; in use 6 that lie apart", LINEAR, 2),
+            Box("means", (1, 2), "equal-size k-means", "or a fixed fan", CLUSTER),
+            Box("heads", (2, 0), "offsets and scores", "[B, S, K, F, 2], [B, S, K]; 6 apart in inference", LINEAR, 2),
             Box("regions", (2, 2), "M regions", "[M, 3]: centre, weight", CLUSTER),
             Box("terms", (3, 0), "Huber and KL of all N of the true region", "cross-entropy of the M regions", LOSS, 2),
             Box("true", (3, 2), "region of the true end", "[B, S]", CLUSTER),
-            Box("loss", (4, 0), "region loss: by learned uncertainties", "of every social layer", LOSS, 2),
+            Box("loss", (4, 0), "region loss: learned uncertainties", "of every social layer", LOSS, 2),
         ),
         ("scene>stack", "queries>stack>heads>terms>loss", "ends>means>regions>true>terms"),
     ),
@@ -130,7 +119,7 @@ DRAWINGS = {
             Box("latent", (3, 1), "K samples", "[B, K, A, Z]", IN),
             Box("posterior", (3, 2), "mean, MLP: posterior", "[B, A, Z]", LINEAR),
             Box("decoder", (4, 0), "future decoder: step after step, cached", "[B, K, F·A, D], reads context", AWARE, 2),
-            Box("offset", (5, 0), "MLP: offsets from the last place", "[B, S, K, F, 2]", LINEAR, 2),
+            Box("offset", (5, 0), "MLP: offsets from the last position", "[B, S, K, F, 2]", LINEAR, 2),
             Box("loss", (5, 2), "error, KL, best of K", "second stage: best, KL, spread", LOSS),
         ),
         (
@@ -142,17 +131,17 @@ DRAWINGS = {
     "wayformer": Drawing(
         (
             Box("history", (0, 0), "history of a target", "[B·S, T, 1, C]", IN),
-            Box("agents", (0, 1), "agents near, as it sees", "[B·S, T, n, C]", IN),
-            Box("road", (0, 2), "lanes near, as it sees", "[B·S, n, P, 2]", IN),
+            Box("agents", (0, 1), "agents near, relative to it", "[B·S, T, n, C]", IN),
+            Box("road", (0, 2), "lanes near, relative to it", "[B·S, n, P, 2]", IN),
             Box("past", (1, 0), "relu(Wx + b), position", "[B·S, T, 1, D]", LINEAR),
             Box("others", (1, 1), "relu(Wx + b), position", "[B·S, T, n, D]", LINEAR),
             Box("lanes", (1, 2), "polyline subgraph, position", "[B·S, 1, n, D]", LINEAR),
             Box("encoder", (2, 0), "scene encoder: early, late or hierarchical fusion, all axes at once or in turn",
-                "[B·S, L, D]; latent queries, where wanted, make L smaller", ("self-attention", "latent queries"), 3),
+                "[B·S, L, D]; optional latent queries reduce L", ("self-attention", "latent queries"), 3),
             Box("queries", (3, 0), "K queries", "[K, D]", QUERIES),
             Box("decoder", (3, 1), "decoder", "[B, S, K, D]", BOTH),
             Box("head", (3, 2), "Gaussian mixture", "[B, S, K, F, 2 + 2], [B, S, K]", LINEAR),
-            Box("merge", (4, 1), "in use: merged modes", "where K is more than wanted", CLUSTER),
+            Box("merge", (4, 1), "inference: merged modes", "to the requested number", CLUSTER),
             Box("loss", (4, 2), "mixture loss", "of the nearest mode", LOSS),
         ),
         (
@@ -185,7 +174,7 @@ DRAWINGS = {
             Box("lstm", (1, 0), "history encoder", "[B, A, D]", ("LSTM",)),
             Box("points", (1, 1), "linear, norm, linear", "[B, S, n, P, D]", LINEAR),
             Box("near", (2, 0), "agents near, relative poses", "[B·S, n, D]", LINEAR),
-            Box("lane", (3, 1), "each lane as a target sees it", "[B, S, n, D]", CROSS),
+            Box("lane", (3, 1), "each lane, relative to a target", "[B, S, n, D]", CROSS),
             Box("graph", (3, 0), "graph of agents", "[B, S, D], the target", SELF),
             Box("modes", (3, 2), "the lanes, for each mode", "[B, S, K, D]", ("attention per mode",)),
             Box("heads", (4, 1), "offsets and scores of [mode || target]",
@@ -197,13 +186,13 @@ DRAWINGS = {
     "gatformer": Drawing(
         (
             Box("history", (0, 0), "steps of every agent", "[B, A, H-1, 8]", IN),
-            Box("near", (0, 1), "who is near at each step", "poses, velocities [B, T, A]", IN),
-            Box("lanes", (0, 2), "lanes, in their own frames", "[B, M, P, 2]", IN),
+            Box("near", (0, 1), "neighbours at each step", "poses, velocities [B, T, A]", IN),
+            Box("lanes", (0, 2), "lanes, each in its frame", "[B, M, P, 2]", IN),
             Box("node", (1, 0), "MLP, learned times", "[B, T, A, D]", LINEAR),
             Box("edge", (1, 1), "edges: nearest first", "[E, D], relative poses", LINEAR),
             Box("lane", (1, 2), "polyline subgraph", "[B, M, D]", LINEAR),
             Box("graph", (2, 0), "sparse graph of agents and lanes, at each step",
-                "[B, S, T, D]: in the last layer targets alone receive", ("graph attention",), 3),
+                "[B, S, T, D]: the last layer updates targets only", ("graph attention",), 3),
             Box("time", (3, 0), "encoder of a target's steps", "[B·S, T, D]", SELF),
             Box("decoder", (3, 1), "decoder", "[B, S, K, D]", BOTH),
             Box("heads", (3, 2), "offsets and scores", "[B, S, K, F, 2], [B, S, K]", LINEAR),
@@ -214,12 +203,12 @@ DRAWINGS = {
     ),
     "crowd": Drawing(
         (
-            Box("history", (0, 0), "steps in an own frame", "[B·A, H, 6], own pace is 1", IN),
+            Box("history", (0, 0), "steps in the agent's frame", "[B·A, H, 6], scaled by pace", IN),
             Box("near", (0, 1), "neighbours of a target", "[B·S, n, 8]", IN),
             Box("step", (1, 0), "linear, learned times", "[B·A, H, D]", LINEAR),
             Box("token", (1, 1), "MLP", "[B·S, n, D]", LINEAR),
             Box("time", (2, 0), "encoder of steps", "[B, A, D], the last step", SELF),
-            Box("social", (2, 1), "a target and those near", "[B, S, D]", CROSS),
+            Box("social", (2, 1), "a target and its neighbours", "[B, S, D]", CROSS),
             Box("heads", (2, 2), "all K modes at once", "[B, S, K, F, 2], [B, S, K]", LINEAR),
             Box("loss", (1, 2), "set loss", "the nearest mode, the first", LOSS),
         ),
@@ -231,13 +220,13 @@ DRAWINGS = {
             Box("lanes", (0, 2), "lanes of the scene", "[B, n, P, 2]", IN),
             Box("step", (1, 0), "MLP, learned times", "[B·A, H-1, D]", LINEAR),
             Box("lane", (1, 2), "polyline subgraph", "[B, n, D]", LINEAR),
-            Box("steps", (2, 0), "encoder of steps", "mean + place: [B, A, D]", SELF),
+            Box("steps", (2, 0), "encoder of steps", "mean + position: [B, A, D]", SELF),
             Box("scene", (2, 1), "encoder of the scene", "[B, A + n, D], one frame", SELF, 2),
             Box("queries", (3, 0), "Q queries, or the agents", "[Q, D] or [B, A, D]", QUERIES),
             Box("decoder", (3, 1), "decoder", "[B, Q, D]", BOTH),
-            Box("pointer", (3, 2), "mean place and velocity", "[B, Q, 4], of the agents", CROSS),
+            Box("pointer", (3, 2), "mean position and velocity", "[B, Q, 4], of the agents", CROSS),
             Box("loss", (4, 0), "Hungarian matching", "of every decoder layer", LOSS),
-            Box("heads", (4, 1), "trajectories, now included; are they somebody's?", "[B, Q, K, 1 + F, 2], [B, Q]", LINEAR, 2),
+            Box("heads", (4, 1), "trajectories from the current step; is it an agent?", "[B, Q, K, 1 + F, 2], [B, Q]", LINEAR, 2),
         ),
         ("history>step>steps>scene>decoder", "lanes>lane>scene>pointer", "queries>decoder>pointer>heads>loss", "decoder>heads"),
     ),

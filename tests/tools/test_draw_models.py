@@ -1,79 +1,68 @@
-"""Pictures of the zoo: one for every model, the committed ones drawn today, boxes that lie apart; docs/models.md shows them all."""
+"""Drawings of the models: one per model, current, legible, and shown in docs/models.md."""
 
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
+import draw_models
 import pytest
+from model_drawings import DRAWINGS
 
-from trajformer.models import ModelConfig
+from trajformer.recipes.choices import MODELS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import draw_models  # noqa: E402 - tools are no package
-from model_drawings import DRAWINGS  # noqa: E402
-
 PICTURES = ROOT / "docs" / "images" / "models"
 ZOO = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
 
-def test_every_model_has_a_picture() -> None:
-    """Constant velocity has nothing to draw, the second stage of AgentFormer is in the picture of the first."""
-    models = {part.name for part in fields(ModelConfig)} - {"constant_velocity", "agentformer_sampler"}
-    assert DRAWINGS.keys() == models | {"mmtransformer_rts"}
+def test_drawings_are_of_known_models_and_all_are_committed() -> None:
+    assert DRAWINGS.keys() <= MODELS.keys() | {"mmtransformer_rts"}
     assert {path.name for path in PICTURES.iterdir()} == {f"{name}.svg" for name in DRAWINGS}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_the_committed_picture_is_what_is_drawn_today(name: str) -> None:
-    drawn = draw_models.picture(DRAWINGS[name])
-    assert drawn == draw_models.picture(DRAWINGS[name]), "two drawings of the same differ"
-    assert drawn == (PICTURES / f"{name}.svg").read_bytes(), "run python tools/draw_models.py"
-    text = drawn.decode()
-    assert len(drawn) < 40_000 and all(
-        f">{box.title.split(' ||')[0]}" in text.replace("&amp;", "&") for box in DRAWINGS[name].boxes
-    )
+def test_the_committed_drawing_is_current(name: str) -> None:
+    data = draw_models.picture(DRAWINGS[name])
+    assert data == draw_models.picture(DRAWINGS[name]), "two drawings differ"
+    assert data == (PICTURES / f"{name}.svg").read_bytes(), "run python tools/draw_models.py"
+    assert len(data) < 40_000
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_text_stays_in_boxes_that_lie_apart_and_arrows_cross_none(name: str) -> None:
+def test_text_fits_boxes_are_apart_and_arrows_cross_no_box(name: str) -> None:
     drawing = DRAWINGS[name]
     figure = draw_models.draw(drawing)
     figure.draw_without_rendering()
-    [axes] = figure.axes
-    [texts, boxes] = [[text for text in axes.texts if text.get_text()], list(drawing.boxes)]
+    [axes], boxes = figure.axes, drawing.boxes
+    texts = [text for text in axes.texts if text.get_text()]
     assert [text.get_text() for text in texts] == [line for box in boxes for line in (box.title, box.shape)]
     for number, box in enumerate(boxes):
-        left, bottom, width, height = draw_models.place(box)
+        left, bottom, width, height = draw_models.rectangle(box)
         (x0, y0), (x1, y1) = axes.transData.transform([(left, bottom), (left + width, bottom + height)])
         for text in texts[2 * number : 2 * number + 2]:
             extent = text.get_window_extent()
             assert x0 + 2 < extent.x0 and extent.x1 < x1 - 2 and y0 < extent.y0 and extent.y1 < y1, text.get_text()
-    cells = [(box.row, column) for box in boxes for column in range(box.column, box.column + box.span)]
+    cells = [(box.at[0], column) for box in boxes for column in range(box.at[1], box.at[1] + box.span)]
     assert len(cells) == len(set(cells))
-    named = {box.name: box for box in boxes}
-    assert len(named) == len(boxes)
+    by_name = {box.name: box for box in boxes}
+    assert len(by_name) == len(boxes)
     for source, target in drawing.edges:
-        corners = draw_models.way(named[source], named[target])
-        for (ax, ay), (bx, by) in pairwise(corners):
+        for (ax, ay), (bx, by) in pairwise(draw_models.corners_of(by_name[source], by_name[target])):
             for box in boxes:
-                left, bottom, width, height = draw_models.place(box)
+                left, bottom, width, height = draw_models.rectangle(box)
                 inside_x = max(min(ax, bx), left + 1e-6) <= min(max(ax, bx), left + width - 1e-6)
                 inside_y = max(min(ay, by), bottom + 1e-6) <= min(max(ay, by), bottom + height - 1e-6)
                 assert not (inside_x and inside_y), f"{source} > {target} crosses {box.name}"
 
 
-def test_a_model_ends_in_its_loss() -> None:
-    for drawing in DRAWINGS.values():
-        sources, targets = zip(*drawing.edges, strict=True)
-        [last] = [box for box in drawing.boxes if box.parts == ("loss",) and box.name not in sources]
-        assert last.name in targets
-        assert {box.name for box in drawing.boxes} == {*sources, *targets}
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_box_has_an_arrow_and_the_model_ends_in_its_loss(name: str) -> None:
+    drawing = DRAWINGS[name]
+    sources, targets = zip(*drawing.edges, strict=True)
+    [last] = [box for box in drawing.boxes if box.parts == ("loss",) and box.name not in sources]
+    assert last.name in targets and {box.name for box in drawing.boxes} == {*sources, *targets}
 
 
 def test_the_zoo_shows_every_picture_and_names_existing_files() -> None:

@@ -39,5 +39,5 @@ def one_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Text that may quote the content of a file, as one printable line of limited length."""
     text = " ".join(text.split())
-    text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
-    return text if text.isprintable() else repr(text)[1:-1]
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."

@@ -6,17 +6,15 @@ import csv
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import fixtures
-from support.fixtures import CITY_XY, Lane, Track, argoverse1_rows, argoverse1_tracks, straight
+from support.fixtures import CITY_XY, Track, argoverse1_rows, argoverse1_tracks, straight
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
-from trajformer.errors import SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Scene
 
 H = 20
@@ -192,72 +190,6 @@ def test_splits_and_inputs(raw: Path) -> None:
     reader = Argoverse1()
     assert reader.splits(raw) == ["test_obs", "train"]
     assert [item.path.stem for item in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
-
-
-# ---- broken files --------------------------------------------------------------------------------------------------
-
-
-def _replace(column: int, value: str, row: int = 3) -> Callable[[Rows], Rows]:
-    return lambda rows: [[value if (i, j) == (row, column) else v for j, v in enumerate(r)] for i, r in enumerate(rows)]
-
-
-BROKEN: dict[str, tuple[Callable[[Rows], Rows], str]] = {
-    "no rows": (lambda rows: [], "TRACK_ID: no rows"),
-    "no AGENT": (lambda rows: [r for r in rows if r[2] != "AGENT"], "OBJECT_TYPE: 0 tracks are AGENT"),
-    "two AGENTs": (lambda rows: [[*r[:2], r[2].replace("AV", "AGENT"), *r[3:]] for r in rows], "2 tracks are AGENT"),
-    "unobserved AGENT": (lambda rows: [r for r in rows if r[2] != "AGENT" or r[0] > "315971501.1"], "no observed step"),
-    "one step": (lambda rows: rows[:5], "TIMESTAMP: 1 different timestamps"),
-    "a row twice": (lambda rows: [*rows, rows[5]], "TRACK_ID: a track has two rows"),
-    "NaN": (_replace(3, "nan"), "X: empty or NaN in 1 rows"),
-    "NaN in Y": (_replace(4, "nan"), "Y: empty or NaN in 1 rows"),
-    "empty": (_replace(4, ""), "Y: empty or NaN in 1 rows"),
-    "infinity": (_replace(3, "inf"), "X: infinite"),
-    "no number": (_replace(3, "12,5"), "Expected 6 columns, got 7"),
-    "words": (_replace(0, "noon"), "noon"),
-    "unknown type": (_replace(2, "TRAM", row=0), "OBJECT_TYPE: "),
-    "unknown city": (lambda rows: [[*r[:5], "OSL"] for r in rows], "CITY_NAME: no map_files/pruned_argoverse_OSL_"),
-    "two cities": (_replace(5, "MIA"), "CITY_NAME: 2 cities"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_named_with_its_column(raw: Path, case: str) -> None:
-    change, message = BROKEN[case]
-    path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", change(argoverse1_rows(argoverse1_tracks())))
-    with pytest.raises(SceneError) as caught:
-        Argoverse1().read(Input(path), "train", raw)
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
-
-
-def test_a_missing_column_is_named(raw: Path) -> None:
-    rows = [row[:5] for row in argoverse1_rows(argoverse1_tracks())]
-    path = fixtures.write_argoverse1(raw / "train" / "data" / "7.csv", rows, "TIMESTAMP,TRACK_ID,OBJECT_TYPE,X,Y")
-    with pytest.raises(SceneError, match=r"7\.csv.*CITY_NAME"):
-        Argoverse1().read(Input(path), "train", raw)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda text: text[:-200], "not a vector map: ParseError"),
-        (lambda text: text.replace('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
-        (lambda text: "<ArgoverseVectorMap/>", "way: no lanes"),
-    ],
-)
-def test_a_broken_map_is_named(tmp_path: Path, damage: Callable[[str], str], message: str) -> None:
-    path = fixtures.write_argoverse1_map(tmp_path / "map_files")
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(SceneError) as caught:
-        read(tmp_path, argoverse1_tracks())
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
-
-
-def test_a_lane_without_a_centreline_is_named(tmp_path: Path) -> None:
-    fixtures.write_argoverse1_map(tmp_path / "map_files", lanes=[Lane(31, [(0, 0), (0, 0)])])
-    with pytest.raises(SceneError, match=r"vector_map\.xml: lane 31: centreline of 1"):
-        read(tmp_path, argoverse1_tracks())
 
 
 # ---- the real sample -----------------------------------------------------------------------------------------------

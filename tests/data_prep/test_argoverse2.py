@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +13,7 @@ from support.fixtures import argoverse2_columns, argoverse2_map
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene, scenes_equal
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 H = 50
 TOLERANCE = 1e-3  # metres, radians, metres per second
@@ -48,20 +46,6 @@ def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
     assert np.abs(scene.position[index, step] + scene.origin - xy).max() < TOLERANCE
     assert np.array_equal(scene.heading[index, step], columns["heading"].astype(np.float32))
     assert np.array_equal(scene.velocity[index, step, 0], columns["velocity_x"].astype(np.float32))
-
-
-def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    columns = argoverse2_columns()
-    scene = read(fixtures.write_argoverse2(tmp_path, columns))
-    shuffled = take(columns, np.random.default_rng(0).permutation(len(columns["timestep"])))
-    assert scenes_equal(scene, read(fixtures.write_argoverse2(tmp_path, shuffled)))
-
-
-def test_row_groups_do_not_matter(tmp_path: Path) -> None:
-    path = fixtures.write_argoverse2(tmp_path)
-    scene = read(path)
-    pq.write_table(pq.read_table(path), path, row_group_size=50)
-    assert scenes_equal(scene, read(path))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
@@ -127,129 +111,6 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
     assert [path.name for path in paths] == [f"scenario_{uuid}.parquet" for uuid in "abc"]
     with pytest.raises(SceneError, match=r"scenario_c\.parquet: not a readable parquet file"):
         read(paths[-1])
-
-
-# ---- broken files --------------------------------------------------------------------------------------------------
-
-
-def _set(name: str, value: Any, row: int = 7) -> Callable[[Columns], Columns]:
-    def change(columns: Columns) -> Columns:
-        changed = columns[name].astype(object if isinstance(value, (str, type(None))) else float)
-        changed[row] = value
-        return columns | {name: changed}
-
-    return change
-
-
-def _drop(name: str) -> Callable[[Columns], Columns]:
-    return lambda columns: {key: value for key, value in columns.items() if key != name}
-
-
-BROKEN: dict[str, tuple[Callable[[Columns], Columns], str]] = {
-    **{f"no {name}": (_drop(name), f"{name}: no such column") for name in ("heading", "track_id", "timestep", "city")},
-    "no rows": (lambda c: take(c, np.zeros(0, int)), "track_id: no rows, so no agent"),
-    "one step": (lambda c: take(c, c["timestep"] == 12), "timestep: one step only"),
-    "no history": (lambda c: take(c, c["timestep"] >= H), "timestep: no track has an observed step"),
-    "a row twice": (lambda c: take(c, np.append(np.arange(300), 5)), "timestep: a track has two rows"),
-    "half a step": (_set("timestep", 3.5), "timestep: 0 to 109, expected whole numbers"),
-    "step -1": (_set("timestep", -1), "timestep: -1 to 109"),
-    "step 110": (_set("timestep", 110), "timestep: 0 to 110"),
-    "NaN x": (_set("position_x", np.nan), "position_x: NaN or infinity"),
-    "NaN y": (_set("position_y", np.nan), "position_y: NaN or infinity"),
-    "infinite speed": (_set("velocity_y", np.inf), "velocity_y: NaN or infinity"),
-    "no heading in a row": (_set("heading", None), "heading: empty in 1 rows"),
-    "heading in words": (lambda c: c | {"heading": c["track_id"]}, "heading: type string, expected a number"),
-    "ids as numbers": (lambda c: c | {"track_id": c["timestep"]}, "track_id: type int64, expected text"),
-    "category 4": (_set("object_category", 4.0, row=0), "object_category: 0 to 4, expected 0 to 3"),
-    "unknown type": (_set("object_type", "tram", row=0), "object_type: unknown value 'tram'"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_scenario_is_named_with_its_column(tmp_path: Path, case: str) -> None:
-    change, message = BROKEN[case]
-    path = fixtures.write_argoverse2(tmp_path, change(argoverse2_columns()))
-    with pytest.raises(SceneError) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path}: {message}")
-
-
-@pytest.mark.parametrize("size", [0, 3, 1000, -8])
-def test_a_truncated_scenario_is_named(tmp_path: Path, size: int) -> None:
-    path = fixtures.write_argoverse2(tmp_path)
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(SceneError, match=r"scenario_s-1\.parquet: not a readable parquet file"):
-        read(path)
-
-
-def _lane(number: str, **values: Any) -> Callable[[dict[str, Any]], Any]:
-    def change(archive: dict[str, Any]) -> dict[str, Any]:
-        archive["lane_segments"][number] |= values
-        return archive
-
-    return change
-
-
-def _without(*keys: str) -> Callable[[dict[str, Any]], Any]:
-    def change(archive: dict[str, Any]) -> dict[str, Any]:
-        inner = archive
-        for key in keys[:-1]:
-            inner = inner[key]
-        del inner[keys[-1]]
-        return archive
-
-    return change
-
-
-def _short(section: str, key: str, field: str) -> Callable[[dict[str, Any]], Any]:
-    def change(archive: dict[str, Any]) -> dict[str, Any]:
-        archive[section][key][field] = archive[section][key][field][:1]
-        return archive
-
-    return change
-
-
-BROKEN_MAPS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "no lanes": (_without("lane_segments"), "lane_segments: missing"),
-    "no crossings": (_without("pedestrian_crossings"), "pedestrian_crossings: missing"),
-    "a list": (lambda archive: [], "lane_segments: missing"),
-    "empty boundary": (_lane("3", left_lane_boundary=[]), "lane_segments[3]: Expected `array` of length >= 1"),
-    "no boundary": (
-        _without("lane_segments", "1", "right_lane_boundary"),
-        "lane_segments[1]: Object missing required field `right_lane_boundary`",
-    ),
-    "no successors": (_lane("1", successors=None), "lane_segments[1]: "),
-    "lane type": (_lane("1", lane_type="TRAM"), "lane_segments[1]: Invalid enum value 'TRAM'"),
-    "point": (_lane("1", left_lane_boundary=[{"x": 1.0}]), "lane_segments[1]: Object missing required field `y`"),
-    "null": (_lane("1", left_lane_boundary=[{"x": 1.0, "y": None, "z": 0.0}]), "lane_segments[1]: Expected `float`, got `null`"),
-    "NaN": (_lane("1", left_lane_boundary=[{"x": 1.0, "y": 1e999}]), "map cannot be read"),
-    "crossing": (
-        _without("pedestrian_crossings", "5", "edge2"),
-        "pedestrian_crossings[5]: Object missing required field `edge2`",
-    ),
-    "area": (_short("drivable_areas", "6", "area_boundary"), "drivable_areas[6]: Expected `array` of length >= 3"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN_MAPS)
-def test_a_broken_map_is_named_with_its_entry(tmp_path: Path, case: str) -> None:
-    change, message = BROKEN_MAPS[case]
-    path = fixtures.write_argoverse2(tmp_path, archive=change(argoverse2_map()))
-    with pytest.raises(SceneError) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path.with_name('log_map_archive_s-1.json')}: {message}")
-
-
-@pytest.mark.parametrize("size", [None, 0, 500])
-def test_a_missing_or_truncated_map_is_named(tmp_path: Path, size: int | None) -> None:
-    path = fixtures.write_argoverse2(tmp_path)
-    archive = path.with_name("log_map_archive_s-1.json")
-    if size is None:
-        archive.unlink()
-    else:
-        archive.write_bytes(archive.read_bytes()[:size])
-    with pytest.raises(SceneError, match=r"log_map_archive_s-1\.json: map cannot be read"):
-        read(path)
 
 
 # ---- parity with av2 on the real scenarios -------------------------------------------------------------------------

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pyarrow import feather
-from support import sensor_logs
 from support.sensor_logs import (
-    Columns,
     Track,
     annotations,
     ego_path,
     make,
-    poses,
     read,
     small_tracks,
-    take,
     write_log,
 )
 
@@ -52,75 +46,6 @@ def test_a_log_is_parsed_once_and_again_when_it_changed(tmp_path: Path, monkeypa
 # ---- broken logs ---------------------------------------------------------------------------------------------------
 
 
-def changed(name: str, value: object, row: int = 40) -> Callable[[Columns], Columns]:
-    """A column with one other value."""
-
-    def change(rows: Columns) -> Columns:
-        column = rows[name].astype(object) if isinstance(value, str) else rows[name].astype(np.asarray(value).dtype)
-        column[row] = value
-        return rows | {name: column.astype(str) if isinstance(value, str) else column}
-
-    return change
-
-
-def without(name: str) -> Callable[[Columns], Columns]:
-    return lambda rows: {key: value for key, value in rows.items() if key != name}
-
-
-def null(name: str) -> Callable[[Columns], Columns]:
-    def change(rows: Columns) -> Columns:
-        column = rows[name].astype(object)
-        column[3] = None
-        return rows | {name: column}
-
-    return change
-
-
-BROKEN: dict[str, tuple[str, Callable[[Columns], Columns], str]] = {
-    "no column": ("a", without("tx_m"), "tx_m: no such column"),
-    "no timestamps": ("a", without("timestamp_ns"), "timestamp_ns: no such column"),
-    "no rows": ("a", lambda rows: take(rows, np.zeros(0, int)), "timestamp_ns: no rows"),
-    "NaN": ("a", changed("ty_m", np.nan), "ty_m: NaN, infinity or a number beyond 1e+06"),
-    "too far": ("a", changed("tx_m", -1e300), "tx_m: NaN, infinity or a number beyond 1e+06"),
-    "infinity": ("a", changed("qz", np.inf), "qz: NaN, infinity or a number beyond 1e+06"),
-    "null": ("a", null("tx_m"), "tx_m: empty in 1 rows"),
-    "null id": ("a", null("track_uuid"), "track_uuid: empty in 1 rows"),
-    "no rotation": (
-        "a",
-        lambda rows: rows | {"qw": 0 * rows["qw"], "qz": 0 * rows["qz"]},
-        "a quaternion of length 0, expected 1",
-    ),
-    "text for numbers": ("a", lambda rows: rows | {"tx_m": rows["tx_m"].astype(str)}, "tx_m: type string, expected a number"),
-    "numbers for text": ("a", lambda rows: rows | {"track_uuid": rows["tx_m"]}, "track_uuid: type double, expected text"),
-    "float time": ("a", lambda rows: rows | {"timestamp_ns": rows["tx_m"]}, "timestamp_ns: type double, expected whole numbers"),
-    "unknown category": ("a", changed("category", "TRAM"), "category: unknown value 'TRAM'"),
-    "a row twice": (
-        "a",
-        lambda rows: take(rows, np.append(np.arange(600), 40)),
-        "track_uuid: a track has two rows with one timestamp_ns",
-    ),
-    "two sweeps at once": ("a", changed("timestamp_ns", sensor_logs.T0 + 1), "falls on the same step of 0.1 s as"),
-    "a wrong time": ("a", changed("timestamp_ns", 40), "timestamp_ns: 131 sweeps spread over 3.15966e+08 s"),
-    "farthest apart": ("a", changed("timestamp_ns", -(2**63)), "timestamp_ns: 131 sweeps spread over"),
-    "no pose": ("p", lambda rows: take(rows, np.arange(250)), "timestamp_ns: no pose at 3159662661573"),
-    "no pose column": ("p", without("qw"), "qw: no such column"),
-    "NaN in a pose": ("p", changed("tx_m", np.nan), "tx_m: NaN, infinity or a number beyond 1e+06"),
-    "a pose without rotation": ("p", changed("qw", 0.0), "a quaternion of length 0.149438, expected 1"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_log_is_named_with_its_column(tmp_path: Path, case: str) -> None:
-    which, change, message = BROKEN[case]
-    rows, pose_rows = annotations(small_tracks()), poses()
-    path = write_log(tmp_path / "val" / "log-1", *((change(rows), pose_rows) if which == "a" else (rows, change(pose_rows))))
-    for item in SENSOR.inputs(tmp_path, "val"):
-        with pytest.raises(SceneError) as caught:
-            SENSOR.read(item, "val", tmp_path)
-        assert str(path if which == "a" else path.with_name("city_SE3_egovehicle.feather")) in str(caught.value)
-        assert message in str(caught.value)
-
-
 FILES = ["annotations.feather", "city_SE3_egovehicle.feather", "map/log_map_archive_log-1____PIT_city_57819.json"]
 
 
@@ -143,14 +68,6 @@ def test_a_log_with_a_bad_file_is_one_skipped_input_or_its_windows_are(tmp_path:
         where = "val/log-1/map" if damage == "missing" and name == FILES[2] else f"val/log-1/{name}"
         assert reason.startswith(f"{where}: "), reason
         assert "\n" not in reason
-
-
-def test_text_that_is_no_text_is_named(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "val" / "log-1")
-    feather.write_feather(feather.read_table(path), path, compression="uncompressed")
-    path.write_bytes(path.read_bytes().replace(b"parked", b"park\xff\xff"))
-    with pytest.raises(SceneError, match=r"annotations\.feather: not a readable feather file: .*UTF8"):
-        read(path)
 
 
 def test_two_maps_are_one_too_many(tmp_path: Path) -> None:

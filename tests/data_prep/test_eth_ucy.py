@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.recordings import CORNER, PERIOD_S, F, H, T, Walk, crowd, lines, straight
+from support.recordings import write_recording as write
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
@@ -19,56 +19,6 @@ from trajformer import cli
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.scenes.store import SceneStore
-
-H, F, T, PERIOD_S = 8, 12, 20, 0.4
-CORNER = np.array([431.25, -77.5])
-
-
-@dataclass
-class Walk:
-    """A pedestrian: positions [n, 2] in consecutive frames from number `start` on."""
-
-    name: str
-    positions: np.ndarray
-    start: int = 0
-
-
-def straight(count: int, begin: tuple[float, float], velocity: tuple[float, float]) -> np.ndarray:
-    """Positions [count, 2] at constant velocity, m/s."""
-    return CORNER + np.array(begin) + PERIOD_S * np.arange(count)[:, None] * np.array(velocity)
-
-
-def crowd() -> list[Walk]:
-    """Three who stay, one who turns, and people who leave, pass, or come late."""
-    turn = straight(T, (0.0, 6.0), (1.5, 0.0))
-    turn[H:] = turn[H - 1] + PERIOD_S * np.arange(1, F + 1)[:, None] * (0.0, 1.0)
-    return [
-        Walk("3.0", straight(T, (0.0, 0.0), (1.2, 0.5))),
-        Walk("1.0", straight(T, (8.0, 2.0), (-1.0, 0.0))),
-        Walk("20.0", straight(T, (4.0, -3.0), (0.0, 0.0))),
-        Walk("4.0", turn),
-        Walk("5.0", straight(10, (1.0, 9.0), (0.8, 0.8)), start=0),  # leaves two frames into the future
-        Walk("6.0", straight(3, (2.0, 5.0), (-1.0, 1.0)), start=3),
-        Walk("7.0", straight(13, (9.0, 9.0), (-1.0, -1.0)), start=7),  # comes in the last observed frame
-        Walk("8.0", straight(12, (9.0, 7.0), (-1.0, -1.0)), start=8),  # comes one frame later
-    ]
-
-
-def lines(walks: list[Walk], interval: int = 10, first: int = 780) -> list[str]:
-    """Rows of a file, by frame."""
-    found = []
-    for walk in walks:
-        for step, (x, y) in enumerate(walk.positions.tolist(), walk.start):
-            unused = " ".join(["-1.0"] * 10)
-            found.append((step, f"{float(first + step * interval)} {walk.name} Pedestrian {unused} {x} -1.0 {y} -1.0"))
-    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
-
-
-def write(path: Path, walks: list[Walk] | list[str], end: str = "\n", **options: int) -> Path:
-    rows = lines(walks, **options) if isinstance(walks[0], Walk) else walks
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("".join(row + end for row in rows).encode())
-    return path
 
 
 def listed(raw: Path, split: str = "eth_test", reader: EthUcy | None = None) -> list[str]:
@@ -298,31 +248,6 @@ def test_every_step_knows_only_what_came_before(tmp_path: Path, last: int) -> No
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda row: row.replace(" ", "\t"),
-        lambda row: "  " + row.replace(" ", "   ") + " \t ",
-        lambda row: row + "\n \n",
-        lambda row: row.replace("780.0 ", "780 "),
-    ],
-)
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_white_space_does_not_matter(tmp_path: Path, change: Callable[[str], str], end: str) -> None:
-    scene = read(tmp_path, crowd())
-    path = write(tmp_path / "eth" / "biwi_eth.txt", [change(row) for row in lines(crowd())], end)
-    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
-    assert np.array_equal(scene.position, other.position)
-    assert scene.agent_id == other.agent_id
-
-
-def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    scene = read(tmp_path, crowd())
-    path = write(tmp_path / "eth" / "biwi_eth.txt", sorted(lines(crowd()), reverse=True))
-    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
-    assert all(np.array_equal(getattr(scene, name), getattr(other, name)) for name in (*FIELDS, "agent_role", "origin"))
-
-
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     path = tmp_path / "eth" / "biwi_eth.txt"
@@ -332,54 +257,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert path.stat().st_size == before.st_size
     other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
     assert (scene.agent_id[0], other.agent_id[0]) == ("1.0", "2.0")
-
-
-def _replace(column: int, word: str, row: int = 4) -> Callable[[list[str]], list[str]]:
-    """Row 4, on line 5, gets a word in a column."""
-
-    def change(rows: list[str]) -> list[str]:
-        words = rows[row].split()
-        words[column] = word
-        return [*rows[:row], " ".join(words), *rows[row + 1 :]]
-
-    return change
-
-
-BROKEN: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
-    "too few columns": (lambda rows: [*rows[:4], rows[4].rsplit(" ", 1)[0], *rows[5:]], "line 5: 16 columns, expected 17"),
-    "too many columns": (lambda rows: [*rows[:4], rows[4] + " 0.0", *rows[5:]], "line 5: 18 columns, expected 17"),
-    "cut short": (lambda rows: [*rows[:-1], rows[-1][:20]], "columns, expected 17"),
-    "a blank line before": (lambda rows: ["", *_replace(13, "east")(rows)], "line 6, column 13 (x): 'east'"),
-    "frame": (_replace(0, "noon"), "line 5, column 0 (frame): 'noon', expected a whole number"),
-    "half a frame": (_replace(0, "780.5"), "line 5, column 0 (frame): '780.5', expected a whole number"),
-    "endless frame": (_replace(0, "1e300"), "line 5, column 0 (frame): '1e300', expected a whole number"),
-    "id": (_replace(1, "nan"), "line 5, column 1 (id): 'nan', expected a whole number"),
-    "type": (_replace(2, "Car"), "line 5, column 2 (type): 'Car', expected 'Pedestrian'"),
-    "x": (_replace(13, "1,5"), "line 5, column 13 (x): '1,5', expected a number"),
-    "NaN": (_replace(15, "NaN"), "line 5, column 15 (y): 'NaN', expected a number"),
-    "infinity": (_replace(15, "-inf"), "line 5, column 15 (y): '-inf', expected a number"),
-    "far away": (_replace(13, "1e9"), "line 5, column 13 (x): '1e9', expected a number of metres up to 50000"),
-    "twice": (lambda rows: [*rows[:9], rows[1], *rows[9:]], "line 10, column 1 (id): 1.0 is twice in frame 780.0"),
-    "nothing": (lambda rows: [], "no rows, so no pedestrian"),
-    "blank": (lambda rows: ["", " "], "no rows, so no pedestrian"),
-    "few frames": (lambda rows: rows[:-1], "no pedestrian is present in 20 consecutive frames, of 19 in all"),
-    "one row": (lambda rows: rows[:1], "no pedestrian is present in 20 consecutive frames, of 1 in all"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_one_input_and_read_says_what_is_wrong(tmp_path: Path, case: str) -> None:
-    change, message = BROKEN[case]
-    walks = [Walk("3.0", straight(19, (0, 0), (1, 0))), Walk("1.0", straight(20, (5, 0), (1, 0)))]
-    path = tmp_path / "eth" / "a.txt"
-    write(path, [*change(lines(walks)), ""])
-    assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]
-    with pytest.raises(SceneError) as caught:
-        EthUcy().read(Input(path), "eth_test", tmp_path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
-    with pytest.raises(SceneError):  # listed before it broke
-        EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
 
 
 def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
@@ -394,7 +271,10 @@ def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
 
 def test_windows_that_are_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "eth" / "a.txt", crowd())
-    for part, message in (("790", "a.txt#790: no pedestrian is present in all 20"), ("", "a.txt: the input names no first frame")):
+    for part, message in (
+        ("790", "a.txt#790: no pedestrian is present in all 20"),
+        ("", "a.txt: the input names no first frame"),
+    ):
         with pytest.raises(SceneError, match=message):
             EthUcy().read(Input(path, part), "eth_test", tmp_path)
 

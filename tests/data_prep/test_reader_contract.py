@@ -1,56 +1,70 @@
-"""All readers: the public contract on small raw folders, and random damage to real recordings."""
+"""All readers: the public contract on small raw folders, and random damage in a process with limited memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import fixtures, sensor_logs, tables
-from support.recordings import crowd, write_recording
+from support import hostile
+from support.raw_folders import FOLDERS
 
-from data_prep.reader import Reader
 from data_prep.readers.names import READERS
-from trajformer.testing.readers import check_reader
+from trajformer.scenes.scene import Scene
+from trajformer.testing.readers import Damage, change_bytes, check_reader, check_round_trip, example_files, random_edit
+
+MAX_MB = 500  # growth of the memory by one raw folder
+TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries ten times as many damages
 
 
-def argoverse1(raw: Path) -> Reader:
-    fixtures.argoverse1_folder(raw, sequences=1)
-    return READERS["argoverse1"]()
-
-
-def argoverse2(raw: Path) -> Reader:
-    fixtures.write_argoverse2(raw)
-    return READERS["argoverse2"]()
-
-
-def argoverse2_sensor(raw: Path) -> Reader:
-    sensor_logs.write_log(raw / "val" / "log-1")
-    return READERS["argoverse2_sensor"](stride_s=2.0)
-
-
-def eth_ucy(raw: Path) -> Reader:
-    write_recording(raw / "eth" / "biwi_eth.txt", crowd())
-    return READERS["eth_ucy"]()
-
-
-def table(raw: Path) -> Reader:
-    tables.write(raw / "val" / "drive.csv", tables.two_tracks())
-    tables.write(raw / "val" / "packed.parquet", tables.two_tracks())
-    tables.write_lanes(raw / "val" / "lanes.json", {"points": [[0.0, 0.0], [300.0, 0.0]]})
-    return READERS["table"](num_history=5, num_future=5)
-
-
-FOLDERS: dict[str, Callable[[Path], Reader]] = {
-    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, table)
-}
-
-
-def test_every_data_set_has_a_folder_here() -> None:
+def test_every_data_set_is_tested() -> None:
     assert FOLDERS.keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_contract_of_readers(tmp_path: Path, name: str) -> None:
+def test_readers_fulfil_the_contract(tmp_path: Path, name: str) -> None:
     raw = tmp_path / "raw"
     check_reader(FOLDERS[name](raw), raw, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ProcessPoolExecutor]:
+    """One process: a crash raises BrokenProcessPool, endless reading a TimeoutError."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=hostile.limit_process) as pool:
+        yield pool
+
+
+def random_damage(suffix: str, rng: random.Random) -> Damage:
+    """Damage of bytes, or of the table or document that the file holds."""
+    structured: dict[str, Callable[[random.Random], Damage]] = {
+        ".parquet": hostile.random_table,
+        ".feather": hostile.random_table,
+        ".csv": hostile.random_table,
+        ".json": hostile.random_json,
+    }
+    if suffix in structured and rng.random() < 0.6:
+        return structured[suffix](rng)
+    return change_bytes(random_edit(rng))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: ProcessPoolExecutor, name: str) -> None:
+    reader = FOLDERS[name](tmp_path / "raw")
+    for file in example_files(tmp_path / "raw"):
+        scenes: list[Scene] = []
+        for seed in range(TRIES):
+            raw = tmp_path / f"{file.name}-{seed}"
+            shutil.copytree(tmp_path / "raw", raw)
+            random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
+            outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(timeout=60)
+            scenes += [outcome for outcome in outcomes if isinstance(outcome, Scene)]
+            assert growth_mb < MAX_MB, (file, seed)
+            shutil.rmtree(raw)
+        if scenes:
+            check_round_trip(scenes, tmp_path)

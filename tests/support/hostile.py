@@ -1,202 +1,246 @@
-"""Broken and hostile inputs, made from whole ones: what is done to a file, and a run over whole and broken ones in a process
-of its own, that tells the memory it took."""
+"""Damages of tables, JSON and text files, and reading in a process with limited memory."""
 
 from __future__ import annotations
 
 import json
-import os
+import random
 import re
 import resource
-import subprocess
-import sys
-import time
+import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
+from pyarrow import feather
 
-ROOT = Path(__file__).parents[2]
-LONGEST_S = 10.0  # of one input
-Damage = Callable[[Path], None]  # done to a whole file
-Cases = dict[str, tuple[Damage, str]]  # by name: what is done, and a pattern of the reason that must be given
+from trajformer.testing.readers import WORDS, AnyReader, Damage, Outcome, change_bytes, check_messages, read_all
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a raw folder."""
-
-    skipped: dict[str, str]  # reason by input
-    scenes: int
-    cpu_seconds: float
-    peak_mb: float  # of memory, of the process that listed the inputs and of the one that read them
-    errors: str  # standard error
+MEMORY_BYTES = 8 << 30  # address space of the process
+Change = Callable[[pa.Table], pa.Table]
+ODD_NUMBERS = [0.0, -1.0, 0.5, 1e9, 1e300, -1e300, 5e-324, 2.0**31, 2.0**53, 2.0**63, float("nan"), float("inf"), None]
+ODD_TYPES = [
+    *(pa.string(), pa.large_string(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.bool_(), pa.binary(), pa.date32()),
+    *(pa.decimal128(20, 3), pa.timestamp("ns"), pa.dictionary(pa.int16(), pa.string()), pa.null(), pa.list_(pa.float64())),
+]
+ODD_JSON = [None, True, -1, 1.5, 1e300, 2**63, 10**30, "", "x", "1", [], {}, [None], [[]], {"x": 1.0}, [{"x": 1.0, "y": 2.0}]]
 
 
-# ---- what is done to a file ----------------------------------------------------------------------------------------
+# ---- text and JSON -------------------------------------------------------------------------------------------------
 
 
-def data(change: Callable[[bytes], bytes]) -> Damage:
-    """Other bytes."""
+def text(pattern: str, new: str, count: int = 0) -> Damage:
+    """Replace a regular expression; surrogates in `new` stand for bytes that are not UTF-8."""
+
+    def change(data: bytes) -> bytes:
+        changed, number = re.subn(pattern.encode(), new.encode(errors="surrogateescape"), data, count=count)
+        assert number, pattern
+        return changed
+
+    return change_bytes(change)
+
+
+def prefix(content: str) -> Damage:
+    """Insert text at the start of a file."""
+    return change_bytes(lambda data: content.encode() + data)
+
+
+def encoded(name: str) -> Damage:
+    """The same text in another encoding."""
+    return change_bytes(lambda data: data.decode().encode(name))
+
+
+def json_value(*keys: Any, value: Any = None, drop: bool = False) -> Damage:
+    """Replace or delete the value at a path of keys; the key 0 of an object is its first key."""
 
     def damage(path: Path) -> None:
-        path.write_bytes(change(path.read_bytes()))
+        document = inner = json.loads(path.read_text())
+        *parents, last = keys
+        for key in parents:
+            inner = inner[next(iter(inner)) if key == 0 and isinstance(inner, dict) else key]
+        if drop:
+            del inner[last]
+        else:
+            inner[last] = value
+        path.write_text(json.dumps(document))
 
     return damage
 
 
-def then(*damages: Damage) -> Damage:
-    """One after the other."""
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def table(change: Change, **options: Any) -> Damage:
+    """Change the table in a csv (all cells are text), feather or parquet file."""
 
     def damage(path: Path) -> None:
-        for part in damages:
-            part(path)
+        changed = change(_read(path))
+        if path.suffix == ".csv":
+            flat = [index for index, kind in enumerate(changed.schema.types) if not pa.types.is_list(kind)]
+            pa_csv.write_csv(changed.select(flat), path)
+        elif path.suffix == ".parquet":
+            pq.write_table(changed, path, **options)
+        else:  # `write_feather` refuses two columns of one name
+            with (
+                pa.OSFile(str(path), "wb") as sink,
+                pa.ipc.new_file(sink, changed.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer,
+            ):
+                writer.write_table(changed)
 
     return damage
 
 
-def text(old: str, new: str, count: int = -1) -> Damage:
-    """Other words; surrogates in `new` stand for bytes that are not UTF-8."""
-
-    def change(whole: bytes) -> bytes:
-        assert old.encode() in whole, old
-        return whole.replace(old.encode(), new.encode(errors="surrogateescape"), count)
-
-    return data(change)
-
-
-def cut(share: float) -> Damage:
-    """The file ends after this share of it."""
-    return data(lambda whole: whole[: int(share * len(whole))])
+def _read(path: Path) -> pa.Table:
+    if path.suffix == ".parquet":
+        return pq.read_table(path)
+    if path.suffix == ".feather":
+        return feather.read_table(path, memory_map=False)
+    with pa_csv.open_csv(path) as head:
+        kinds = dict.fromkeys(head.schema.names, pa.string())
+    return pa_csv.read_csv(path, convert_options=pa_csv.ConvertOptions(column_types=kinds))
 
 
-def zeroed(start: int, count: int) -> Damage:
-    """So many bytes are zero, from `start` on, which is counted from the end if negative."""
+def column(name: str, change: Callable[[pa.ChunkedArray], Any]) -> Change:
+    """Replace a column by an array of the same length, or by one repeated value."""
 
-    def change(whole: bytes) -> bytes:
-        first = start % len(whole)
-        return whole[:first] + bytes(count) + whole[first + count :]
-
-    return data(change)
-
-
-def replaced(content: bytes | str) -> Damage:
-    """Something else."""
-    return data(lambda whole: content if isinstance(content, bytes) else content.encode())
-
-
-def gone(path: Path) -> None:
-    """No file."""
-    path.unlink()
-
-
-def folder(path: Path) -> None:
-    """A folder with the file's name."""
-    path.unlink()
-    path.mkdir()
-
-
-def fifo(path: Path) -> None:
-    """A pipe that nobody ever writes to."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def link(target: str) -> Damage:
-    """A symbolic link, also one that leads nowhere or to itself."""
-
-    def damage(path: Path) -> None:
-        path.unlink()
-        path.symlink_to(target.format(path.name))
-
-    return damage
-
-
-SPECIAL: dict[str, Damage] = {
-    "missing": gone,
-    "folder": folder,
-    "pipe": fifo,
-    "link-nowhere": link("nowhere"),
-    "link-loop": link("{}"),
-    "endless-device": link("/dev/zero"),
-}
-if os.geteuid():  # the superuser reads everything
-    SPECIAL["unreadable"] = lambda path: path.chmod(0)
-
-
-# ---- what is done to a table ---------------------------------------------------------------------------------------
-
-
-def column(name: str, change: Callable[[pa.ChunkedArray], Any]) -> Callable[[pa.Table], pa.Table]:
-    """A column replaced by an array of the same length, or by one value."""
-
-    def replace(table: pa.Table) -> pa.Table:
-        values = change(table[name])
+    def replace(whole: pa.Table) -> pa.Table:
+        values = change(whole[name])
         if not isinstance(values, pa.Array | pa.ChunkedArray):
-            values = pa.array([values] * len(table), values.type if isinstance(values, pa.Scalar) else None)
-        return table.set_column(table.column_names.index(name), name, values)
+            values = pa.array([values] * len(whole))
+        return whole.set_column(whole.column_names.index(name), name, values)
 
     return replace
 
 
-def cell(name: str, value: Any, row: int = 7, kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
-    """One value of a column is another one."""
+def cell(name: str, value: Any, row: int = 7) -> Change:
+    """Replace one value of a column."""
 
     def change(old: pa.ChunkedArray) -> pa.Array:
         values = old.to_pylist()
         values[row] = value
-        return pa.array(values, kind or (pa.float64() if isinstance(value, float) else old.type))
+        return pa.array(values, pa.float64() if isinstance(value, float) else old.type)
 
     return column(name, change)
 
 
-def words(name: str, old: str, new: str) -> Callable[[pa.Table], pa.Table]:
-    """One word of a text column is another one, in every row."""
+def words(name: str, old: str, new: str) -> Change:
+    """Replace a word of a text column in all rows."""
     return column(name, lambda values: pc.replace_substring(values, old, new))
 
 
-def parquet(change: Callable[[pa.Table], pa.Table], **options: Any) -> Damage:
-    """Another table."""
+def rows(index: Callable[[int], np.ndarray]) -> Change:
+    """Take rows by their numbers, as a function of the number of rows."""
+    return lambda whole: whole.take(pa.array(np.asarray(index(len(whole)), np.int64)))
+
+
+# ---- random damage -------------------------------------------------------------------------------------------------
+
+
+def random_table(rng: random.Random) -> Damage:
+    """One to three random changes of rows, columns, types and cells."""
+    seeds = [rng.getrandbits(32) for _ in range(rng.randint(1, 3))]
+
+    def change(whole: pa.Table) -> pa.Table:
+        for seed in seeds:
+            if whole.num_columns:
+                whole = _change_table(whole, random.Random(seed))
+        return whole
+
+    return table(change)
+
+
+def _change_table(whole: pa.Table, rng: random.Random) -> pa.Table:
+    names, size = whole.column_names, len(whole)
+    index, other = rng.randrange(len(names)), rng.randrange(len(names))
+    values = whole.column(index)
+    match rng.choice(["drop", "rename", "double", "exchange", "type", "type", "rows", "cells", "cells", "cells"]):
+        case "drop":
+            return whole.remove_column(index)
+        case "rename":
+            return whole.rename_columns([name.upper() if i == index else name for i, name in enumerate(names)])
+        case "double":
+            return whole.append_column(names[index], whole.column(other))
+        case "exchange":
+            return whole.set_column(index, names[index], whole.column(other))
+        case "type":
+            return whole.set_column(index, names[index], _cast(values, rng.choice(ODD_TYPES)))
+        case "rows":
+            order = [rng.randrange(size) for _ in range(rng.randrange(2 * size))] if size else []
+            return whole.take(pa.array(rng.choice([order, sorted(order), sorted(set(order))]), pa.int64()))
+    is_text = pa.types.is_string(values.type)
+    changed, start = values.to_pylist(), rng.randrange(size) if size else 0
+    odd = rng.choice(WORDS) if is_text else rng.choice(ODD_NUMBERS)
+    stop = min(size, start + rng.choice([1, 1, 9, 9999]))
+    changed[start:stop] = [odd] * (stop - start)
+    try:
+        return whole.set_column(index, names[index], pa.array(changed, pa.string() if is_text else pa.float64()))
+    except (pa.ArrowException, TypeError):  # a column of an odd type
+        return whole
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return pa.array([[1.0]] * len(values), kind)
+    try:
+        return pc.cast(values, kind, safe=False)
+    except (pa.ArrowException, ValueError):
+        return pa.nulls(len(values), kind)
+
+
+def random_json(rng: random.Random) -> Damage:
+    """Replace, drop or double an entry at any depth."""
 
     def damage(path: Path) -> None:
-        pq.write_table(change(pq.read_table(path)), path, **options)
+        document = json.loads(path.read_text())
+        if not document:
+            return
+        inner = document
+        parent, key = document, next(iter(document))
+        for _ in range(rng.randint(1, 5)):
+            keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
+            if not keys:
+                break
+            parent, key = inner, rng.choice(keys)
+            inner = parent[key]
+        kind = rng.choice(["replace", "replace", "drop", "double"])
+        if kind == "drop":
+            del parent[key]
+        elif kind == "double" and isinstance(parent, list):
+            parent.append(inner)
+        else:
+            parent[key] = rng.choice(ODD_JSON)
+        path.write_text(json.dumps(document))
 
     return damage
 
 
-# ---- a run of its own ----------------------------------------------------------------------------------------------
+# ---- a process with limited memory ---------------------------------------------------------------------------------
 
 
-def prepared(reader: str, raw: Path, store: Path, **options: Any) -> Outcome:
-    """Prepare a raw folder in a process of its own; fails when that fails."""
-    script = [sys.executable, __file__, reader, str(raw), str(store), json.dumps(options)]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(script, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Outcome(**json.loads(done.stdout.splitlines()[-1]), errors=done.stderr)
+def limit_process() -> None:
+    """Limit the memory of this process and make warnings errors."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    warnings.simplefilter("error", RuntimeWarning)
 
 
-def peak_mb() -> float:
-    """The most memory that this process ever had; `getrusage` also counts what its parent had when it began."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+def read_checked(reader: AnyReader, raw: Path) -> tuple[list[Outcome], float]:
+    """Read all inputs of a raw folder and check the messages of the refused ones.
+
+    Returns:
+        a scene or a message for each input, and the growth of the peak memory in MB.
+    """
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _memory_mb("VmRSS")
+    outcomes: dict[str, Outcome] = {}
+    for split in sorted(path.name for path in raw.iterdir() if path.name != "map_files"):
+        outcomes |= read_all(reader, raw, "eth_test" if split == "eth" else split)
+    check_messages(outcomes, raw)
+    return list(outcomes.values()), _memory_mb("VmHWM") - before
 
 
-def main(name: str, raw: str, store: str, options: str) -> None:
-    """In that process."""
-    from data_prep.engine.prepare import PrepareOptions, prepare
-    from data_prep.readers.names import READERS
-
-    reader = READERS[name](**json.loads(options))
-    summary = prepare(reader, Path(raw), Path(store), PrepareOptions(timeout_s=LONGEST_S, progress=False))
-    theirs = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds, peak = time.process_time() + theirs.ru_utime + theirs.ru_stime, max(peak_mb(), theirs.ru_maxrss / 1024)
-    outcome = Outcome(dict(summary.skipped), summary.scenes, seconds, peak, "")
-    print(json.dumps({key: value for key, value in asdict(outcome).items() if key != "errors"}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _memory_mb(name: str) -> float:
+    return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024

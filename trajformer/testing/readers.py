@@ -110,34 +110,40 @@ def check_damaged_files(reader: AnyReader, raw: Path, tmp_path: Path, seed: int 
     that is lost completely must never give another scene than before.
     """
     splits = reader.splits(raw)
-    before = {split: read_all(reader, raw, split) for split in splits}
+    before = {split: _scenes(read_all(reader, raw, split)) for split in splits}
     for file in example_files(raw):
+        new: list[Scene] = []
         for name, damage in damages(seed).items():
             folder = tmp_path / "damaged" / f"{file.name}-{name}" / "raw"
             shutil.copytree(raw, folder)
             damage(folder / file.relative_to(raw))
             for split in splits:
-                after = read_all(reader, folder, split)
-                check_outcomes(after, folder, tmp_path, f"{file.name}, {name}, split {split}")
+                label = f"{file.name}, {name}, split {split}"
+                outcomes = read_all(reader, folder, split)
+                check_messages(outcomes, folder, label)
+                changed = [s for s in _scenes(outcomes) if not any(scenes_equal(s, other) for other in before[split])]
                 if name in LOST:
-                    known = [scene for scene in before[split].values() if isinstance(scene, Scene)]
-                    new = [scene for scene in after.values() if isinstance(scene, Scene)]
-                    unknown = [scene for scene in new if not any(scenes_equal(scene, other) for other in known)]
-                    assert not unknown, f"{file.name}, {name}: gave a scene"
-                    assert after, f"{file.name}, {name}, split {split}: the input is no longer listed"
+                    assert outcomes, f"{label}: the input is no longer listed"
+                    assert not changed, f"{label}: gave a scene"
+                new += changed
             shutil.rmtree(folder.parent, ignore_errors=True)
+        if new:
+            check_round_trip(new, tmp_path)
 
 
-def check_outcomes(outcomes: dict[str, Outcome], raw: Path, tmp_path: Path, label: str = "") -> None:
-    """Check that each outcome is a scene which a shard stores unchanged, or one printable line that names a file or scene."""
-    for item, outcome in outcomes.items():
-        if isinstance(outcome, Scene):
-            check_round_trip([outcome], tmp_path)
-            continue
-        reason = outcome.replace(f"{raw}{os.sep}", "")
-        assert reason.isprintable(), f"{label}: {item}: the message is not one printable line: {reason!r}"
-        assert len(reason) < MAX_REASON, f"{label}: {item}: a message of {len(reason)} characters"
-        assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", outcome), f"{label}: {item}: names no file: {outcome}"
+def _scenes(outcomes: dict[str, Outcome]) -> list[Scene]:
+    return [outcome for outcome in outcomes.values() if isinstance(outcome, Scene)]
+
+
+def check_messages(outcomes: dict[str, Outcome], raw: Path, label: str = "") -> None:
+    """Check that each error message is one printable line that names a file or a scene."""
+    for item, message in outcomes.items():
+        if isinstance(message, str):
+            reason = message.replace(f"{raw}{os.sep}", "")
+            where = f"{label}: {item}: {reason[:MAX_REASON]!r}:"
+            assert reason.isprintable(), f"{where} not one printable line"
+            assert len(reason) < MAX_REASON, f"{where} {len(reason)} characters"
+            assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", message), f"{where} names no file"
 
 
 def read_all(reader: AnyReader, raw: Path, split: str) -> dict[str, Outcome]:
@@ -170,7 +176,11 @@ def example_files(raw: Path) -> Iterator[Path]:
 
 def change_bytes(change: Callable[[bytes], bytes]) -> Damage:
     """Replace the content of a file."""
-    return lambda path: path.write_bytes(change(path.read_bytes())) and None
+
+    def damage(path: Path) -> None:
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
 
 
 def replace_by(create: Callable[[Path], object]) -> Damage:

@@ -321,8 +321,8 @@ def test_the_command_line_prepares_scores_predicts_and_draws(
     figures = figures.get("constant_velocity", figures)
     assert figures["num_agents"] == 4 + 1 + 4
     # All walk straight on but "4.0", who turns left in a.txt and b.txt: after 12 steps off by (7.2, -4.8) m.
-    assert figures["minFDE_1"] == pytest.approx(2 * np.hypot(7.2, 4.8) / 9, abs=1e-4)
-    assert figures["MR_1"] == pytest.approx(2 / 9)
+    assert figures["minFDE1"] == pytest.approx(2 * np.hypot(7.2, 4.8) / 9, abs=1e-4)
+    assert figures["MR1"] == pytest.approx(2 / 9)
     run("predict", *who, "--out", tmp_path / "f.parquet")
     run("plot", store, "--forecasts", tmp_path / "f.parquet", "--scene", "a-780", "--out", tmp_path / "plots")
     assert (tmp_path / "plots" / "a-780.png").stat().st_size > 10_000
@@ -403,5 +403,5 @@ def test_a_real_scene_is_scored_on_the_command_line(real_data: Path, tmp_path: P
     assert cli.main(["evaluate", *map(str, who)]) == 0
     figures = json.loads((tmp_path / "j").read_text())
     assert figures["num_agents"] == 364
-    assert 1.0 < figures["minADE_1"] < 1.1
-    assert 2.2 < figures["minFDE_1"] < 2.3
+    assert 1.0 < figures["minADE1"] < 1.1
+    assert 2.2 < figures["minFDE1"] < 2.3

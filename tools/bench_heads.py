@@ -20,7 +20,8 @@ from measure import environment
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig
+from trajformer.heads.translation.decoding import Hypotheses
+from trajformer.heads.translation.model import Transformer, TransformerConfig
 
 Step = Callable[[], None]
 

@@ -21,8 +21,8 @@ from measure import environment, times_s, write_json
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from trajformer.heads.detr.boxes import overlap, to_corners
-from trajformer.heads.detr.data.batch import BoxTargets
+from trajformer.heads.detr.boxes import iou, to_corners
+from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.loss import BoxLossConfig, box_cost
 from trajformer.losses.matching import match
 from trajformer.training.memory import keep_freed_memory
@@ -48,7 +48,7 @@ def random_detections(layers: int, images: int, queries: int, boxes: int, classe
 def pair_cost(logit: Tensor, box: Tensor, label: Tensor, target: Tensor) -> Tensor:
     """Cost [N, G] of N queries and G boxes, all pairs."""
     cost = -CONFIG.cost_class * logit.softmax(-1)[:, label] + CONFIG.cost_l1 * torch.cdist(box, target, p=1.0)
-    return cost - CONFIG.cost_giou * overlap(to_corners(box)[:, None], to_corners(target)[None], generalised=True)
+    return cost - CONFIG.cost_giou * iou(to_corners(box)[:, None], to_corners(target)[None], generalized=True)
 
 
 def assigned(problem: int, cost: Tensor) -> Iterator[tuple[int, int, int]]:

@@ -19,8 +19,8 @@ from test_vit import CLASSES, HEADS, LAYERS, SIZE, hugging_face, images, timm_fo
 from torch import Tensor
 
 from trajformer import cli
-from trajformer.cli.convert import LAYOUTS
-from trajformer.core.weights import Source, read_source
+from trajformer.cli.weights import layouts
+from trajformer.core.weights import StateDictReader, read_state_dict
 from trajformer.errors import CheckpointError
 from trajformer.heads.vit.task import ClassificationRecipe
 from trajformer.recipes.checkpoint import load_checkpoint
@@ -217,8 +217,8 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
     ("text", "complaint"),
     [
         (b"ant\nbee\n", "5 classes, but 2 labels"),
-        (b"ant\n\nbee\ncat\ndog\n", "an empty line or a name that occurs twice"),
-        (b"ant\nant\nbee\ncat\ndog\n", "an empty line or a name that occurs twice"),
+        (b"ant\n\nbee\ncat\ndog\n", "an empty line or a repeated name"),
+        (b"ant\nant\nbee\ncat\ndog\n", "an empty line or a repeated name"),
         (b"\xff\xfe", "labels cannot be read"),
         (None, "labels cannot be read: No such file"),
     ],
@@ -245,23 +245,23 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Any)
 
 def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
     table = torch.arange(6.0)
-    source = Source({"a": table.double(), "b": table + 1}, "file")
-    source.take_derived("a", table)
-    source.take_derived("c", table)  # need not be there
+    source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
+    source.take_constant("a", table)
+    source.take_constant("c", table)  # need not be there
     assert "a" not in source
-    with pytest.raises(CheckpointError, match="file: 'b' is not what follows from the sizes"):
-        source.take_derived("b", table)
+    with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
+        source.take_constant("b", table)
 
 
 def test_wrapped_weights_are_found_under_their_wrapper(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(2)}, "optimizer": {"lr": 1.0}}, tmp_path / "a.pt")
-    assert "a" in read_source(tmp_path / "a.pt")
+    assert "a" in read_state_dict(tmp_path / "a.pt")
 
 
 def test_help_tells_all_layouts(capsys: Any) -> None:
     assert run("weights", "--help") == 0
     text = "".join(capsys.readouterr().out.split())
-    assert all(f"{name}:{layout.summary}".replace(" ", "") in text for name, layout in LAYOUTS.items())
+    assert all(f"{name}:{layout.summary}".replace(" ", "") in text for name, layout in layouts().items())
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])

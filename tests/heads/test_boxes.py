@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.heads.detr import loss as losses
-from trajformer.heads.detr.boxes import overlap, suppress, to_centres, to_corners
-from trajformer.heads.detr.data.batch import BoxTargets
+from trajformer.heads.detr.boxes import iou, suppress, to_centers, to_corners
+from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.loss import BoxLossConfig, box_cost, box_loss
 from trajformer.heads.detr.model import Detections
 
@@ -57,11 +57,11 @@ def giou_by_hand(a: list[float], b: list[float]) -> float:
 def test_corners_and_centres_are_two_ways_to_write_a_box() -> None:
     centres = torch.tensor([[2.0, 3.0, 2.0, 4.0], [0.5, 0.5, 1.0, 0.0]])
     assert to_corners(centres).tolist() == [[1.0, 1.0, 3.0, 5.0], [0.0, 0.5, 1.0, 0.5]]
-    torch.testing.assert_close(to_centres(to_corners(draw_boxes(50))), draw_boxes(50))
+    torch.testing.assert_close(to_centers(to_corners(draw_boxes(50))), draw_boxes(50))
 
 
 @pytest.mark.parametrize(
-    ("other", "share", "generalised"),
+    ("other", "share", "generalized"),
     [
         ([0.0, 0.0, 2.0, 2.0], 1.0, 1.0),
         ([1.0, 0.0, 3.0, 2.0], 1 / 3, 1 / 3),  # the box around both is their union
@@ -71,30 +71,30 @@ def test_corners_and_centres_are_two_ways_to_write_a_box() -> None:
         ([0.5, 0.5, 1.5, 1.5], 0.25, 0.25),  # one inside the other
     ],
 )
-def test_overlap_by_hand(other: list[float], share: float, generalised: float) -> None:
+def test_overlap_by_hand(other: list[float], share: float, generalized: float) -> None:
     box = torch.tensor([0.0, 0.0, 2.0, 2.0])
-    assert overlap(box, torch.tensor(other)).item() == pytest.approx(share, abs=1e-6)
-    assert overlap(torch.tensor(other), box, generalised=True).item() == pytest.approx(generalised, abs=1e-6)
+    assert iou(box, torch.tensor(other)).item() == pytest.approx(share, abs=1e-6)
+    assert iou(torch.tensor(other), box, generalized=True).item() == pytest.approx(generalized, abs=1e-6)
 
 
 def test_overlap_equals_pycocotools() -> None:
     mask = pytest.importorskip("pycocotools.mask")
     a, b = to_corners(draw_boxes(40).double()), to_corners(draw_boxes(30, seed=1).double())
     expected = mask.iou(*(np.concatenate([x[:, :2], x[:, 2:] - x[:, :2]], 1) for x in (a.numpy(), b.numpy())), [0] * 30)
-    np.testing.assert_allclose(overlap(a[:, None], b[None]).numpy(), expected, atol=1e-9)
+    np.testing.assert_allclose(iou(a[:, None], b[None]).numpy(), expected, atol=1e-9)
 
 
 def test_the_gradient_of_overlap_is_that_of_differences() -> None:
     a, b = (to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
-    for generalised in (False, True):
-        assert torch.autograd.gradcheck(lambda x, y, g=generalised: overlap(x, y, generalised=g), (a, b))
+    for generalized in (False, True):
+        assert torch.autograd.gradcheck(lambda x, y, g=generalized: iou(x, y, generalized=g), (a, b))
 
 
 def test_empty_boxes_have_a_finite_overlap_and_gradient() -> None:
     a = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.2, 0.2, 0.2, 0.9]]).requires_grad_()
     b = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.4, 0.4]])
-    for generalised in (False, True):
-        values = overlap(a[:, None], b[None], generalised=generalised)
+    for generalized in (False, True):
+        values = iou(a[:, None], b[None], generalized=generalized)
         assert values.isfinite().all() and values[0, 0] == 0
         (gradient,) = torch.autograd.grad(values.sum(), a)
         assert gradient.isfinite().all()

@@ -14,16 +14,14 @@ import torch
 from PIL import Image
 
 from trajformer import cli
-from trajformer.cli.convert import write_checkpoint
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.heads.images import Variation
+from trajformer.heads.images import ImageAugmentConfig
 from trajformer.heads.vit.data import ImageDataConfig, load_digits, load_split
 from trajformer.heads.vit.model import ViTConfig
 from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, ImageData, start_from
-from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
-from trajformer.training.check import check_recipe
 from trajformer.training.run import train
 
 RECIPE = Path(__file__).parents[2] / "configs" / "heads" / "vit_digits.yaml"
@@ -69,7 +67,7 @@ def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
     config = ClassificationRecipe(
         model=ViTConfig(16, 4, 3, 4, 2, BLOCK),
         data=ImageDataConfig("folder", str(root), batch_size=16),
-        augment=Variation(shift=0.05),
+        augment=ImageAugmentConfig(shift=0.05),
         optim=OptimConfig(learning_rate=5e-3),
         trainer=TrainerConfig(epochs=12, threads=1, accelerator="cpu", validate_every=4),
     )
@@ -85,7 +83,7 @@ def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_trained_classifier_names_the_test_pictures(checkpoint: Path, corners: Path, capsys: Any) -> None:
     assert run("classify", "--checkpoint", checkpoint, "--split", "test") == 0
     assert re.match(
-        rf"{corners}: test: 20 pictures, accuracy 100\.00% \(0 wrong\), cross-entropy 0\.\d+\n$", capsys.readouterr().out
+        rf"{corners}: test: 20 images, accuracy 100\.00% \(0 wrong\), cross-entropy 0\.\d+\n$", capsys.readouterr().out
     )
     files = [corners / "test" / name / "0.png" for name in CORNERS]
     assert run("classify", "--checkpoint", checkpoint, *files, "--top", 2) == 0
@@ -114,7 +112,7 @@ def test_mistakes_are_counted_against_the_labels(checkpoint: Path, corners: Path
     (tmp_path / "test" / CORNERS[1] / "0.png").symlink_to(corners / "test" / CORNERS[1] / "0.png")
     assert run("classify", "--checkpoint", checkpoint, tmp_path, "--split", "test") == 0
     out = capsys.readouterr().out
-    assert "5 pictures, accuracy 60.00% (2 wrong)" in out and "2 of 4 'lower left' taken for 'upper right'" in out
+    assert "5 images, accuracy 60.00% (2 wrong)" in out and "2 of 4 'lower left' classified as 'upper right'" in out
 
 
 def test_unreadable_pictures_are_listed_and_the_others_classified_and_drawn(
@@ -151,14 +149,14 @@ def test_probabilities_are_the_models_own(checkpoint: Path, corners: Path, capsy
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ((), "give pictures or folders"),
+        ((), "give images or folders"),
         (("nowhere.png",), "nowhere.png: no such file or folder"),
-        (("EMPTY",), "no pictures in this folder"),
-        (("BROKEN",), "none of the 1 pictures can be read"),
+        (("EMPTY",), "no images in this folder"),
+        (("BROKEN",), "none of the 1 images can be read"),
         (("--split", "all"), "no split 'all' (splits: train, val, test)"),
-        (("EMPTY", "--split", "test"), "no such folder; pictures are sought at"),
+        (("EMPTY", "--split", "test"), "no such folder; images are expected at"),
         (("a", "b", "--split", "test"), "one folder at most"),
-        (("--split", "test", "--out", "pictures"), "--out is for pictures that are classified"),
+        (("--split", "test", "--out", "pictures"), "--out is for images that are classified"),
     ],
 )
 def test_what_cannot_be_classified_is_one_line(
@@ -175,7 +173,7 @@ def test_what_cannot_be_classified_is_one_line(
 def test_a_forecasters_checkpoint_is_refused(tmp_path: Path, capsys: Any) -> None:
     torch.save({"trajformer": {"task": "forecasting", "config": {}}, "state_dict": {}}, tmp_path / "a.ckpt")
     assert run("classify", "--checkpoint", tmp_path / "a.ckpt", tmp_path / "a.ckpt") == 1
-    assert "is of a model for forecasting, wanted is one for classification" in capsys.readouterr().err
+    assert "holds a model for forecasting, expected one for classification" in capsys.readouterr().err
 
 
 def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = "test") -> float:
@@ -263,7 +261,7 @@ def test_the_shipped_recipe_trains_through_the_command_line(tmp_path: Path, caps
     fast = ("--trainer.epochs", 6, "--model.layers", 1, "--model.block.width", 32, "--trainer.threads", 1)
     assert run("train", "--config", RECIPE, "--out", tmp_path / "run", *fast) == 0
     assert run("classify", "--checkpoint", tmp_path / "run" / "best.ckpt", "--split", "test") == 0
-    found = re.search(r"digits: test: 357 pictures, accuracy (\S+)%", capsys.readouterr().out)
+    found = re.search(r"digits: test: 357 images, accuracy (\S+)%", capsys.readouterr().out)
     assert found and float(found[1]) > 30  # a tenth by chance
 
 
@@ -330,9 +328,8 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_cross_entropy_on_validat
 
 
 def test_chance_in_training_depends_on_the_step_alone(corners: Path) -> None:
-    config = recipe(corners, augment=Variation(flip=0.5, rotate=0.3, shift=0.2))
+    config = recipe(corners, augment=ImageAugmentConfig(flip=0.5, rotate=0.3, shift=0.2))
     module, data = ClassificationModule(config), ImageData(config)
-    check_recipe(config)
     module.log_terms = lambda terms, count: terms["loss"]  # type: ignore[method-assign]
     module.seed_step = lambda: torch.Generator().manual_seed(3)  # type: ignore[method-assign]
     batch = data.train[[0, 20, 40]]

@@ -13,19 +13,18 @@ import torch
 from PIL import Image
 
 from trajformer import cli
-from trajformer.cli.convert import write_checkpoint
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
-from trajformer.heads.detr.boxes import overlap
-from trajformer.heads.detr.data.batch import collate
-from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig, draw_shapes
-from trajformer.heads.detr.data.voc import VocConfig
+from trajformer.heads.detr.boxes import iou
+from trajformer.heads.detr.data import collate
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, find
+from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, postprocess
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import TASK, DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
-from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.heads.detr.voc import VocConfig
+from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
 
@@ -50,7 +49,7 @@ RECIPE = DetectionRecipe(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short training; not enough to find anything."""
+    """A short training; not enough to postprocess anything."""
     pytest.importorskip("pycocotools")
     folder = tmp_path_factory.mktemp("detection") / "run"
     train(RECIPE, TASK, folder, progress=False)
@@ -69,9 +68,9 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         box_loss(model(batch.pixels), batch.targets, BoxLossConfig())["loss"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    (found,) = find(model.eval()(batch.pixels), batch.original, score=0.5)
+    (found,) = postprocess(model.eval()(batch.pixels), batch.original, score=0.5)
     assert found.label.sort().values.tolist() == example.label.sort().values.tolist(), "it has not learned the picture"
-    assert overlap(found.box[:, None], example.box[None]).amax(1).min() > 0.7
+    assert iou(found.box[:, None], example.box[None]).amax(1).min() > 0.7
     folder = tmp_path_factory.mktemp("expert")
     write_checkpoint(folder / "best.ckpt", replace(RECIPE, labels=LABELS), model.state_dict())
     pixels = (example.image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
@@ -103,7 +102,7 @@ def test_a_run_can_begin_with_the_weights_of_another(run: Path) -> None:
     assert changed == {"classify.weight", "classify.bias", "queries.weight"}
     renamed = DetectionModule(replace(start, data=folder, labels=("a", "b", "c"))).model  # as many, but others
     assert not torch.equal(renamed.classify.weight, before["classify.weight"])
-    with pytest.raises(CheckpointError, match=r"'decoder\.layers\.1\..*' is not of the same size"):
+    with pytest.raises(CheckpointError, match=r"'decoder\.layers\.1\..*' has another size"):
         DetectionModule(replace(start, model=replace(MODEL, layers=(1, 1))))
 
 
@@ -140,7 +139,7 @@ def test_training_pictures_differ_between_epochs_and_validation_does_not() -> No
     first, second = (np.concatenate(list(data.order().epoch(epoch))) for epoch in (0, 1))
     assert sorted(second - 16) == sorted(first) == list(range(16))
     assert not torch.equal(data.train[[0]].pixels, data.train[[16]].pixels)
-    assert torch.equal(data.val[[0]].pixels, Shapes(DATA.shapes, "val")[[0]].pixels)
+    assert torch.equal(data.val[[0]].pixels, ShapesDataset(DATA.shapes, "val")[[0]].pixels)
 
 
 def test_average_precision_is_over_the_pictures_of_all_processes(
@@ -152,10 +151,10 @@ def test_average_precision_is_over_the_pictures_of_all_processes(
     monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
     with torch.no_grad():
         module.eval().validation_step(batch, 0)
-    everything = list(module.seen)
+    everything = list(module.pairs)
     module.on_validation_epoch_end()
     alone = dict(logged)
-    assert alone["val/AP50"] > 0 and not module.seen
+    assert alone["val/AP50"] > 0 and not module.pairs
 
     def gather(found: list[Any], mine: list[Any]) -> None:
         found[:] = [mine, everything[2:]]
@@ -163,7 +162,7 @@ def test_average_precision_is_over_the_pictures_of_all_processes(
     monkeypatch.setattr(detection.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(detection.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(detection.distributed, "all_gather_object", gather)
-    module.seen = everything[:2]
+    module.pairs = everything[:2]
     module.on_validation_epoch_end()
     assert logged == alone
 
@@ -186,7 +185,7 @@ def test_detect_tells_draws_and_lists_objects(
         (str(picture), 32, 32), (str(broken.parent / "known.png"), 48, 48)]  # fmt: skip
     assert sorted(one["label"] for one in rows[0]["objects"]) == sorted(LABELS[label] for label in truth.label.tolist())
     found = torch.tensor([one["box"] for one in rows[0]["objects"]])
-    assert overlap(found[:, None], truth.box[None]).amax(1).min() > 0.7
+    assert iou(found[:, None], truth.box[None]).amax(1).min() > 0.7
     larger = torch.tensor([one["box"] for one in rows[1]["objects"]])
     torch.testing.assert_close(larger, found * 1.5, atol=2.0, rtol=0.0)  # in pixels of the larger file
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["known-2.png", "known.png"]
@@ -211,7 +210,7 @@ def test_detect_hides_what_is_not_sure_and_can_merge_layers(
 
 def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "--checkpoint", run / "last.ckpt", "--split", "val", "--out", tmp_path / "out")
-    assert code == 0 and "shapes: val: 6 pictures" in out and "AP50 " in out
+    assert code == 0 and "shapes: val: 6 images" in out and "AP50 " in out
     result = json.loads((tmp_path / "out" / "average_precision.json").read_text())
     last = [line for line in (run / "csv" / "metrics.csv").read_text().splitlines() if line]
     columns = last[0].split(",")
@@ -234,7 +233,7 @@ def test_a_folder_of_ones_own_is_scored(expert: tuple[Path, Path], tmp_path: Pat
         objects += f"<object><name>{LABELS[label]}</name><bndbox>{corners}</bndbox></object>"
     (tmp_path / "Annotations" / "known.xml").write_text(f"<annotation>{objects}</annotation>")
     code, out, _ = command(capsys, tmp_path, "--checkpoint", checkpoint, "--split", "test")
-    assert code == 0 and f"{tmp_path}: test: 1 pictures, {len(truth.label)} objects" in out and "AP50 1.000" in out
+    assert code == 0 and f"{tmp_path}: test: 1 images, {len(truth.label)} objects" in out and "AP50 1.000" in out
 
 
 def test_mistakes_end_in_one_line(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,9 +241,9 @@ def test_mistakes_end_in_one_line(expert: tuple[Path, Path], tmp_path: Path, cap
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"")
     cases: list[tuple[list[object], str]] = [
-        (["--checkpoint", checkpoint], "give pictures or folders"),
+        (["--checkpoint", checkpoint], "give images or folders"),
         ([picture, "--checkpoint", tmp_path / "none.ckpt"], "no such checkpoint"),
-        ([broken, "--checkpoint", checkpoint], "none of the 1 pictures can be read"),
+        ([broken, "--checkpoint", checkpoint], "none of the 1 images can be read"),
         ([picture, "--checkpoint", checkpoint, "--attention"], "--out DIR"),
         (["--checkpoint", checkpoint, "--split", "tset"], "no split 'tset'"),
         ([tmp_path, "--checkpoint", checkpoint, "--split", "test"], "cannot be read"),
@@ -261,13 +260,13 @@ def test_attention_maps_are_those_of_the_objects_queries(expert: tuple[Path, Pat
     batch = collate([draw_shapes(DATA.shapes, (8, 4))])
     with torch.no_grad():
         before = model(batch.pixels)
-    (found,) = find(before, batch.original, score=0.5)
+    (found,) = postprocess(before, batch.original, score=0.5)
     maps = attention_maps(model, batch.pixels, batch.original, found)
     assert maps.decoder.shape == maps.encoder.shape == (len(found.label), 4, 4)
     torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(found.label)))
     with torch.no_grad():
         feature, _ = model.backbone(batch.pixels)
-        x, place = model.project(feature).flatten(2).transpose(1, 2), model._place(feature, None).flatten(1, 2)
+        x, place = model.project(feature).flatten(2).transpose(1, 2), model._positions(feature, None).flatten(1, 2)
         block = model.encoder.layers[0]
         weights = block.attention.sublayer.weights(x + place, x + place, x)[0].mean(0)  # [L, L]
         row, column = (found.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()

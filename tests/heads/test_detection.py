@@ -12,14 +12,12 @@ import torch
 from PIL import Image
 
 from trajformer.errors import TrajformerError
-from trajformer.heads.detr.data import shapes
-from trajformer.heads.detr.data.batch import Example, collate
-from trajformer.heads.detr.data.pictures import Anew
-from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig, draw_shapes
-from trajformer.heads.detr.data.vary import VariationConfig, fit, vary
-from trajformer.heads.detr.data.voc import VocConfig, VocFolder, read_annotation
-from trajformer.heads.detr.metrics import Labelled, average_precision, compare
-from trajformer.heads.detr.model import Found
+from trajformer.heads.detr import shapes
+from trajformer.heads.detr.data import BoxAugmentConfig, Example, NumberedEpochShuffle, augment_example, collate, resize_example
+from trajformer.heads.detr.metrics import ImageBoxes, average_precision, pair_with_labels
+from trajformer.heads.detr.model import Objects
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
+from trajformer.heads.detr.voc import VocConfig, VocDataset, read_annotation
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
 
@@ -31,7 +29,7 @@ def test_a_shape_fills_its_box_and_has_its_area() -> None:
     chance, kinds = np.random.default_rng(0), set()
     config = replace(SMALL, height=200, width=200, radius=(0.1, 0.2))
     for _ in range(60):
-        shape = shapes._shape(chance, config)
+        shape = shapes._draw_shape(chance, config)
         rows, columns = np.nonzero(shape.cover > 0.5)
         left, top = shape.window[1].start, shape.window[0].start
         seen = [columns.min() + left, rows.min() + top, columns.max() + left + 1, rows.max() + top + 1]
@@ -57,13 +55,13 @@ def test_pictures_hold_what_the_config_says() -> None:
 
 
 def test_at_least_half_of_every_shape_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, make = [], shapes._shape
+    drawn, make = [], shapes._draw_shape
 
     def note(chance: np.random.Generator, config: ShapesConfig) -> shapes._Shape:
         drawn.append(make(chance, config))
         return drawn[-1]
 
-    monkeypatch.setattr(shapes, "_shape", note)
+    monkeypatch.setattr(shapes, "_draw_shape", note)
     hidden = 0
     for index in range(40):
         drawn.clear()
@@ -81,22 +79,22 @@ def test_at_least_half_of_every_shape_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_number_is_a_picture_for_ever() -> None:
-    train, val = Shapes(SMALL, "train", seed=3), Shapes(SMALL, "val", seed=3)
-    again = Shapes(SMALL, "train", seed=3)
+    train, val = ShapesDataset(SMALL, "train", seed=3), ShapesDataset(SMALL, "val", seed=3)
+    again = ShapesDataset(SMALL, "train", seed=3)
     assert torch.equal(train[[2, 5]].pixels, again[[2, 5]].pixels)
     assert torch.equal(train[[6 * 4 + 2]].pixels[0], collate([train.example(2, epoch=4)]).pixels[0])
-    different = [train.example(2), train.example(3), train.example(2, epoch=1), Shapes(SMALL, "train", seed=4).example(2),
-                 val.example(2), Shapes(SMALL, "test").example(2)]  # fmt: skip
+    different = [train.example(2), train.example(3), train.example(2, epoch=1), ShapesDataset(SMALL, "train", seed=4).example(2),
+                 val.example(2), ShapesDataset(SMALL, "test").example(2)]  # fmt: skip
     for index, one in enumerate(different):
         assert not any(torch.equal(one.image, other.image) for other in different[:index])
-    assert torch.equal(val.example(2).image, Shapes(SMALL, "val", seed=9).example(2).image)
+    assert torch.equal(val.example(2).image, ShapesDataset(SMALL, "val", seed=9).example(2).image)
     assert (len(train), len(val), train.sizes(np.arange(2)).tolist()) == (6, 4, [[40, 56]] * 2)
     with pytest.raises(TrajformerError, match="no split 'tset'"):
-        Shapes(SMALL, "tset")
+        ShapesDataset(SMALL, "tset")
 
 
 def test_every_epoch_sees_every_picture_once_and_anew() -> None:
-    order = Anew(6, 2, 0, 1, lambda indices: np.ones((len(indices), 1)))
+    order = NumberedEpochShuffle(6, 2, 0, 1, lambda indices: np.ones((len(indices), 1)))
     for epoch in range(3):
         numbers = np.concatenate(list(order.epoch(epoch)))
         assert sorted(numbers.tolist()) == list(range(6 * epoch, 6 * epoch + 6))
@@ -136,20 +134,20 @@ def test_pictures_of_several_sizes_are_padded_and_boxes_are_shares_of_their_own(
 @pytest.mark.parametrize("seed", range(12))
 def test_boxes_go_where_the_picture_goes(seed: int) -> None:
     example = marked(60, 90, (30, 25, 50, 37))
-    config = VariationConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
-    varied = vary(example, config, np.random.default_rng(seed))
+    config = BoxAugmentConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
+    varied = augment_example(example, config, np.random.default_rng(seed))
     assert white_box(varied.image) == varied.box[0].tolist()
-    small = fit(varied, 120, 150)
+    small = resize_example(varied, 120, 150)
     assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
     np.testing.assert_allclose(white_box(small.image), small.box[0], atol=1.1)
 
 
 def test_variation_covers_every_kind_and_can_be_off() -> None:
     example = marked(60, 90, (10, 10, 20, 15))
-    assert torch.equal(vary(example, VariationConfig(), np.random.default_rng(0)).image, example.image)
-    always = VariationConfig(flip=1.0, flip_vertical=1.0)
-    assert vary(example, always, np.random.default_rng(0)).box.tolist() == [[70.0, 45.0, 80.0, 50.0]]
-    cuts = [vary(example, VariationConfig(crop=1.0, smallest=0.5), np.random.default_rng(seed)) for seed in range(60)]
+    assert torch.equal(augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image, example.image)
+    always = BoxAugmentConfig(flip=1.0, flip_vertical=1.0)
+    assert augment_example(example, always, np.random.default_rng(0)).box.tolist() == [[70.0, 45.0, 80.0, 50.0]]
+    cuts = [augment_example(example, BoxAugmentConfig(crop=1.0, smallest=0.5), np.random.default_rng(seed)) for seed in range(60)]
     assert {len(cut.label) for cut in cuts} == {0, 1}, "boxes out of view go"
     assert min(cut.image.shape[1] for cut in cuts) < 35 and max(cut.image.shape[1] for cut in cuts) > 54
     whole = [cut for cut in cuts if len(cut.label) and (cut.box[0, 2:] - cut.box[0, :2]).prod() == 50]
@@ -159,7 +157,7 @@ def test_variation_covers_every_kind_and_can_be_off() -> None:
 
 def test_fit_keeps_proportions_within_both_limits() -> None:
     for shape, size in (((480, 640), (240, 320)), ((640, 480), (320, 240)), ((100, 1000), (40, 400)), ((12, 16), (240, 320))):
-        example = fit(marked(*shape, (0, 0, 4, 8)), 240, 400)
+        example = resize_example(marked(*shape, (0, 0, 4, 8)), 240, 400)
         assert tuple(example.image.shape[1:]) == size and example.original == shape
         np.testing.assert_allclose(example.box[0], [0, 0, 4 * size[1] / shape[1], 8 * size[0] / shape[0]], rtol=1e-5)
 
@@ -194,19 +192,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_cannot_be_used_is_left_out_and_listed(folder: Path) -> None:
-    data = VocFolder(VocConfig(str(folder)), "train", ("dish", "cell"), (60, 100))
+    data = VocDataset(VocConfig(str(folder)), "train", ("dish", "cell"), (60, 100))
     assert len(data) == 2 and data.sizes(np.array([1, 0])).tolist() == [[50, 20], [30, 40]]
     first, second = data.example(0), data.example(1)
     assert (first.name, first.label.tolist(), first.original) == ("p0", [1], (30, 40))
     torch.testing.assert_close(first.box, torch.tensor([[8.0, 10.0, 40.0, 50.0]]))  # twice as large
     assert second.label.tolist() == [0] and second.image.shape == (3, 100, 40)
-    complaints = "\n".join(data.complaints)
+    complaints = "\n".join(data.skipped)
     assert "p0: 1 boxes without area left out" in complaints and "1 objects of class 'dust' left out" in complaints
     assert f"skipped {folder}/Annotations/p2.xml: not an annotation: no such file" in complaints
     assert f"skipped {folder}/JPEGImages/p3.jpg: not a readable image" in complaints
-    assert len(data.complaints) == 4
+    assert len(data.skipped) == 4
     kept = pickle.loads(pickle.dumps(data))
-    assert not kept.kept and torch.equal(kept.example(0).image, first.image)
+    assert not kept.cache and torch.equal(kept.example(0).image, first.image)
     batch = data[[0, 1]]
     assert batch.original.tolist() == [[30, 40], [50, 20]] and batch.mask is not None
 
@@ -214,22 +212,22 @@ def test_what_cannot_be_used_is_left_out_and_listed(folder: Path) -> None:
 def test_folders_without_anything_to_use_are_refused_in_one_line(folder: Path) -> None:
     config = VocConfig(str(folder))
     with pytest.raises(TrajformerError, match=r"ImageSets/Main/val\.txt: cannot be read \(splits here: train\)"):
-        VocFolder(config, "val", ("cell",), (60, 100))
+        VocDataset(config, "val", ("cell",), (60, 100))
     with pytest.raises(TrajformerError, match="no object of the classes bird; 1 objects of class 'cell' left out"):
-        VocFolder(config, "train", ("bird",), (60, 100))
+        VocDataset(config, "train", ("bird",), (60, 100))
     with pytest.raises(TrajformerError, match=r"cannot be read \(splits here: none\)"):
-        VocFolder(VocConfig(str(folder / "nowhere")), "train", ("cell",), (60, 100))
+        VocDataset(VocConfig(str(folder / "nowhere")), "train", ("cell",), (60, 100))
 
 
 def test_variation_is_another_one_in_every_epoch_and_the_same_again(folder: Path) -> None:
-    config = VocConfig(str(folder), vary=VariationConfig(flip=0.5, crop=1.0, light=0.3))
-    plain, varied = (VocFolder(config, "train", ("cell", "dish"), (60, 100), seed) for seed in (None, 7))
+    config = VocConfig(str(folder), vary=BoxAugmentConfig(flip=0.5, crop=1.0, light=0.3))
+    plain, varied = (VocDataset(config, "train", ("cell", "dish"), (60, 100), seed) for seed in (None, 7))
     seen = [varied.example(0, epoch).image for epoch in range(4)]
     assert not any(a.shape == b.shape and torch.equal(a, b) for i, a in enumerate(seen) for b in seen[:i])
     assert torch.equal(varied.example(0, 2).image, seen[2])
     assert torch.equal(plain.example(0, 2).image, plain.example(0).image)
-    uncached = VocFolder(replace(config, cache=False), "train", ("cell", "dish"), (60, 100), 7)
-    assert not uncached.kept and torch.equal(uncached.example(0, 2).image, seen[2])
+    uncached = VocDataset(replace(config, cache=False), "train", ("cell", "dish"), (60, 100), 7)
+    assert not uncached.cache and torch.equal(uncached.example(0, 2).image, seen[2])
 
 
 @pytest.mark.parametrize(
@@ -264,10 +262,10 @@ def test_the_blood_cells_are_all_there_but_for_two_boxes_without_area(real_data:
     config, labels = VocConfig(str(real_data / "bccd" / "BCCD"), cache=False), ("RBC", "WBC", "Platelets")
     counts, complaints = dict.fromkeys(labels, 0), []
     for split, pictures in (("train", 205), ("val", 87), ("test", 72)):
-        data = VocFolder(config, split, labels, (240, 320))
+        data = VocDataset(config, split, labels, (240, 320))
         assert len(data) == pictures
-        complaints += data.complaints
-        for _, found, size in data.pictures:
+        complaints += data.skipped
+        for _, found, size in data.images:
             assert size == (480, 640)
             for name in found.names:
                 counts[name] += 1
@@ -278,9 +276,9 @@ def test_the_blood_cells_are_all_there_but_for_two_boxes_without_area(real_data:
 # average precision
 
 
-def boxes(*rows: tuple[float, float, float, float, int], scores: list[float] | None = None) -> Labelled:
+def boxes(*rows: tuple[float, float, float, float, int], scores: list[float] | None = None) -> ImageBoxes:
     table = np.array(rows, np.float32).reshape(-1, 5)
-    return Labelled(table[:, :4], table[:, 4].astype(np.int64), None if scores is None else np.array(scores))
+    return ImageBoxes(table[:, :4], table[:, 4].astype(np.int64), None if scores is None else np.array(scores))
 
 
 def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,16 +302,16 @@ def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert average_precision(wrong, true, ("a", "b", "c"))["AP50 b"] == pytest.approx(0.5)
     nothing = [boxes(scores=[])] * 3
     assert average_precision(nothing, true, ("a", "b", "c"))["AP"] == 0.0
-    with pytest.raises(TrajformerError, match="no object"):
+    with pytest.raises(TrajformerError, match="no image has an object"):
         average_precision(nothing, [boxes()] * 3, ("a", "b", "c"))
     assert capsys.readouterr().out == ""
 
 
 def test_what_is_there_is_compared_in_pixels_of_the_original() -> None:
-    example = fit(marked(60, 90, (30, 15, 60, 45), 2), 20, 100)
+    example = resize_example(marked(60, 90, (30, 15, 60, 45), 2), 20, 100)
     batch = collate([example, marked(20, 40, (0, 0, 4, 4))])
-    found = [Found(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.7]), torch.tensor([1]), torch.tensor([0]))] * 2
-    (one, true), (_, other) = compare(batch, found)
+    found = [Objects(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.7]), torch.tensor([1]), torch.tensor([0]))] * 2
+    (one, true), (_, other) = pair_with_labels(batch, found)
     np.testing.assert_allclose(true.box, [[30, 15, 60, 45]], atol=1e-4)
     np.testing.assert_allclose(other.box, [[0, 0, 4, 4]], atol=1e-4)
     assert true.label.tolist() == [2] and other.label.tolist() == [1] and true.score is None

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.cli.convert import convert
+from trajformer.cli.weights import convert
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid_image
 from trajformer.core.weights import Options
 from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, MaskedGroupNorm, ResNetConfig
 from trajformer.heads.detr.boxes import to_corners
-from trajformer.heads.detr.data.batch import BoxTargets
+from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.model import Detections, Detr, DetrConfig, find
+from trajformer.heads.detr.model import Detections, Detr, DetrConfig, postprocess
 
 WIDTH, HEADS, CLASSES, QUERIES = 32, 4, 3, 7
 SIZES = ((96, 128), (70, 101))  # of two pictures in a batch
@@ -485,15 +485,15 @@ def detections(*queries: tuple[list[float], int, float]) -> Detections:
 
 def test_what_is_found_is_in_pixels_of_the_picture_the_surest_first() -> None:
     one = detections(([0.5, 0.5, 1.0, 0.5], 2, 0.6), ([0.25, 0.5, 0.1, 0.2], 0, 0.9), ([0.5, 0.5, 0.2, 0.2], CLASSES, 0.97))
-    (found,) = find(one, torch.tensor([[100, 200]]))
+    (found,) = postprocess(one, torch.tensor([[100, 200]]))
     assert found.label.tolist()[:2] == [0, 2] and found.query.tolist() == [1, 0, 2]
     torch.testing.assert_close(found.score, torch.tensor([0.9, 0.6, 0.01]))
     torch.testing.assert_close(found.box[:2], torch.tensor([[40.0, 40.0, 60.0, 60.0], [0.0, 25.0, 200.0, 75.0]]))
-    (sure,) = find(one, torch.tensor([[100, 200]]), score=0.7)
+    (sure,) = postprocess(one, torch.tensor([[100, 200]]), score=0.7)
     assert sure.label.tolist() == [0] and sure.box.shape == (1, 4)
     with torch.no_grad():
         every = small()(*two_pictures())
-    several = find(every, torch.tensor(SIZES))
+    several = postprocess(every, torch.tensor(SIZES))
     torch.testing.assert_close(
         several[1].box, to_corners(every.box[1])[several[1].query] * torch.tensor([101.0, 70.0, 101.0, 70.0])
     )
@@ -504,10 +504,10 @@ def test_merging_takes_every_layer_and_drops_repetitions() -> None:
     last = detections((box, 0, 0.7), (far, CLASSES, 0.9))
     early = detections((near, 0, 0.8), (far, 1, 0.6))
     size = torch.tensor([[100, 100]])
-    (plain,) = find(replace(last, auxiliary=(early,)), size, score=0.5)
-    (merged,) = find(replace(last, auxiliary=(early,)), size, score=0.5, merge=0.7)
+    (plain,) = postprocess(replace(last, auxiliary=(early,)), size, score=0.5)
+    (merged,) = postprocess(replace(last, auxiliary=(early,)), size, score=0.5, nms=0.7)
     assert plain.label.tolist() == [0] and plain.score.tolist() == pytest.approx([0.7])
     assert merged.label.tolist() == [0, 1] and merged.score.tolist() == pytest.approx([0.8, 0.6])
     assert merged.query.tolist() == [0, 1]
-    (two,) = find(replace(last, auxiliary=(early,)), size, score=0.5, merge=0.99)
+    (two,) = postprocess(replace(last, auxiliary=(early,)), size, score=0.5, nms=0.99)
     assert two.label.tolist() == [0, 0, 1]

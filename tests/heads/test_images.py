@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from trajformer.errors import TrajformerError
-from trajformer.heads.images import Variation, list_images, normalise, read_image, resize, vary
+from trajformer.heads.images import ImageAugmentConfig, augment_images, list_images, normalize, read_image, resize
 
 GRID = np.array([[0, 64, 128], [255, 32, 16]], np.uint8)
 
@@ -38,13 +38,13 @@ def test_colours_rows_and_columns_are_where_they_were(tmp_path: Path) -> None:
 def test_every_mode_is_read_as_colours_and_as_grey(tmp_path: Path, mode: str) -> None:
     path = save(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"), GRID, mode)
     expected = torch.from_numpy(np.asarray(Image.open(path).convert("L"), np.float32) / 255)
-    torch.testing.assert_close(read_image(path, grey=True), expected[None])
+    torch.testing.assert_close(read_image(path, gray=True), expected[None])
     torch.testing.assert_close(read_image(path), expected.expand(3, -1, -1), atol=0.01, rtol=0)
 
 
 def test_sixteen_bits_are_not_cut_off(tmp_path: Path) -> None:
     values = np.array([[0, 255, 65535], [32768, 256, 1]], np.uint16)
-    found = read_image(save(tmp_path / "a.png", values), grey=True)
+    found = read_image(save(tmp_path / "a.png", values), gray=True)
     torch.testing.assert_close(found[0], torch.from_numpy(values.astype(np.float32)) / 65535)
 
 
@@ -59,7 +59,7 @@ def test_a_camera_held_sideways_gives_an_upright_picture(tmp_path: Path) -> None
     exif = Image.Exif()
     exif[0x0112] = 6  # turn a quarter clockwise to see it upright
     path = save(tmp_path / "a.png", GRID, exif=exif)
-    torch.testing.assert_close(read_image(path, grey=True)[0], torch.from_numpy(np.rot90(GRID, -1) / np.float32(255)))
+    torch.testing.assert_close(read_image(path, gray=True)[0], torch.from_numpy(np.rot90(GRID, -1) / np.float32(255)))
 
 
 def bomb() -> bytes:
@@ -102,11 +102,11 @@ def test_what_is_no_picture_is_one_error_that_names_the_file(tmp_path: Path, kin
 
 def test_normalisation_is_in_closed_form() -> None:
     image = torch.tensor([0.0, 0.5, 1.0])[:, None, None].expand(3, 2, 2)
-    torch.testing.assert_close(normalise(image, "half")[:, 0, 0], torch.tensor([-1.0, 0.0, 1.0]))
+    torch.testing.assert_close(normalize(image, "half")[:, 0, 0], torch.tensor([-1.0, 0.0, 1.0]))
     expected = torch.tensor([-0.485 / 0.229, (0.5 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    torch.testing.assert_close(normalise(image.expand(4, 3, 2, 2), "imagenet")[3, :, 1, 1], expected)
+    torch.testing.assert_close(normalize(image.expand(4, 3, 2, 2), "imagenet")[3, :, 1, 1], expected)
     with pytest.raises(ValueError, match="1 channels"):
-        normalise(image[:1], "imagenet")
+        normalize(image[:1], "imagenet")
 
 
 @pytest.mark.parametrize("size", [(8, 8), (32, 20), (10, 40)])
@@ -122,7 +122,7 @@ def test_folders_are_searched_and_files_taken_as_they_are(tmp_path: Path) -> Non
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
     assert list_images([tmp_path / "odd", tmp_path]) == [tmp_path / name for name in ("odd", "a.png", "b/1.jpg", "b/2.PNG")]
-    with pytest.raises(TrajformerError, match="no pictures"):
+    with pytest.raises(TrajformerError, match="no images"):
         list_images([tmp_path / "empty"])
     with pytest.raises(TrajformerError, match="no such file or folder"):
         list_images([tmp_path / "nowhere"])
@@ -143,7 +143,7 @@ def centres(image: Tensor) -> Tensor:
 
 
 def varied(seed: int = 0, **config: float) -> Tensor:
-    return vary(pictures(), Variation(**config), torch.Generator().manual_seed(seed))
+    return augment_images(pictures(), ImageAugmentConfig(**config), torch.Generator().manual_seed(seed))
 
 
 def test_nothing_to_vary_changes_nothing_and_a_seed_decides() -> None:

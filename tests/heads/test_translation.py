@@ -12,18 +12,29 @@ import torch
 from test_cli import run
 from torch import Tensor, nn
 
-from trajformer.cli.convert import convert, write_checkpoint
+from trajformer.cli.weights import convert
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.record import recorded_weights
 from trajformer.core.weights import Options
 from trajformer.errors import TrajformerError
+from trajformer.heads.translation.data import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    Pairs,
+    Tokenizer,
+    learn_tokenizer,
+    pad_tokens,
+    read_lines,
+    read_pairs,
+)
+from trajformer.heads.translation.decoding import SearchConfig, Translator
 from trajformer.heads.translation.loss import token_loss
 from trajformer.heads.translation.model import Transformer, TransformerConfig
-from trajformer.heads.translation.task import Pairs, TranslationRecipe
-from trajformer.heads.translation.text import END, PAD, START, UNKNOWN, Tokenizer, learn_tokenizer, read_lines, read_pairs
-from trajformer.heads.translation.translator import SearchConfig, Translator, pad_tokens
-from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.heads.translation.task import TranslationRecipe
+from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
 

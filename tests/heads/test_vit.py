@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.record import recorded_weights
-from trajformer.core.weights import Options, Source
+from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads.vit.model import (
     ViT,
     ViTConfig,
     attention_rollout,
     classify_with_rollout,
     interpolate_positions,
-    resized,
+    resize_state,
 )
 from trajformer.heads.vit.weights import hf_vit, timm_vit
 
@@ -61,7 +61,7 @@ def as_saved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def converted(theirs: Any) -> ViT:
-    recipe, weights = hf_vit(Source(as_saved(theirs.state_dict()), "theirs"), Options(heads=HEADS))
+    recipe, weights = hf_vit(StateDictReader(as_saved(theirs.state_dict()), "theirs"), Options(heads=HEADS))
     model = ViT(recipe.model)
     model.load_state_dict(weights)
     return model.eval()
@@ -77,7 +77,7 @@ def test_scores_and_gradients_are_hugging_faces(qkv_bias: bool) -> None:
     F.cross_entropy(expected, y).backward()
     F.cross_entropy(ours(x), y).backward()
     wanted = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    _, wanted = hf_vit(Source(as_saved(wanted), "gradients"), Options(heads=HEADS))  # the same mapping: it is linear
+    _, wanted = hf_vit(StateDictReader(as_saved(wanted), "gradients"), Options(heads=HEADS))  # the same mapping: it is linear
     found = {name: parameter.grad for name, parameter in ours.named_parameters()}
     assert set(found) == set(wanted)
     for name in found:
@@ -97,7 +97,7 @@ def test_a_model_made_for_another_size_scores_as_one_that_interpolates() -> None
     small = ViT(CONFIG).eval()
     randomise(small)
     large = ViT(ViTConfig(24, PATCH, 3, CLASSES, LAYERS, BLOCK)).eval()
-    large.load_state_dict(resized(small.state_dict(), large.config))
+    large.load_state_dict(resize_state(small.state_dict(), large.config))
     x = images(height=24, width=24)
     torch.testing.assert_close(large(x), small(x))
     assert not torch.allclose(large(x), small(F.interpolate(x, 16)), atol=1e-2)
@@ -152,9 +152,9 @@ def timm_forward(state: dict[str, Tensor], x: Tensor) -> Tensor:
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_timms_layout_gives_timms_scores(qkv_bias: bool) -> None:
     state = timm_state(qkv_bias)
-    source = Source(state, "timm")
+    source = StateDictReader(state, "timm")
     recipe, weights = timm_vit(source, Options(heads=HEADS))
-    source.check_empty()
+    source.check_all_used()
     model = ViT(recipe.model).eval()
     model.load_state_dict(weights)
     assert recipe.model == CONFIG
@@ -166,7 +166,7 @@ def test_timm_itself_gives_the_same_scores() -> None:
     sizes = {"img_size": SIZE, "patch_size": PATCH, "embed_dim": WIDTH, "depth": LAYERS, "num_heads": HEADS}
     theirs = timm.models.VisionTransformer(**sizes, mlp_ratio=INNER / WIDTH, num_classes=CLASSES).eval()
     randomise(theirs)
-    recipe, weights = timm_vit(Source(theirs.state_dict(), "timm"), Options(heads=HEADS))
+    recipe, weights = timm_vit(StateDictReader(theirs.state_dict(), "timm"), Options(heads=HEADS))
     ours = ViT(recipe.model).eval()
     ours.load_state_dict(weights)
     torch.testing.assert_close(ours(images()), theirs(images()), atol=1e-5, rtol=1e-5)
@@ -213,7 +213,7 @@ def test_half_precision_stays_finite_and_near(dtype: torch.dtype, size: int) -> 
 
 @pytest.mark.parametrize("shape", [(1, 3, 18, 16), (1, 3, 16, 3), (1, 1, 16, 16), (1, 3, 0, 16)])
 def test_pictures_that_the_patches_do_not_tile_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"tiled by patches of 4 x 4|expected 3"):
+    with pytest.raises(ValueError, match=r"cannot be divided into patches of 4 x 4|expected 3"):
         ViT(CONFIG)(torch.zeros(shape))
 
 

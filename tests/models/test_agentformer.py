@@ -19,10 +19,10 @@ from support.scenes import hide, make_scene
 from test_cli import run
 from torch import Tensor
 
-from trajformer.cli.convert import LAYOUTS
+from trajformer.cli.weights import layouts
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
-from trajformer.core.weights import Options, Source
+from trajformer.core.weights import Options, StateDictReader
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
@@ -211,9 +211,13 @@ def test_gradients_are_the_authors(converted: AgentFormer) -> None:
     state, names = recorded_states()[0], RECORD["names"].tolist()
     shapes = [state[name].shape for name in names]
     directions = [np.random.RandomState(n).standard_normal(shape.numel()).reshape(shape) for n, shape in enumerate(shapes)]
-    read = LAYOUTS["agentformer_eth"].read
-    _, number = read(Source({name: torch.full(shapes[n], float(n)) for n, name in enumerate(names)}, "numbers"), Options(2))
-    _, along = read(Source({name: torch.from_numpy(directions[n]) for n, name in enumerate(names)}, "directions"), Options(2))
+    read = layouts()["agentformer_eth"].read
+    _, number = read(
+        StateDictReader({name: torch.full(shapes[n], float(n)) for n, name in enumerate(names)}, "numbers"), Options(2)
+    )
+    _, along = read(
+        StateDictReader({name: torch.from_numpy(directions[n]) for n, name in enumerate(names)}, "directions"), Options(2)
+    )
     for b, position in enumerate(per_scene("position")):
         alone = collate([crowd(position.numpy())])
         model.zero_grad()
@@ -249,9 +253,9 @@ def test_the_second_stage_is_the_authors(converted: AgentFormer) -> None:
 def read_state(
     state: dict[str, Tensor], layout: str = "agentformer_eth", heads: int = 2
 ) -> tuple[TrainConfig, dict[str, Tensor]]:
-    source = Source(state, "file")
-    recipe, weights = LAYOUTS[layout].read(source, Options(heads))
-    source.check_empty()
+    source = StateDictReader(state, "file")
+    recipe, weights = layouts()[layout].read(source, Options(heads))
+    source.check_all_used()
     return recipe, weights
 
 
@@ -268,7 +272,7 @@ def test_every_tensor_must_be_there_and_in_shape(damage: str) -> None:
 
 def test_tensors_that_have_no_place_are_named() -> None:
     state = recorded_states()[0]
-    with pytest.raises(CheckpointError, match=r"'context_encoder.pos_encoder.pe' is not what follows from the sizes"):
+    with pytest.raises(CheckpointError, match=r"'context_encoder.pos_encoder.pe' differs from the values"):
         read_state(state | {"context_encoder.pos_encoder.pe": state["context_encoder.pos_encoder.pe"].roll(1, 0)})
     with pytest.raises(CheckpointError, match=r"tensor 'map_encoder.fc.weight' has no place"):
         read_state(state | {"map_encoder.fc.weight": torch.ones(2, 2)})

@@ -28,17 +28,17 @@ SUMMARIES = {  # beside the table of commands: building all parsers takes second
     "predict": "forecast a split and write the columns of the Argoverse 2 challenge",
     "plot": "draw scenes: map, histories, what happened, and the predicted modes",
     "demo": "the whole line on simulated scenes in a few minutes",
-    "classify": "name what pictures show, or score a classifier",
-    "detect": "find objects in pictures, or score a detector",
-    "translate": "translate a text file, one sentence a line",
+    "classify": "classify images, or score a classifier",
+    "detect": "detect objects in images, or score a detector",
+    "translate": "translate a text file, one sentence per line",
     "weights": "convert published weights, or a checkpoint of a run",
 }
 
 
 def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], None]]]:
     """The options of every command and what it runs; imported here, as each process that a command starts imports this file."""
-    from trajformer.cli import data, models
-    from trajformer.cli.heads import parsers as heads
+    from trajformer.cli import data, models, weights
+    from trajformer.cli.heads import classify, detect, translate
 
     return {
         "synthesize": (data.synthesize_parser, data.run_synthesize),
@@ -49,10 +49,10 @@ def commands() -> dict[str, tuple[Callable[..., Parser], Callable[[Namespace], N
         "predict": (models.predict_parser, models.run_predict),
         "plot": (models.plot_parser, models.run_plot),
         "demo": (models.demo_parser, models.run_demo),
-        "classify": (heads.classify_parser, heads.run_classify),
-        "detect": (heads.detect_parser, heads.run_detect),
-        "translate": (heads.translate_parser, heads.run_translate),
-        "weights": (heads.weights_parser, heads.run_weights),
+        "classify": (classify.classify_parser, classify.run_classify),
+        "detect": (detect.detect_parser, detect.run_detect),
+        "translate": (translate.translate_parser, translate.run_translate),
+        "weights": (weights.weights_parser, weights.run_weights),
     }
 
 

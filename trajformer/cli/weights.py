@@ -1,28 +1,125 @@
-"""Published weights, made into checkpoints."""
+"""`trajformer weights convert`: published weights, or a checkpoint of a run, become a checkpoint without the state of a run.
+
+To add a layout, write a function `(StateDictReader, Options) -> Converted` and list it in `layouts`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.files import make_room
-from trajformer.errors import TrajformerError
+from trajformer.cli.parsing import Parser, new_parser
+from trajformer.errors import CheckpointError, ConfigError, TrajformerError
+
+if TYPE_CHECKING:
+    from trajformer.core.weights import Converted, Options, StateDictReader
+
+OWN = "trajformer"  # the layout of this project's checkpoints
 
 
-def convert(layout: str, file: Path, out: Path, *, heads: int | None, labels: Path | None) -> None:
-    """Write a checkpoint and print what it holds.
+@dataclass(frozen=True)
+class Layout:
+    """A published format of weights.
+
+    Attributes:
+        summary: for the help of the command: the source of the layout, and assumptions that the shapes do not show.
+        read: makes a recipe or a model config, and a state dict.
+    """
+
+    summary: str
+    read: Callable[[StateDictReader, Options], Converted]
+
+
+def layouts() -> dict[str, Layout]:
+    """All layouts by name. The models are imported here, because every command imports this file."""
+    from trajformer.heads.detr.weights import facebook_detr, facebook_detr_dc5, hf_detr
+    from trajformer.heads.translation.weights import attention_is_all_you_need
+    from trajformer.heads.vit.weights import hf_vit, timm_vit
+    from trajformer.models.agentformer.weights import agentformer, agentformer_eth, agentformer_zara1
+
+    return {
+        "attention_is_all_you_need": Layout(
+            "Transformer of attention-is-all-you-need-pytorch (8 heads)", attention_is_all_you_need
+        ),
+        "timm_vit": Layout("VisionTransformer of timm (64 channels per head)", timm_vit),
+        "hf_vit": Layout("ViTForImageClassification of Hugging Face (64 channels per head)", hf_vit),
+        "facebook_detr": Layout("DETR of its authors, with ResNet-50 or -101 (8 heads)", facebook_detr),
+        "facebook_detr_dc5": Layout("the same with a dilated last stage", facebook_detr_dc5),
+        "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", hf_detr),
+        "agentformer": Layout("AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)", agentformer),
+        "agentformer_eth": Layout("the same for eth, in units of 2 m", agentformer_eth),
+        "agentformer_zara1": Layout("the same for zara1, with positions relative to the last ones", agentformer_zara1),
+    }
+
+
+def weights_parser() -> Parser:
+    """convert LAYOUT FILE OUT."""
+    parser = new_parser(
+        "Convert published weights, or a checkpoint of a run, into a checkpoint without the state of a run. Every tensor of "
+        "FILE must be used and every parameter of the model must be given; otherwise nothing is written."
+    )
+    parser.add_argument("action", choices=("convert",), help="the action")
+    summaries = {OWN: "a checkpoint of a run"} | {name: layout.summary for name, layout in layouts().items()}
+    parser.add_argument("layout", choices=tuple(summaries), help="; ".join(f"{n}: {text}" for n, text in summaries.items()))
+    parser.add_argument("file", type=Path, help=".safetensors, or .pt, .pth, .bin with plain tensors")
+    parser.add_argument("out", type=Path, help="the checkpoint to write, as safetensors if it ends in .safetensors")
+    parser.add_argument("--heads", type=PositiveInt, help="number of attention heads (default: as listed for the layout)")
+    parser.add_argument("--labels", type=Path, help="text file with one class name per line, in the order of the outputs")
+    return parser
+
+
+def run_weights(args: Namespace) -> None:
+    """`trajformer weights`: write the checkpoint and print its contents."""
+    from trajformer.core.weights import Options
+    from trajformer.recipes.checkpoint import write_checkpoint
+
+    labels = _read_labels(args.labels) if args.labels is not None else ()
+    recipe, weights = convert(args.layout, args.file, Options(args.heads, labels))
+    make_room(args.out)
+    write_checkpoint(args.out, recipe, weights)
+    numbers = sum(tensor.numel() for tensor in weights.values())
+    print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")
+
+
+def convert(layout: str, path: Path, options: Options) -> Converted:
+    """The recipe and the state dict for a file of a layout.
 
     Raises:
-        TrajformerError: the file or the labels cannot be used, or `out` cannot be written.
+        CheckpointError: the file cannot be read, or its tensors are not the ones of the layout.
     """
-    from trajformer.cli import convert as weights
-    from trajformer.core.weights import Options
+    from trajformer.core.weights import read_state_dict
+    from trajformer.models.agentformer.model import AgentFormerConfig
+    from trajformer.recipes.recipe import TrainConfig
 
-    names = _read_labels(labels) if labels is not None else ()
-    recipe, tensors = weights.convert(layout, file, Options(heads, names))
-    make_room(out)
-    weights.write_checkpoint(out, recipe, tensors)
-    numbers = sum(tensor.numel() for tensor in tensors.values())
-    print(f"{out}: a model for {recipe.task}, {len(tensors)} tensors, {numbers:,} parameters")
+    if layout == OWN:
+        return _convert_checkpoint(path)
+    source = read_state_dict(path)
+    try:
+        recipe, weights = layouts()[layout].read(source, options)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: sizes do not fit together: {error}") from error
+    source.check_all_used()
+    if isinstance(recipe, AgentFormerConfig):
+        recipe = TrainConfig(recipe)
+    return recipe, weights
+
+
+def _convert_checkpoint(path: Path) -> Converted:
+    """The recipe and the state dict in a checkpoint of a run."""
+    from trajformer.cli.tasks import TASKS
+    from trajformer.recipes.checkpoint import load_checkpoint, recipe_name
+
+    task = recipe_name(path)
+    if task not in TASKS:
+        raise CheckpointError(f"{path}: is for the unknown task '{task}'")
+    model, recipe = load_checkpoint(path, TASKS[task].recipe)
+    return recipe, model.state_dict()
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:
@@ -31,5 +128,5 @@ def _read_labels(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise TrajformerError(f"{path}: labels cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if "" in names or len(set(names)) < len(names):
-        raise TrajformerError(f"{path}: an empty line or a name that occurs twice; expected a class a line")
+        raise TrajformerError(f"{path}: an empty line or a repeated name; expected one class per line")
     return names

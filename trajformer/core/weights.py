@@ -1,75 +1,78 @@
-"""The tensors of a foreign file, taken out one by one, so that none is forgotten and none is bent to fit."""
+"""Safe reading of foreign state dicts: no code is executed, every tensor is checked, and every tensor must be used."""
 
 from __future__ import annotations
 
 import argparse
 import pickle
+import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from trajformer.errors import CheckpointError
+from trajformer.errors import CheckpointError, TrajformerError
 
-_UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, RuntimeError, ArithmeticError, LookupError)
-_ODD = (OSError, TypeError, ValueError, AttributeError, ImportError, MemoryError, RecursionError)
-_WRAPPERS = ("model", "state_dict", "model_dict")  # under which a training script may keep the weights among other things
+_UNREADABLE = (
+    pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, RuntimeError, ArithmeticError, LookupError,
+    OSError, TypeError, ValueError, AttributeError, ImportError, MemoryError,
+)  # fmt: skip
+_WRAPPERS = ("model", "state_dict", "model_dict")  # keys under which training scripts save the weights
+Converted = tuple[Any, dict[str, Tensor]]  # a recipe or a model config, and the state dict of its model
 
 
 @dataclass(frozen=True)
 class Options:
-    """What no tensor's shape tells.
+    """Properties of a model that the shapes of its tensors do not show.
 
     Attributes:
-        heads: attention heads; None for what is usual in the layout.
-        labels: names of the classes, in the order of the outputs; none if empty.
+        heads: number of attention heads; None for the usual number of the layout.
+        labels: names of the classes in the order of the outputs; may be empty.
     """
 
     heads: int | None = None
     labels: tuple[str, ...] = ()
 
 
-class Source:
-    """Tensors by name; complaints name the file and the tensor.
-
-    A layout takes what it knows; `check_empty` then complains of whatever is left.
+class StateDictReader:
+    """Takes tensors out of a foreign state dict. Error messages name the file and the tensor.
 
     Args:
-        tensors: plain tensors by name.
-        name: of the file.
+        tensors: dense tensors by name.
+        name: name of the file.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
         self.name, self._left = name, dict(tensors)
+        self._parts: dict[str, tuple[Tensor, ...]] = {}
 
     def __contains__(self, key: str) -> bool:
-        """Whether this tensor is there and not yet taken."""
+        """Whether the file has this tensor and it was not taken yet."""
         return key in self._left
 
     def peek(self, key: str, dimensions: int) -> Tensor:
-        """A tensor whose shape tells sizes; it stays.
+        """Return a tensor without taking it, to read sizes from its shape.
 
         Raises:
-            CheckpointError: there is none of this name, or it has another number of dimensions, or one that is empty.
+            CheckpointError: the tensor is missing or empty, or has another number of dimensions.
         """
         if key not in self._left:
-            raise CheckpointError(f"{self.name}: no tensor '{key}': not of this layout, or incomplete")
+            raise CheckpointError(f"{self.name}: no tensor '{key}': another layout, or an incomplete file")
         tensor = self._left[key]
         if tensor.ndim != dimensions or not tensor.numel():
-            found = list(tensor.shape)
-            raise CheckpointError(f"{self.name}: '{key}' has shape {found}, expected {dimensions} dimensions, none empty")
+            shape = list(tensor.shape)
+            raise CheckpointError(f"{self.name}: '{key}' has shape {shape}, expected {dimensions} dimensions, none empty")
         return tensor
 
     def take(self, key: str, *shape: int) -> Tensor:
-        """A tensor as float32, which is then no longer here.
+        """Remove a tensor from the reader and return it as float32.
 
         Raises:
-            CheckpointError: there is none of this name, it has another shape, or its values are not all finite numbers.
+            CheckpointError: the tensor is missing, has another shape, is not floating-point, or has non-finite values.
         """
         tensor = self.peek(key, len(shape))
         if tuple(tensor.shape) != shape:
@@ -81,64 +84,91 @@ class Source:
             raise CheckpointError(f"{self.name}: '{key}' has values that are not finite")
         return tensor
 
-    def linear(self, key: str, outputs: int, inputs: int, *, bias: bool = True) -> dict[str, Tensor]:
-        """`weight` and `bias` of a linear layer; zeros for the bias of a layer that has none.
+    def take_constant(self, key: str, expected: Tensor, tolerance: float = 1e-5) -> None:
+        """Take a tensor with known values, such as a table of sinusoids, if the file has it.
 
         Raises:
-            CheckpointError: as `take`.
-        """
-        weight = self.take(f"{key}.weight", outputs, inputs)
-        return {"weight": weight, "bias": self.take(f"{key}.bias", outputs) if bias else torch.zeros(outputs)}
-
-    def norm(self, key: str, width: int) -> dict[str, Tensor]:
-        """`weight` and `bias` of a layer norm.
-
-        Raises:
-            CheckpointError: as `take`.
-        """
-        return {name: self.take(f"{key}.{name}", width) for name in ("weight", "bias")}
-
-    def take_derived(self, key: str, expected: Tensor) -> None:
-        """Take a tensor that follows from the sizes, such as a table of sinusoids, where the file has it.
-
-        Raises:
-            CheckpointError: it is not what it should be, so the file means something else.
+            CheckpointError: its values differ from the expected ones, so the layout is a different one.
         """
         if key in self._left:
-            found = self._left.pop(key)
-            if found.shape != expected.shape or not torch.allclose(found.to(expected), expected, atol=1e-5):
-                raise CheckpointError(f"{self.name}: '{key}' is not what follows from the sizes")
+            tensor = self._left.pop(key)
+            if tensor.shape != expected.shape or not torch.allclose(tensor.to(expected), expected, atol=tolerance):
+                raise CheckpointError(f"{self.name}: '{key}' differs from the values that its size implies")
+
+    def take_model(
+        self, build: Callable[[], nn.Module], rules: Mapping[str, str], known: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Take all tensors of a model and return its state dict.
+
+        Args:
+            build: builds the model; it is called on the meta device and uses no memory.
+            rules: patterns of our names and templates of the foreign names; the first pattern that matches applies. In a
+                pattern `{name}` stands for a number and `*` for the rest. In a template `{name}` is that number, `{name1}`
+                the number plus one, and `*` the rest. A template that ends with `[i/n]` is the i-th of n equal parts of
+                the rows of a foreign tensor. An empty template stands for zeros.
+            known: tensors that were read already, by our name.
+
+        Raises:
+            CheckpointError: as `take`, or the sizes of the model do not fit together.
+        """
+        try:
+            with torch.device("meta"):
+                expected = build().state_dict()
+        except (TrajformerError, ValueError) as error:
+            raise CheckpointError(f"{self.name}: sizes do not fit together: {error}") from error
+        weights = dict(known or {})
+        for name, tensor in weights.items():
+            if name not in expected or expected[name].shape != tensor.shape:
+                shape = list(expected[name].shape) if name in expected else "nothing"
+                raise CheckpointError(f"{self.name}: '{name}' has shape {list(tensor.shape)}, the model expects {shape}")
+        for name, tensor in expected.items():
+            if name not in weights:
+                foreign = _foreign_name(name, rules)
+                weights[name] = self._take_part(foreign, *tensor.shape) if foreign else torch.zeros(tensor.shape)
+        return weights
+
+    def _take_part(self, foreign: str, *shape: int) -> Tensor:
+        part = re.fullmatch(r"(.*)\[(\d+)/(\d+)\]", foreign)
+        if part is None:
+            return self.take(foreign, *shape)
+        key, index, count = part[1], int(part[2]), int(part[3])
+        if key not in self._parts:
+            self._parts[key] = self.take(key, count * shape[0], *shape[1:]).chunk(count)
+        return self._parts[key][index]
 
     def count(self, pattern: str) -> int:
-        """How many layers there are: the first number n for which `pattern`, with n in place of {}, is no tensor here."""
+        """Number of layers: the smallest n for which the tensor `pattern.format(n)` is missing."""
         number = 0
         while pattern.format(number) in self._left:
             number += 1
         return number
 
-    def check_empty(self) -> None:
-        """All has been taken.
+    def check_all_used(self) -> None:
+        """Check that every tensor was taken.
 
         Raises:
-            CheckpointError: names a tensor that no part of the model is made of.
+            CheckpointError: names a tensor that the model does not use.
         """
         if self._left:
             more = f" (and {len(self._left) - 1} more)" if len(self._left) > 1 else ""
             raise CheckpointError(f"{self.name}: tensor '{min(self._left)}'{more} has no place in the model of this layout")
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors with names `prefix.name`."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+def _foreign_name(name: str, rules: Mapping[str, str]) -> str:
+    for pattern, template in rules.items():
+        expression = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(pattern)).replace(r"\*", "(?P<rest>.+)")
+        if match := re.fullmatch(expression, name):
+            numbers = {key: int(value) for key, value in match.groupdict().items() if key != "rest"}
+            numbers |= {f"{key}1": value + 1 for key, value in numbers.items()}
+            return template.format(**numbers).replace("*", match.groupdict().get("rest", ""))
+    raise KeyError(f"no rule for the parameter {name}")
 
 
-def read_source(path: Path) -> Source:
-    """Tensors of a .safetensors file, or of a PyTorch one, whether it has them bare or in a dict under one of a few usual names.
-
-    Nothing in the file is executed.
+def read_state_dict(path: Path) -> StateDictReader:
+    """Read a .safetensors file or a PyTorch file. A PyTorch file may hold the tensors in a dict under a usual key.
 
     Raises:
-        CheckpointError: no such file, damaged, or with anything but plain tensors in it.
+        CheckpointError: the file is missing or damaged, or holds values other than dense tensors.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
@@ -151,13 +181,13 @@ def read_source(path: Path) -> Source:
     for key, value in raw.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise CheckpointError(f"{path}: entry {str(key)[:80]!r} is no tensor")
-        if not _is_plain(value):
+        if not _is_dense(value):
             raise CheckpointError(f"{path}: '{key}' is no plain dense tensor")
-    return Source(raw, str(path))
+    return StateDictReader(raw, str(path))
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Dense, and as large on disk as it says (a stretched one would burst the memory when copied)."""
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the storage holds every element: an expanded tensor could exhaust the memory when it is copied."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
@@ -165,11 +195,11 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _read_torch(path: Path) -> Any:
     try:
-        # Training scripts keep their options beside the weights: a Namespace holds values and does nothing.
+        # Training scripts often save their options next to the weights. A Namespace only holds values.
         safe = torch.serialization.safe_globals([argparse.Namespace])
-        with safe, warnings.catch_warnings(action="ignore"):  # about pickles that are refused anyway
+        with safe, warnings.catch_warnings(action="ignore"):  # warnings about pickles that are refused in any case
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (*_UNREADABLE, *_ODD) as error:
+    except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not readable (damaged, or not plain tensors)") from error
 
 
@@ -181,5 +211,5 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: needs the package safetensors (pip install safetensors)") from error
     try:
         return load_file(path)
-    except (SafetensorError, *_UNREADABLE, *_ODD) as error:
+    except (SafetensorError, *_UNREADABLE) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:120]})") from error

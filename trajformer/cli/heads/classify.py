@@ -1,121 +1,84 @@
-"""Telling what pictures show, and how often that is right."""
+"""`trajformer classify`: classes of images, and the accuracy on a labeled split."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.files import bars, make_folder
+from trajformer.cli.heads.model_inputs import add_model_options, list_inputs, load_model, read_batches, unique_name
+from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.run_models import Accelerator
 from trajformer.errors import TrajformerError
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
 
-    from trajformer.heads.vit.model import ViT
-    from trajformer.heads.vit.task import ClassificationRecipe
+def classify_parser() -> Parser:
+    """--checkpoint CKPT (IMAGE_OR_FOLDER... [--out DIR] | --split SPLIT)."""
+    parser = new_parser(
+        "Classify images, or score a classifier on a labeled split. Without --split, the most probable classes of each image are "
+        "printed; unreadable files are listed and skipped. With --split, the images of this split of the training data are "
+        "classified and compared with their labels."
+    )
+    parser.add_argument("images", nargs="*", type=Path, help="images or folders; with --split, the folder of another data set")
+    parser.add_argument("--split", help="score this split (train, val, test)")
+    parser.add_argument("--top", type=PositiveInt, default=3, help="number of classes printed per image")
+    parser.add_argument("--out", type=Path, help="folder for a PNG of each image with its attention rollout and its classes")
+    add_model_options(parser, 32, "images")
+    return parser
 
 
-def _load(checkpoint: Path, accelerator: Accelerator) -> tuple[ViT, ClassificationRecipe, torch.device]:
-    from trajformer.heads.vit.model import ViT
-    from trajformer.heads.vit.task import ClassificationRecipe
-    from trajformer.recipes.checkpoint import load_checkpoint, pick_device
-
-    device = pick_device(accelerator)
-    model, recipe = load_checkpoint(checkpoint, ClassificationRecipe)
-    assert isinstance(model, ViT)
-    return model.to(device), recipe, device
+def run_classify(args: Namespace) -> None:
+    """`trajformer classify`."""
+    options = {"accelerator": args.accelerator, "batch_size": args.batch_size}
+    if args.split is None:
+        classify(args.checkpoint, args.images, top=args.top, out=args.out, **options)
+    elif args.out is None:
+        score(args.checkpoint, args.images, args.split, **options)
+    else:
+        raise TrajformerError("--out is for images that are classified, not for --split")
 
 
 def classify(
     checkpoint: Path, images: Sequence[Path], *, top: int, out: Path | None, accelerator: Accelerator, batch_size: int
 ) -> None:
-    """Print the most probable classes of every picture, and draw it where `out` is given; then list what was skipped.
+    """Print the most probable classes of every image, and draw it if `out` is given.
 
     Raises:
-        TrajformerError: there are no pictures, or none that can be read.
+        TrajformerError: there are no images, or none can be read.
     """
-    from trajformer.heads.images import list_images
-    from trajformer.heads.vit.model import classify_with_rollout
-
-    if not images:
-        raise TrajformerError("give pictures or folders, or --split SPLIT to score a split of labelled ones")
-    files = list_images(images)
-    model, recipe, device = _load(checkpoint, accelerator)
-    if out is not None:
-        make_folder(out)
-    names, skipped = recipe.names(), list[str]()
-    taken: set[str] = set()
-    for paths, originals, batch in _batches(files, recipe, batch_size, skipped):
-        scores, seen = classify_with_rollout(model, batch.to(device))
-        probability, place = scores.float().softmax(-1).topk(min(top, len(names)))
-        for row, path in enumerate(paths):
-            found = [names[index] for index in place[row].tolist()]
-            shares = probability[row].cpu().numpy()
-            print("  ".join([str(path), *(f"{name} {share:.3f}" for name, share in zip(found, shares.tolist(), strict=True))]))
-            if out is not None:
-                picture = originals[row].permute(1, 2, 0).squeeze(-1).numpy()
-                _draw(out / _free_name(path, taken), picture, seen[row].float().cpu().numpy(), found, shares)
-    for line in skipped:
-        print(f"skipped {line}")
-    if len(skipped) == len(files):
-        raise TrajformerError(f"none of the {len(files)} pictures can be read")
-
-
-def _batches(
-    files: Sequence[Path], recipe: ClassificationRecipe, size: int, skipped: list[str]
-) -> Iterator[tuple[list[Path], list[Tensor], Tensor]]:
-    """Paths, pictures as they are, and the same as the model wants them [B, C, S, S]; complaints go to `skipped`."""
     import torch
 
-    for first in range(0, len(files), size):
-        paths, originals = [], []
-        for path in files[first : first + size]:
-            try:
-                originals.append(recipe.read(path))
-                paths.append(path)
-            except TrajformerError as error:
-                skipped.append(" ".join(str(error).split()))
-        if paths:
-            yield paths, originals, torch.stack([recipe.prepare(image) for image in originals])
+    from trajformer.heads.vit.model import classify_with_rollout
+    from trajformer.heads.vit.task import ClassificationRecipe
 
+    files = list_inputs(images)
+    model, recipe, device = load_model(checkpoint, ClassificationRecipe, accelerator)
+    if out is not None:
+        make_folder(out)
+    names, used = recipe.names(), set[str]()
+    for paths, originals in read_batches(files, recipe.read, batch_size):
+        batch = torch.stack([recipe.prepare(image) for image in originals])  # [B, C, S, S]
+        scores, rollout = classify_with_rollout(model, batch.to(device))
+        probabilities, classes = scores.float().softmax(-1).topk(min(top, len(names)))
+        for row, path in enumerate(paths):
+            labels = [names[index] for index in classes[row].tolist()]
+            p = probabilities[row].cpu().numpy()
+            print("  ".join([str(path), *(f"{name} {value:.3f}" for name, value in zip(labels, p.tolist(), strict=True))]))
+            if out is not None:
+                from trajformer.heads.vit.plot import save_classification
 
-def _free_name(path: Path, taken: set[str]) -> str:
-    """A name for the picture of a file that no other has in this run."""
-    number, name = 1, f"{path.stem}.png"
-    while name in taken:
-        number += 1
-        name = f"{path.stem}-{number}.png"
-    taken.add(name)
-    return name
-
-
-def _draw(path: Path, picture: np.ndarray, seen: np.ndarray, names: list[str], shares: np.ndarray) -> None:
-    """The picture, what it was classified by, and the classes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from trajformer.plotting import style
-    from trajformer.plotting.attention import draw_attention_map, draw_image, draw_shares
-    from trajformer.plotting.scene import save_figure
-
-    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    shown, attended, bars_of = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
-    draw_image(shown, picture).set_title(path.stem, fontsize=style.FONT_PT, parse_math=False)
-    draw_attention_map(attended, picture, seen).set_title("attention rollout", fontsize=style.FONT_PT)
-    draw_shares(bars_of, names, shares).set_title("probability", fontsize=style.FONT_PT)
-    save_figure(figure, path)
-    figure.clear()
+                image = originals[row].permute(1, 2, 0).squeeze(-1).numpy()
+                target = out / unique_name(path.stem, used)
+                save_classification(target, path.stem, image, rollout[row].float().cpu().numpy(), labels, p)
 
 
 def score(checkpoint: Path, images: Sequence[Path], split: str, *, accelerator: Accelerator, batch_size: int) -> float:
-    """Classify a split of labelled pictures, print the share that is right and the commonest mistakes; returns the share.
+    """Classify a labeled split, print and return the accuracy, and print the most frequent mistakes.
 
     Raises:
         TrajformerError: the split cannot be used with this classifier.
@@ -124,24 +87,25 @@ def score(checkpoint: Path, images: Sequence[Path], split: str, *, accelerator: 
     from torch.nn import functional as F
     from tqdm import tqdm
 
-    model, recipe, device = _load(checkpoint, accelerator)
+    from trajformer.heads.vit.task import ClassificationRecipe
+
+    model, recipe, device = load_model(checkpoint, ClassificationRecipe, accelerator)
     if len(images) > 1:
-        raise TrajformerError("--split wants one folder at most, with <split>/<class name>/ in it")
+        raise TrajformerError("--split takes one folder at most, with <split>/<class name>/ in it")
     for folder in images:
         recipe = replace(recipe, data=replace(recipe.data, dataset="folder", root=str(folder)))
     data = recipe.load(split)
-    scores = []
+    batches = []
     with torch.no_grad():
         for rows in tqdm(torch.arange(len(data)).split(batch_size), desc=split, unit="batch", disable=not bars()):
-            ready = recipe.prepare(data[rows.tolist()].image)
-            scores.append(model(ready.to(device)).float().cpu())
-    found = torch.cat(scores)
-    guess, entropy = found.argmax(-1), F.cross_entropy(found, data.label)
-    right = int((guess == data.label).sum())
-    share, wrong = right / len(data), len(data) - right
-    print(f"{data.name}: {len(data)} pictures, accuracy {share:.2%} ({wrong} wrong), cross-entropy {entropy:.3f}")
+            batches.append(model(recipe.prepare(data[rows.tolist()].image).to(device)).float().cpu())
+    scores = torch.cat(batches)
+    predicted, entropy = scores.argmax(-1), F.cross_entropy(scores, data.label)
+    correct = int((predicted == data.label).sum())
+    accuracy, wrong = correct / len(data), len(data) - correct
+    print(f"{data.name}: {len(data)} images, accuracy {accuracy:.2%} ({wrong} wrong), cross-entropy {entropy:.3f}")
     names = recipe.names()
-    mistakes = Counter(pair for pair in zip(data.label.tolist(), guess.tolist(), strict=True) if pair[0] != pair[1])
-    for (label, taken_for), count in mistakes.most_common(5):
-        print(f"  {count} of {int((data.label == label).sum())} '{names[label]}' taken for '{names[taken_for]}'")
-    return share
+    mistakes = Counter(pair for pair in zip(data.label.tolist(), predicted.tolist(), strict=True) if pair[0] != pair[1])
+    for (label, other), count in mistakes.most_common(5):
+        print(f"  {count} of {int((data.label == label).sum())} '{names[label]}' classified as '{names[other]}'")
+    return accuracy

@@ -1,42 +1,61 @@
-"""Finding objects in pictures, and how well that goes."""
+"""`trajformer detect`: objects in images, and the average precision on a labeled split."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse import Namespace
+from jsonargparse.typing import ClosedUnitInterval
+
 from trajformer.cli.files import bars, make_folder
+from trajformer.cli.heads.model_inputs import add_model_options, list_inputs, load_model, read_batches, unique_name
+from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.run_models import Accelerator
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
-    import torch
+    from trajformer.heads.detr.data import DetectionBatch, Example
+    from trajformer.heads.detr.model import AttentionMaps, Detr, Objects
 
-    from trajformer.heads.detr.data.batch import DetectionBatch, Example
-    from trajformer.heads.detr.model import AttentionMaps, Detr, Found
-    from trajformer.heads.detr.task import DetectionRecipe
-
-OVERLAP = 0.7  # beyond which two boxes of a class are one, with --nms
-DRAWN = 8  # pictures of a split
-STRONGEST = 3  # objects of a picture whose attention is drawn
+NMS_IOU = 0.7  # IoU threshold of --nms
+MAX_DRAWN = 8  # number of images of a split that are drawn
+MAX_MAPS = 3  # number of objects per image with attention maps
 ROWS = "detections.jsonl"
+
+
+def detect_parser() -> Parser:
+    """--checkpoint CKPT (IMAGE_OR_FOLDER... [--out DIR] | [FOLDER] --split SPLIT)."""
+    parser = new_parser(
+        "Detect objects in images, or score a detector on a labeled split. Without --split, the class, score and corners (left, "
+        "top, right, bottom; pixels) of every object are printed; unreadable files are listed and skipped. With --split, the "
+        "average precision of COCO on this split of the training data is printed: mean over thresholds, at 0.5, and per class."
+    )
+    parser.add_argument("images", nargs="*", type=Path, help="images or folders; with --split, another Pascal VOC folder")
+    parser.add_argument("--split", help="score this split (train, val, test)")
+    parser.add_argument("--out", type=Path, help="folder for detections.jsonl (one line per image) and PNG files")
+    parser.add_argument("--score", type=ClosedUnitInterval, default=0.5, help="minimum score of printed and drawn objects")
+    parser.add_argument("--nms", action="store_true", help="join all decoder layers by non-maximum suppression")
+    parser.add_argument("--attention", action="store_true", help="also draw attention maps of the best objects")
+    add_model_options(parser, 8, "images")
+    return parser
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is wanted of a detector.
+    """Options of the command.
 
     Attributes:
-        score: least score of an object that is told or drawn.
-        nms: merge what all decoder layers found.
+        score: minimum score of printed and drawn objects.
+        nms: join all decoder layers by non-maximum suppression.
         attention: draw attention maps, too.
-        accelerator: where it runs.
-        batch_size: pictures at a time.
+        accelerator: the device.
+        batch_size: images per batch.
     """
 
     score: float
@@ -46,48 +65,58 @@ class Options:
     batch_size: int
 
 
+def run_detect(args: Namespace) -> None:
+    """`trajformer detect`."""
+    options = Options(args.score, args.nms, args.attention, args.accelerator, args.batch_size)
+    if args.split is not None:
+        score(args.checkpoint, args.images, args.split, args.out, options)
+    else:
+        detect(args.checkpoint, args.images, args.out, options)
+
+
 def detect(checkpoint: Path, images: Sequence[Path], out: Path | None, options: Options) -> None:
-    """Print the objects of every picture; where `out` is given, write them there and draw them; then list what was skipped.
+    """Print the objects of every image; with `out`, also write and draw them.
 
     Raises:
-        TrajformerError: there are no pictures, or none that can be read.
+        TrajformerError: there are no images, or none can be read.
     """
-    from trajformer.heads.detr.data.batch import collate
-    from trajformer.heads.detr.data.vary import fit
+    from trajformer.heads.detr.data import collate, resize_example
     from trajformer.heads.detr.model import attention_maps
-    from trajformer.heads.images import list_images
+    from trajformer.heads.detr.task import DetectionRecipe
 
-    if not images:
-        raise TrajformerError("give pictures or folders, or --split SPLIT to score a split of labelled ones")
+    files = list_inputs(images)
     if options.attention and out is None:
-        raise TrajformerError("--attention wants a folder for its pictures: --out DIR")
-    files = list_images(images)
-    model, recipe, device = _load(checkpoint, options)
-    names, skipped, results = recipe.names(), list[str](), _Results(out)
-    for paths, examples in _batches(files, options.batch_size, skipped):
-        seen = [fit(example, recipe.data.shorter, recipe.data.longest) for example in examples]
-        for place, found in enumerate(_find(model, collate(seen).to(device), options)):
-            print(f"{paths[place]}: {_count(found, names)}")
-            for line in _lines(found, names):
-                print(f"  {line}")
-            results.add(str(paths[place]), examples[place], found, names)
+        raise TrajformerError("--attention needs a folder for its pictures: --out DIR")
+    model, recipe, device = load_model(checkpoint, DetectionRecipe, options.accelerator)
+    names, results = recipe.names(), _Results(out)
+    for paths, examples in read_batches(files, _read_example, options.batch_size):
+        resized = [resize_example(example, recipe.data.shorter, recipe.data.longest) for example in examples]
+        for index, objects in enumerate(_predict(model, collate(resized).to(device), options)):
+            counts = Counter(names[label] for label in objects.label.tolist())
+            summary = ", ".join(f"{number} {name}" for name, number in counts.most_common())
+            print(f"{paths[index]}: {summary or 'no objects'}")
+            width = max((len(name) for name in counts), default=0)
+            for box, value, label in objects.rows():
+                print(f"  {names[label]:<{width}} {value:.3f} " + " ".join(f"{corner:8.1f}" for corner in box))
+            results.add(str(paths[index]), examples[index], objects, names)
             if out is not None:
-                some = found.first(STRONGEST)
-                alone = collate(seen[place : place + 1]).to(device)
-                maps = attention_maps(model, alone.pixels, alone.original, some) if options.attention else None
-                results.draw(examples[place], found, names, maps)
+                maps = None
+                if options.attention:
+                    single = collate(resized[index : index + 1]).to(device)
+                    maps = attention_maps(model, single.pixels, single.original, objects.first(MAX_MAPS))
+                results.draw(examples[index], objects, names, maps)
     results.write()
-    for line in skipped:
-        print(f"skipped {line}")
-    if len(skipped) == len(files):
-        raise TrajformerError(f"none of the {len(files)} pictures can be read")
 
 
 def score(checkpoint: Path, images: Sequence[Path], split: str, out: Path | None, options: Options) -> dict[str, float]:
-    """Find the objects of a split of labelled pictures, print average precision and return it.
+    """Detect the objects of a labeled split, print the average precision and return it.
 
     Args:
-        out: gets average_precision.json, detections.jsonl, and some of the pictures with what was found and what is there.
+        checkpoint: the detector.
+        images: at most one Pascal VOC folder; by default the data of the recipe.
+        split: name of the split.
+        out: folder for average_precision.json, detections.jsonl, and pictures of some images with detections and labels.
+        options: options of the command.
 
     Raises:
         TrajformerError: the split cannot be used with this detector.
@@ -95,127 +124,93 @@ def score(checkpoint: Path, images: Sequence[Path], split: str, out: Path | None
     import torch
     from tqdm import tqdm
 
-    from trajformer.heads.detr.data.voc import VocConfig
-    from trajformer.heads.detr.metrics import average_precision, compare
+    from trajformer.heads.detr.metrics import average_precision, pair_with_labels
+    from trajformer.heads.detr.task import DetectionRecipe
+    from trajformer.heads.detr.voc import VocConfig
 
     if len(images) > 1:
-        raise TrajformerError("--split wants one folder at most, with Annotations/, ImageSets/Main/ and JPEGImages/ in it")
-    model, recipe, device = _load(checkpoint, options)
+        raise TrajformerError("--split takes one folder at most, with Annotations/, ImageSets/Main/ and JPEGImages/ in it")
+    model, recipe, device = load_model(checkpoint, DetectionRecipe, options.accelerator)
     for folder in images:
         recipe = replace(recipe, data=replace(recipe.data, voc=VocConfig(root=str(folder))))
     data, names, results, pairs = recipe.load(split), recipe.names(), _Results(out), []
-    for line in data.complaints:
+    for line in data.skipped:
         print(line)
-    drawn = {round(index * (len(data) - 1) / (DRAWN - 1)) for index in range(DRAWN)} if out is not None else set()
+    drawn: set[int] = set()
+    if out is not None:
+        drawn = {round(index * (len(data) - 1) / (MAX_DRAWN - 1)) for index in range(MAX_DRAWN)}
     for numbers in tqdm(torch.arange(len(data)).split(options.batch_size), desc=split, unit="batch", disable=not bars()):
         batch = data[numbers.tolist()].to(device)
-        every = _find(model, batch, replace(options, score=0.0))  # average precision is over all scores
-        pairs += compare(batch, every)
-        for number, found in zip(numbers.tolist(), every, strict=True):
+        predicted = _predict(model, batch, replace(options, score=0.0))  # average precision uses all scores
+        pairs += pair_with_labels(batch, predicted)
+        for number, objects in zip(numbers.tolist(), predicted, strict=True):
             example = data.example(number)
-            results.add(example.name, example, found, names)
+            results.add(example.name, example, objects, names)
             if number in drawn:
-                results.draw(example, found.first(int((found.score > options.score).sum())), names, true=True)
+                results.draw(example, objects.first(int((objects.score > options.score).sum())), names, true=True)
     result = average_precision([pair[0] for pair in pairs], [pair[1] for pair in pairs], names)
-    print(f"{data.name}: {len(data)} pictures, {sum(len(true.label) for _, true in pairs)} objects")
+    print(f"{data.name}: {len(data)} images, {sum(len(true.label) for _, true in pairs)} objects")
     print("  ".join(f"{name} {value:.3f}" for name, value in result.items()))
     results.write(result)
     return result
 
 
-def _load(checkpoint: Path, options: Options) -> tuple[Detr, DetectionRecipe, torch.device]:
-    from trajformer.heads.detr.model import Detr
-    from trajformer.heads.detr.task import DetectionRecipe
-    from trajformer.recipes.checkpoint import load_checkpoint, pick_device
-
-    device = pick_device(options.accelerator)
-    model, recipe = load_checkpoint(checkpoint, DetectionRecipe)
-    assert isinstance(model, Detr)
-    return model.to(device), recipe, device
-
-
-def _batches(files: Sequence[Path], size: int, skipped: list[str]) -> Iterator[tuple[list[Path], list[Example]]]:
-    """Paths and pictures as they are; complaints go to `skipped`."""
+def _read_example(path: Path) -> Example:
+    """An image file as an example without boxes."""
     import torch
 
-    from trajformer.heads.detr.data.batch import Example
+    from trajformer.heads.detr.data import Example
     from trajformer.heads.images import read_image
 
-    for first in range(0, len(files), size):
-        paths, examples = [], []
-        for path in files[first : first + size]:
-            try:
-                image = read_image(path)
-            except TrajformerError as error:
-                skipped.append(" ".join(str(error).split()))
-                continue
-            shape = (image.shape[1], image.shape[2])
-            examples.append(Example(path.stem, image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), shape))
-            paths.append(path)
-        if paths:
-            yield paths, examples
+    image = read_image(path)
+    size = (image.shape[1], image.shape[2])
+    return Example(path.stem, image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), size)
 
 
-def _find(model: Detr, batch: DetectionBatch, options: Options) -> list[Found]:
-    """The objects of each picture of a batch, in pixels of the original, on the CPU."""
+def _predict(model: Detr, batch: DetectionBatch, options: Options) -> list[Objects]:
+    """Objects of each image of a batch, in pixels of the original image, on the CPU."""
     import torch
 
-    from trajformer.heads.detr.model import find
+    from trajformer.heads.detr.model import postprocess
 
     with torch.no_grad():
         detections = model(batch.pixels, batch.mask)
-    found = find(detections, batch.original, score=options.score, merge=OVERLAP if options.nms else None)
-    return [one.cpu() for one in found]
-
-
-def _count(found: Found, names: Sequence[str]) -> str:
-    counts = Counter(names[label] for label in found.label.tolist())
-    return ", ".join(f"{number} {name}" for name, number in counts.most_common()) or "nothing found"
-
-
-def _lines(found: Found, names: Sequence[str]) -> Iterator[str]:
-    width = max((len(names[label]) for label in found.label.tolist()), default=0)
-    for box, sure, label in found.rows():
-        yield f"{names[label]:<{width}} {sure:.3f} " + " ".join(f"{value:8.1f}" for value in box)
+    results = postprocess(detections, batch.original, score=options.score, nms=NMS_IOU if options.nms else None)
+    return [objects.cpu() for objects in results]
 
 
 @dataclass(frozen=True, eq=False)
 class _Results:
-    """What goes into a folder; nothing does without one."""
+    """Writer of the output folder; it does nothing without a folder."""
 
     out: Path | None
     rows: list[dict[str, Any]] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.out is not None:
             make_folder(self.out)
 
-    def add(self, image: str, example: Example, found: Found, names: Sequence[str]) -> None:
-        """Note a line: boxes are left, top, right and bottom in pixels of the picture as it is on disk."""
-        objects = [
-            {"label": names[label], "score": round(sure, 5), "box": [round(value, 2) for value in box]}
-            for box, sure, label in found.rows()
+    def add(self, image: str, example: Example, objects: Objects, names: Sequence[str]) -> None:
+        """Add a line of detections.jsonl: boxes are left, top, right and bottom in pixels of the original image."""
+        rows = [
+            {"label": names[label], "score": round(value, 5), "box": [round(corner, 2) for corner in box]}
+            for box, value, label in objects.rows()
         ]
         height, width = example.original
-        self.rows.append({"image": image, "width": width, "height": height, "objects": objects})
+        self.rows.append({"image": image, "width": width, "height": height, "objects": rows})
 
     def draw(
-        self, example: Example, found: Found, names: Sequence[str], maps: AttentionMaps | None = None, *, true: bool = False
+        self, example: Example, objects: Objects, names: Sequence[str], maps: AttentionMaps | None = None, *, true: bool = False
     ) -> None:
-        """Write `<name>.png`: what was found, with attention where there is some, and what is there."""
+        """Write `<name>.png`, see `save_detections`."""
         from trajformer.heads.detr.plot import save_detections
 
         assert self.out is not None
-        number, name = 1, f"{example.name}.png"
-        while name in self.taken:
-            number += 1
-            name = f"{example.name}-{number}.png"
-        self.taken.add(name)
-        save_detections(self.out / name, example, found, names, maps, true=true)
+        save_detections(self.out / unique_name(example.name, self.used), example, objects, names, maps, true=true)
 
     def write(self, result: dict[str, float] | None = None) -> None:
-        """Write detections.jsonl, and average precision where it is known."""
+        """Write detections.jsonl, and average_precision.json if there is a result."""
         if self.out is not None:
             write_atomically(self.out / ROWS, "".join(json.dumps(row) + "\n" for row in self.rows))
             if result is not None:

@@ -1,7 +1,7 @@
-"""Convolutional backbones of detectors: a picture in, a coarse grid of features out.
+"""Convolutional backbones of detectors: they map an image to a coarse grid of features.
 
-Padding stays outside: features of padding are zeroed before every convolution, as the margin of a picture is, and leave the
-statistics of norms alone. So the features of a picture do not depend on what it shares a batch with.
+Padding is excluded: features of padding are set to zero before every convolution, like zero padding at the border of an image,
+and are left out of the statistics of norms. So the features of an image do not depend on the other images of the batch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class CnnConfig:
-    """A small residual network to be trained from scratch, normalised in groups of channels (any batch size will do).
+    """A small residual network for training from scratch, with group normalization, which works with any batch size.
 
     Attributes:
-        widths: channels of each stage; every stage halves the resolution, so that the stride is 2 ** stages.
-        blocks: residual blocks a stage.
-        groups: of channels that are normalised together.
-        coordinates: two more channels tell each feature its row and column (Liu et al. 2018), which a shallow network cannot
-            know from the margins of a picture as a deep one does.
+        widths: channels of each stage; every stage halves the resolution, so the stride is 2 ** stages.
+        blocks: residual blocks per stage.
+        groups: number of channel groups of each norm.
+        coordinates: append two channels with the row and the column of each feature (Liu et al. 2018), because a shallow network
+            cannot derive them from the borders of the image.
     """
 
     widths: tuple[int, ...] = (32, 64, 128, 256)
@@ -38,11 +38,11 @@ class ResNetConfig:
     """A ResNet of bottleneck blocks with frozen batch norm, for published weights (He et al. 2016).
 
     Attributes:
-        blocks: bottlenecks of each of the four stages; (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) ResNet-101.
-        width: channels of the stem; 32 times as many leave the last stage.
-        stride: of the last stage's features; 16 replaces its stride by dilation (DETR-DC5).
-        frozen: the stem and the first so many stages keep their weights.
-        padding: keep padding out (see above), or let it in as the published code does, which the weights were trained with.
+        blocks: bottleneck blocks of each of the four stages; (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) is ResNet-101.
+        width: channels of the stem; the last stage has 32 times this number.
+        stride: stride of the features; 16 replaces the stride of the last stage by dilation (DETR-DC5).
+        frozen: the stem and this number of stages are not trained.
+        padding: "out" excludes padding; "in" treats padding as pixels, as the published code does.
     """
 
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
@@ -54,40 +54,40 @@ class ResNetConfig:
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """Which backbone, with its sizes: a ResNet where one is given, else the small network."""
+    """The backbone: a ResNet if `resnet` is given, else the small network."""
 
     cnn: CnnConfig = field(default_factory=CnnConfig)
     resnet: ResNetConfig | None = None
 
 
 def build_backbone(config: BackboneConfig) -> Cnn | ResNet:
-    """The backbone that the config names; `channels` are what it returns, `stride` is that of its features."""
+    """Build the backbone; `channels` and `stride` describe its features."""
     return Cnn(config.cnn) if config.resnet is None else ResNet(config.resnet)
 
 
 def _coarser(mask: Tensor | None) -> Tensor | None:
-    """The mask [B, h, w] of every second row and column, which is where a convolution of stride 2 puts its outputs."""
+    """The mask at every second row and column, the positions of the outputs of a convolution with stride 2."""
     return None if mask is None else mask[:, ::2, ::2]
 
 
 def _clear(x: Tensor, mask: Tensor | None) -> Tensor:
-    """x [B, C, h, w] with zeros where the mask [B, h, w] is False."""
+    """Set x [B, C, h, w] to zero where the mask bool [B, h, w] is False."""
     return x if mask is None else x.masked_fill(~mask[:, None], 0.0)
 
 
 def _coordinates(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Row and column [B, 2, h, w] of features x, the whole picture from -1.7 to 1.7: spread as wide as a normalised channel."""
+    """Row and column [B, 2, h, w] of features x, from -1.7 to 1.7 over the image: the variance of a normalized channel."""
     real = x.new_ones(x.shape[0], *x.shape[-2:], dtype=torch.bool) if mask is None else mask
-    place = torch.stack([real.cumsum(axis, dtype=x.dtype) for axis in (1, 2)], 1)
-    share = (place - 0.5) / place.amax((2, 3), keepdim=True).clamp(min=1.0)
+    index = torch.stack([real.cumsum(axis, dtype=x.dtype) for axis in (1, 2)], 1)
+    share = (index - 0.5) / index.amax((2, 3), keepdim=True).clamp(min=1.0)
     return _clear((2.0 * share - 1.0) * 3.0**0.5, mask)
 
 
 class MaskedGroupNorm(nn.GroupNorm):
-    """Group normalisation (Wu and He 2018) with the mean and variance of real pixels alone."""
+    """Group normalization (Wu and He 2018) with the mean and variance of unmasked pixels."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[B, C, h, w] -> [B, C, h, w], mask bool [B, h, w]; where it is False, the output means nothing (but is finite)."""
+        """Normalize [B, C, h, w] with mask bool [B, h, w]; where the mask is False, the output is finite but has no meaning."""
         if mask is None:
             return super().forward(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -95,14 +95,14 @@ class MaskedGroupNorm(nn.GroupNorm):
             real = mask[:, None, None]
             count = (real.sum((-1, -2, -3), keepdim=True) * group.shape[2]).clamp(min=1)
             mean = group.masked_fill(~real, 0.0).sum((-1, -2, -3), keepdim=True) / count
-            centred = (group - mean).masked_fill(~real, 0.0)
-            scale = (centred.square().sum((-1, -2, -3), keepdim=True) / count + self.eps).rsqrt()
-            out = (centred * scale).flatten(1, 2)
+            centered = (group - mean).masked_fill(~real, 0.0)
+            scale = (centered.square().sum((-1, -2, -3), keepdim=True) / count + self.eps).rsqrt()
+            out = (centered * scale).flatten(1, 2)
             return out * self.weight.float()[:, None, None] + self.bias.float()[:, None, None]
 
 
 class _Residual(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, each normalised."""
+    """Two 3 x 3 convolutions and a shortcut, all followed by norms."""
 
     def __init__(self, before: int, width: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -113,14 +113,14 @@ class _Residual(nn.Module):
         self.norms = nn.ModuleList(MaskedGroupNorm(groups, width) for _ in range(2 if self.shortcut is None else 3))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x [B, C, H, W] is zero outside; `mask` [B, h, w] is that of the output, which is zero outside, too."""
+        """x [B, C, H, W] and the output are zero in the padding; `mask` [B, h, w] belongs to the output."""
         inner = _clear(F.relu(self.norms[0](self.first(x), mask)), mask)
-        beside = x if self.shortcut is None else self.norms[2](self.shortcut(x), mask)
-        return _clear(F.relu(beside + self.norms[1](self.second(inner), mask)), mask)
+        shortcut = x if self.shortcut is None else self.norms[2](self.shortcut(x), mask)
+        return _clear(F.relu(shortcut + self.norms[1](self.second(inner), mask)), mask)
 
 
 class Cnn(nn.Module):
-    """The small residual network."""
+    """A small residual network with group normalization."""
 
     def __init__(self, config: CnnConfig) -> None:
         super().__init__()
@@ -139,10 +139,11 @@ class Cnn(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Features [B, C, h, w] of pixels [B, 3, H, W], h = H / stride rounded up, and their mask bool [B, h, w].
+        """Features [B, C, h, w] of pixels [B, 3, H, W] with h = ceil(H / stride), and their mask bool [B, h, w].
 
         Args:
-            mask: bool [B, H, W], True = real; None where every pixel is.
+            pixels: the images.
+            mask: bool [B, H, W], True = image, False = padding; None without padding.
         """
         x, mask = self.stem(_clear(pixels, mask)), _coarser(mask)
         x = _clear(F.relu(self.norm(x, mask)), mask)
@@ -153,7 +154,7 @@ class Cnn(nn.Module):
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation with statistics and affine map that stay as they are; [B, C, h, w] -> [B, C, h, w]."""
+    """Batch normalization with fixed statistics and affine map; [B, C, h, w] -> [B, C, h, w]."""
 
     weight: Tensor
     bias: Tensor
@@ -173,7 +174,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the middle one has the stride (ResNet "1.5")."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions and a shortcut; the middle convolution has the stride (ResNet "1.5")."""
 
     def __init__(self, before: int, width: int, stride: int, dilation: int) -> None:
         super().__init__()
@@ -186,15 +187,15 @@ class _Bottleneck(nn.Module):
         self.shortcut = shortcut if before != 4 * width or stride > 1 else nn.Identity()
 
     def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
-        """x is zero outside the mask `before`, what is returned outside `after`; None lets padding in."""
+        """x is zero outside of the mask `before`, the output outside of the mask `after`; None treats padding as pixels."""
         narrow = _clear(F.relu(self.norms[0](self.convolutions[0](x))), before)
-        middle = F.relu(self.norms[1](self.convolutions[1](narrow)))  # read by a 1 x 1 convolution: no neighbour matters
+        middle = F.relu(self.norms[1](self.convolutions[1](narrow)))  # not masked: a 1 x 1 convolution reads no neighbors
         wide = self.norms[2](self.convolutions[2](middle))
         return _clear(F.relu(self.shortcut(x) + wide), after)
 
 
 class ResNet(nn.Module):
-    """The published backbone."""
+    """A ResNet with frozen batch norm."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -216,16 +217,16 @@ class ResNet(nn.Module):
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """As `Cnn.forward`."""
-        whole = mask
+        image_mask = mask
         if self.padding == "in":
             mask = None
         x, mask = F.relu(self.norm(self.stem(_clear(pixels, mask)))), _coarser(mask)
-        # Nothing is below zero here: zeros outside are as good as the minus infinity that pooling adds at the margin.
+        # All values are at least zero, so zeros in the padding equal the minus infinity that pooling adds at the border.
         x, mask = F.max_pool2d(_clear(x, mask), 3, stride=2, padding=1), _coarser(mask)
         x = _clear(x, mask)
         for block in (module for module in self.modules() if isinstance(module, _Bottleneck)):
             after = _coarser(mask) if block.stride == 2 else mask
             x, mask = block(x, mask, after), after
-        if self.padding == "in" and whole is not None:
-            return x, F.interpolate(whole[:, None].float(), size=x.shape[-2:])[:, 0] > 0
+        if self.padding == "in" and image_mask is not None:
+            return x, F.interpolate(image_mask[:, None].float(), size=x.shape[-2:])[:, 0] > 0
         return x, mask

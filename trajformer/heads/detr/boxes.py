@@ -1,7 +1,7 @@
-"""Boxes in images: two ways to write them, and how much two of them have in common.
+"""Boxes in images: conversion between two formats, intersection over union, and non-maximum suppression.
 
-`centres` are (centre x, centre y, width, height), `corners` (left, top, right, bottom); x to the right, y downwards. Both may
-be in pixels or in shares of an image's width and height.
+`centers` are (center x, center y, width, height), `corners` are (left, top, right, bottom); x to the right, y down. Both are in
+pixels or in shares of the width and height of an image.
 """
 
 from __future__ import annotations
@@ -9,60 +9,63 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_EPSILON = 1e-12  # of an area; that of a pixel of a large picture is 1e-8 of it
+_EPSILON = 1e-12  # added to areas; a pixel of a large image has an area of 1e-8 of it
 
 
 def to_corners(box: Tensor) -> Tensor:
-    """Centres [..., 4] as corners [..., 4]."""
+    """Convert centers [..., 4] to corners [..., 4]."""
     half = box[..., 2:] / 2
     return torch.cat([box[..., :2] - half, box[..., :2] + half], -1)
 
 
-def to_centres(box: Tensor) -> Tensor:
-    """Corners [..., 4] as centres [..., 4]."""
+def to_centers(box: Tensor) -> Tensor:
+    """Convert corners [..., 4] to centers [..., 4]."""
     return torch.cat([(box[..., :2] + box[..., 2:]) / 2, box[..., 2:] - box[..., :2]], -1)
 
 
-def overlap(a: Tensor, b: Tensor, *, generalised: bool = False) -> Tensor:
-    """Intersection over union of boxes, both given as corners [..., 4], broadcast against each other.
+def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
+    """Intersection over union of boxes as corners [..., 4], which are broadcast against each other.
 
     Args:
-        generalised: subtract the share of the smallest box around both that neither covers, so that boxes which do not
-            touch can be told apart, too (Rezatofighi et al. 2019, GIoU): in (-1, 1] instead of [0, 1].
+        a: first boxes; no width or height is negative.
+        b: second boxes.
+        generalized: subtract the share of the smallest enclosing box that neither box covers, so that boxes that do not touch
+            differ, too (GIoU, Rezatofighi et al. 2019); the range is (-1, 1] instead of [0, 1].
 
     Returns:
-        [...]; 0 for two empty boxes. No size may be negative.
+        [...]; 0 for two empty boxes.
     """
     (left, top, right, bottom), (left_b, top_b, right_b, bottom_b) = a.unbind(-1), b.unbind(-1)
     area, area_b = (right - left) * (bottom - top), (right_b - left_b) * (bottom_b - top_b)
-    # In place where autograd allows it: all pairs of a batch are half a megabyte a tensor, and fresh memory is dear.
-    common = torch.minimum(right, right_b).sub_(torch.maximum(left, left_b)).clamp_(min=0)
-    common = common.mul_(torch.minimum(bottom, bottom_b).sub_(torch.maximum(top, top_b)).clamp_(min=0))
-    union = (area + (area_b + _EPSILON)).sub_(common)
-    share = common / union
-    if not generalised:
-        return share
-    around = torch.maximum(right, right_b).sub_(torch.minimum(left, left_b))
-    around = around.mul_(torch.maximum(bottom, bottom_b).sub_(torch.minimum(top, top_b))).clamp_(min=_EPSILON)
-    return share.sub_(1 - union / around)
+    # In place where autograd allows it: a tensor over all pairs of a batch has half a megabyte, and allocation is slow.
+    intersection = torch.minimum(right, right_b).sub_(torch.maximum(left, left_b)).clamp_(min=0)
+    intersection = intersection.mul_(torch.minimum(bottom, bottom_b).sub_(torch.maximum(top, top_b)).clamp_(min=0))
+    union = (area + (area_b + _EPSILON)).sub_(intersection)
+    ratio = intersection / union
+    if not generalized:
+        return ratio
+    enclosing = torch.maximum(right, right_b).sub_(torch.minimum(left, left_b))
+    enclosing = enclosing.mul_(torch.maximum(bottom, bottom_b).sub_(torch.minimum(top, top_b))).clamp_(min=_EPSILON)
+    return ratio.sub_(1 - union / enclosing)
 
 
 def suppress(box: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
-    """Greedy suppression of repeated boxes: the best one stays, what overlaps it more than `threshold` and has its label goes.
+    """Greedy non-maximum suppression within each class.
 
     Args:
         box: corners [N, 4].
         score: [N].
-        label: int64 [N]; boxes of different labels do not compete.
+        label: int64 [N].
+        threshold: a box is removed if its IoU with a better box of the same class is larger.
 
     Returns:
-        int64 [M], the boxes that stay, best first.
+        Indices int64 [M] of the kept boxes, best first.
     """
     order = score.argsort(descending=True, stable=True)
-    ranked, kind = box[order], label[order]
-    rivals = (overlap(ranked[:, None], ranked[None]) > threshold) & (kind[:, None] == kind)
-    stays = torch.ones(len(order), dtype=torch.bool)
-    for best, row in enumerate(rivals.cpu()):
-        if stays[best]:
-            stays[best + 1 :] &= ~row[best + 1 :]
-    return order[stays.to(order.device)]
+    ranked, ranked_label = box[order], label[order]
+    rivals = (iou(ranked[:, None], ranked[None]) > threshold) & (ranked_label[:, None] == ranked_label)
+    kept = torch.ones(len(order), dtype=torch.bool)
+    for index, row in enumerate(rivals.cpu()):
+        if kept[index]:
+            kept[index + 1 :] &= ~row[index + 1 :]
+    return order[kept.to(order.device)]

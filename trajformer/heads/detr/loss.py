@@ -1,7 +1,7 @@
-"""DETR's set loss (Carion et al. 2020, section 3.1): queries against the boxes of an image, matched one to one.
+"""DETR's set loss (Carion et al. 2020, section 3.1): one-to-one matching of queries and boxes of an image.
 
-Cost of giving box g to query q: 1 * (-p_q(class of g)) + 5 * L1 + 2 * (-GIoU). Every query is classified, those without a box
-as no object; matched ones are regressed with L1 and GIoU. Earlier decoder layers get the same terms with matches of their own.
+The cost of matching box g to query q is 1 * (-p_q(class of g)) + 5 * L1 + 2 * (-GIoU). Every query is classified, unmatched
+ones as "no object". Matched queries are also regressed with L1 and GIoU. Each decoder layer is matched separately.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from trajformer.heads.detr.boxes import overlap, to_corners
-from trajformer.heads.detr.data.batch import BoxTargets
+from trajformer.errors import check_numbers
+from trajformer.heads.detr.boxes import iou, to_corners
+from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.model import Detections
 from trajformer.losses.matching import Match, match
 
 
 @dataclass(frozen=True)
 class BoxLossConfig:
-    """Weights of the matching cost and of the terms, as in the paper.
+    """Weights of the matching cost and of the loss terms, as in the paper.
 
     Attributes:
-        cost_class, cost_l1, cost_giou: the matching cost.
-        no_object: weight of queries without a box in the cross-entropy.
-        l1: L1 between matched boxes, in shares of the image's width and height.
-        giou: 1 - GIoU of matched boxes.
+        cost_class: weight of the class probability in the matching cost.
+        cost_l1: weight of the L1 distance in the matching cost.
+        cost_giou: weight of the GIoU in the matching cost.
+        no_object: weight of unmatched queries in the cross-entropy.
+        l1: weight of the L1 distance between matched boxes, in shares of the width and height of the image.
+        giou: weight of 1 - GIoU of matched boxes.
     """
 
     cost_class: float = 1.0
@@ -36,32 +39,36 @@ class BoxLossConfig:
     l1: float = 5.0
     giou: float = 2.0
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
 
 @torch.no_grad()
 def box_cost(logit: Tensor, box: Tensor, targets: BoxTargets, config: BoxLossConfig) -> Tensor:
-    """Matching cost [..., B, Q, G] of logits [..., B, Q, C + 1] and boxes [..., B, Q, 4] (centres, shares of the image)."""
+    """Matching cost [..., B, Q, G] of logits [..., B, Q, C + 1] and boxes [..., B, Q, 4] (centers, shares of the image)."""
     lead = logit.shape[:-2]
     probability = logit.float().softmax(-1).transpose(-1, -2)  # [..., B, C + 1, Q]
     column = targets.label[..., None].expand(*lead, -1, logit.shape[-2])
     box = box.float()
-    # The many queries lie innermost, each coordinate by itself: twice as fast as coordinates innermost.
+    # With contiguous queries for each coordinate, this is twice as fast as with contiguous coordinates.
     query, target = (to_corners(x).movedim(-1, 0).contiguous().movedim(0, -1) for x in (box, targets.box))
     cost = torch.cdist(targets.box.expand(*lead, -1, -1), box, p=1.0).mul_(config.cost_l1)
-    cost = cost.sub_(overlap(query.unsqueeze(-3), target.unsqueeze(-2), generalised=True), alpha=config.cost_giou)
+    cost = cost.sub_(iou(query.unsqueeze(-3), target.unsqueeze(-2), generalized=True), alpha=config.cost_giou)
     return cost.sub_(probability.gather(-2, column), alpha=config.cost_class).transpose(-1, -2)
 
 
 def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig) -> dict[str, Tensor]:
-    """The loss of all decoder layers.
+    """The loss over all decoder layers.
 
     Args:
-        detections: of the last layer, the earlier ones in `auxiliary`.
+        detections: output of the last layer, with the earlier layers in `auxiliary`.
         targets: the boxes of each image.
+        config: weights.
 
     Returns:
-        Means of the last layer, "classification" over queries (weighted as the terms are), "l1" and "giou" over boxes (of all
-        processes, at least 1), "auxiliary", the weighted sum of the earlier layers' terms, and the sum of all, "loss" (the
-        only one with a gradient to use).
+        For the last layer "classification", a weighted mean over queries, and "l1" and "giou", means over the boxes (per
+        process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss", the weighted sum of
+        all terms. Only "loss" has a gradient.
 
     Raises:
         ValueError: a matching cost is not finite; names layer, image and query.
@@ -78,11 +85,11 @@ def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig)
 def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config: BoxLossConfig) -> dict[str, Tensor]:
     images, no_object = len(targets.label), logit.shape[-1] - 1
     layer, image = pairs.problem // images, pairs.problem % images
-    wanted = torch.full(logit.shape[:-1], no_object, device=logit.device)
-    wanted[layer, image, pairs.prediction] = targets.label[image, pairs.target]
-    weight = torch.where(wanted == no_object, config.no_object, 1.0)
-    entropy = F.cross_entropy(logit.flatten(0, -2), wanted.flatten(), reduction="none").view_as(weight)
-    found, true = box[layer, image, pairs.prediction], targets.box[image, pairs.target]
+    expected = torch.full(logit.shape[:-1], no_object, device=logit.device)
+    expected[layer, image, pairs.prediction] = targets.label[image, pairs.target]
+    weight = torch.where(expected == no_object, config.no_object, 1.0)
+    entropy = F.cross_entropy(logit.flatten(0, -2), expected.flatten(), reduction="none").view_as(weight)
+    predicted, true = box[layer, image, pairs.prediction], targets.box[image, pairs.target]
     count = mean_count(targets.mask.sum())
 
     def by_layer(values: Tensor) -> Tensor:
@@ -90,13 +97,13 @@ def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config
 
     return {
         "classification": (weight * entropy).sum((1, 2)) / weight.sum((1, 2)),
-        "l1": by_layer((found - true).abs().sum(-1)),
-        "giou": by_layer(1 - overlap(to_corners(found), to_corners(true), generalised=True)),
+        "l1": by_layer((predicted - true).abs().sum(-1)),
+        "giou": by_layer(1 - iou(to_corners(predicted), to_corners(true), generalized=True)),
     }
 
 
 def mean_count(count: Tensor) -> Tensor:
-    """The mean of a count over all processes, at least 1."""
+    """Mean of a count over all processes, at least 1."""
     count = count.float()
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(count)

@@ -1,4 +1,4 @@
-"""DETR: objects as a set, found by queries that attend to a picture's features (Carion et al. 2020)."""
+"""DETR: learned queries attend to image features and predict a set of objects (Carion et al. 2020)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.core.record import recorded_weights
+from trajformer.errors import check_numbers
 from trajformer.heads.detr.backbone import BackboneConfig, build_backbone
 from trajformer.heads.detr.boxes import suppress, to_corners
 
-LEARNED = 50  # rows and columns of the learned position encoding
+MAX_GRID = 50  # rows and columns of the learned position encoding
 
 
 @dataclass(frozen=True)
 class DetrConfig:
-    """Sizes of the detector; those of the paper by default, but for the backbone.
+    """Sizes of the detector; except for the backbone, the defaults are the ones of the paper.
 
     Attributes:
-        classes: C, of objects.
-        queries: Q, the most objects that can be found in a picture.
-        block: of encoder and decoder.
-        layers: of encoder and decoder.
-        position: of features: sine and cosine of row and column, or learned rows and columns (at most 50 of each).
-        backbone: what makes features of pixels.
+        classes: C, number of object classes.
+        queries: Q, maximum number of objects per image.
+        block: sizes of encoder and decoder layers.
+        layers: number of encoder and of decoder layers.
+        position: encoding of feature positions: sines and cosines, or learned rows and columns (at most 50 each).
+        backbone: the convolutional network that computes the features.
     """
 
     classes: int = 91
@@ -39,15 +40,18 @@ class DetrConfig:
     position: Literal["sine", "learned"] = "sine"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """What Q queries say of B pictures.
+    """Predictions of Q queries for B images.
 
     Attributes:
-        logit: [B, Q, C + 1], of the classes and, last, of no object.
-        box: [B, Q, 4], centre x, centre y, width and height in shares of the picture's own size, padding left out.
-        auxiliary: the same from the earlier decoder layers, first to last.
+        logit: [B, Q, C + 1], the classes and, last, "no object".
+        box: [B, Q, 4], centers as shares of the height and width of the image without padding.
+        auxiliary: predictions of the earlier decoder layers, first to last.
     """
 
     logit: Tensor
@@ -56,14 +60,14 @@ class Detections:
 
 
 class Detr(nn.Module):
-    """Backbone, encoder over its features, decoder of all queries in parallel, and two heads on every decoder layer.
+    """Backbone, encoder, parallel decoder of all queries, and two heads on every decoder layer.
 
-    Positions are added to queries and keys in every layer and never to values; learned queries are the decoder's positions,
-    its inputs are zero. With a backbone that keeps padding out, what is said of a picture does not depend on the others in
-    the batch, nor on padding: the figures differ by rounding alone.
+    Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the
+    decoder; its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on
+    the other images of the batch, except for rounding.
 
     Raises:
-        ValueError: sizes that do not go together, or no decoder layer.
+        ValueError: the sizes do not fit together, or there is no decoder layer.
     """
 
     def __init__(self, config: DetrConfig) -> None:
@@ -76,8 +80,8 @@ class Detr(nn.Module):
         self.config = config
         self.backbone = build_backbone(config.backbone)
         self.project = nn.Conv2d(self.backbone.channels, width, 1)
-        # Columns come first in the published encoding, so columns are its first axis here.
-        self.position = LearnedPosition((LEARNED, LEARNED), width) if config.position == "learned" else None
+        # Columns are the first axis, as in the published encoding.
+        self.position = LearnedPosition((MAX_GRID, MAX_GRID), width) if config.position == "learned" else None
         self.encoder = Encoder(config.block, config.layers[0])
         self.decoder = Decoder(config.block, config.layers[1], final_norm=True)
         self.queries = nn.Embedding(config.queries, width)
@@ -87,15 +91,15 @@ class Detr(nn.Module):
         )  # fmt: skip
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> Detections:
-        """Find objects.
+        """Predict objects.
 
         Args:
-            pixels: float [B, 3, H, W], normalised.
-            mask: bool [B, H, W], True = of the picture, False = padding at the right or below; None where there is none.
+            pixels: float [B, 3, H, W], normalized.
+            mask: bool [B, H, W], True = image, False = padding at the right or bottom; None without padding.
         """
         feature, real = self.backbone(pixels, mask)
         tokens = self.project(feature).flatten(2).transpose(1, 2)  # [B, L, D]
-        position = self._place(feature, real).flatten(1, 2).to(tokens.dtype)
+        position = self._positions(feature, real).flatten(1, 2).to(tokens.dtype)
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
@@ -105,7 +109,7 @@ class Detr(nn.Module):
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
 
-    def _place(self, feature: Tensor, real: Tensor | None) -> Tensor:
+    def _positions(self, feature: Tensor, real: Tensor | None) -> Tensor:
         """Position encoding [B or 1, h, w, D] of features [B, C, h, w]."""
         height, width = feature.shape[-2:]
         if self.position is not None:
@@ -116,10 +120,14 @@ class Detr(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """Objects in one picture, the surest first: corners [N, 4] in its pixels, score [N] in 0..1, class int64 [N].
+class Objects:
+    """Objects in one image, in order of decreasing score.
 
-    `query` int64 [N] tells which query found each.
+    Attributes:
+        box: corners [N, 4], pixels.
+        score: [N] in 0..1.
+        label: int64 [N].
+        query: int64 [N], the query that predicted the object.
     """
 
     box: Tensor
@@ -131,49 +139,48 @@ class Found:
         """Corners, score and class of each object."""
         return list(zip(self.box.tolist(), self.score.tolist(), self.label.tolist(), strict=True))
 
-    def first(self, count: int) -> Found:
-        """The surest `count` objects."""
-        return Found(self.box[:count], self.score[:count], self.label[:count], self.query[:count])
+    def first(self, count: int) -> Objects:
+        """The `count` objects with the highest scores."""
+        return Objects(self.box[:count], self.score[:count], self.label[:count], self.query[:count])
 
-    def cpu(self) -> Found:
-        """The same on the CPU."""
-        return Found(self.box.cpu(), self.score.cpu(), self.label.cpu(), self.query.cpu())
+    def cpu(self) -> Objects:
+        """The objects on the CPU."""
+        return Objects(self.box.cpu(), self.score.cpu(), self.label.cpu(), self.query.cpu())
 
 
-def find(detections: Detections, size: Tensor, *, score: float = 0.0, merge: float | None = None) -> list[Found]:
-    """The objects that are surer than `score`, in pixels.
-
-    Every query names its most probable class other than no object.
+def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms: float | None = None) -> list[Objects]:
+    """Objects with their most probable class, in pixels.
 
     Args:
-        detections: of B pictures.
-        size: int [B, 2], height and width of each picture, in whose pixels boxes are wanted.
-        merge: take the queries of all decoder layers, and of boxes of one class that overlap by more than this share (of
-            intersection over union) only the surest. By default the last layer is taken as it is.
+        detections: predictions for B images.
+        size: int [B, 2], height and width of each image; boxes are in its pixels.
+        score: only objects with a higher score are returned.
+        nms: join the predictions of all decoder layers by non-maximum suppression with this IoU threshold; by default the last
+            layer is used without suppression.
     """
-    layers = (detections,) if merge is None else (detections, *detections.auxiliary)
-    sure, label = torch.cat([one.logit for one in layers], 1).float().softmax(-1)[..., :-1].max(-1)
-    scale = size.flip(-1).repeat(1, 2)[:, None].to(sure)  # width, height, width, height
+    layers = (detections,) if nms is None else (detections, *detections.auxiliary)
+    best, label = torch.cat([one.logit for one in layers], 1).float().softmax(-1)[..., :-1].max(-1)
+    scale = size.flip(-1).repeat(1, 2)[:, None].to(best)  # [B, 1, 4]: width, height, width, height
     box = to_corners(torch.cat([one.box for one in layers], 1).float()) * scale
-    found = []
+    results = []
     for index in range(len(size)):
-        if merge is None:
-            order = sure[index].argsort(descending=True, stable=True)
+        if nms is None:
+            order = best[index].argsort(descending=True, stable=True)
         else:
-            order = suppress(box[index], sure[index], label[index], merge)
-        order = order[sure[index, order] > score]
+            order = suppress(box[index], best[index], label[index], nms)
+        order = order[best[index, order] > score]
         queries = order % detections.logit.shape[1]
-        found.append(Found(box[index, order], sure[index, order], label[index, order], queries))
-    return found
+        results.append(Objects(box[index, order], best[index, order], label[index, order], queries))
+    return results
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """What n objects were found by, over the grid of features, float [n, h, w] on the CPU, means of all heads.
+    """Attention of n objects over the feature grid, float [n, h, w] on the CPU, averaged over heads.
 
     Attributes:
-        decoder: what an object's query attended to in the last layer.
-        encoder: what the features at the middle of its box attended to in the encoder's last layer; zero without one.
+        decoder: attention of the query of each object in the last decoder layer.
+        encoder: attention of the feature at the center of each box in the last encoder layer; zero without an encoder.
     """
 
     decoder: Tensor
@@ -181,24 +188,25 @@ class AttentionMaps:
 
 
 @torch.no_grad()
-def attention_maps(model: Detr, pixels: Tensor, size: Tensor, found: Found) -> AttentionMaps:
-    """Attention behind objects found in one picture.
+def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> AttentionMaps:
+    """Attention maps of the objects in one image.
 
     Args:
-        pixels: float [1, 3, H, W], normalised, without padding.
-        size: int [1, 2], height and width of the picture in whose pixels the objects are.
-        found: the objects.
+        model: the detector.
+        pixels: float [1, 3, H, W], normalized, without padding.
+        size: int [1, 2], height and width of the image; the boxes of the objects are in its pixels.
+        objects: the objects.
     """
     with recorded_weights(model) as weights:
         rows, columns = model.backbone(pixels)[0].shape[-2:]
         model(pixels)
-    grid, query = torch.tensor([rows, columns]), found.query.cpu()
+    grid, query = torch.tensor([rows, columns]), objects.query.cpu()
     cross = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][0]
     decoder = cross[0].mean(0).float().cpu()[query]  # [heads, Q, L] -> [n, L]
     encoder = torch.zeros_like(decoder)
     if len(model.encoder.layers):
-        own = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"][0][0].mean(0).float().cpu()
-        middle = (found.box[:, :2] + found.box[:, 2:]).cpu().flip(-1) / 2 / size.cpu()
-        place = (middle * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
-        encoder = own[place[:, 0] * columns + place[:, 1]]
+        last = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"][0][0].mean(0).float().cpu()
+        center = (objects.box[:, :2] + objects.box[:, 2:]).cpu().flip(-1) / 2 / size.cpu()
+        cell = (center * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
+        encoder = last[cell[:, 0] * columns + cell[:, 1]]
     return AttentionMaps(*(values.unflatten(-1, (rows, columns)) for values in (decoder, encoder)))

@@ -1,4 +1,4 @@
-"""Boxes over a picture: what was found, and beside it what is there."""
+"""Pictures of detected objects, labeled boxes and attention."""
 
 from __future__ import annotations
 
@@ -12,96 +12,96 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Rectangle
 
-from trajformer.heads.detr.data.batch import Example
-from trajformer.heads.detr.model import AttentionMaps, Found
+from trajformer.heads.detr.data import Example
+from trajformer.heads.detr.model import AttentionMaps, Objects
 from trajformer.plotting import style
 from trajformer.plotting.attention import draw_attention_map, draw_image
 from trajformer.plotting.scene import save_figure
 
-# Okabe and Ito's colours, and dashes that tell the classes apart without colour.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The palette of Okabe and Ito. Dashes distinguish the classes without color.
+COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1.2, 1.5)))
 
 
 def draw_boxes(ax: Axes, image: np.ndarray, box: np.ndarray, label: Sequence[int], text: Sequence[str]) -> Axes:
-    """Draw a picture and the boxes found in it, each class in its own colour and dashes.
+    """Draw an image and boxes; each class has its color and dashes.
 
     Args:
-        ax: gets pixels as its units, row 0 on top.
+        ax: axes with pixels as units, row 0 at the top.
         image: float [H, W, 3] in 0..1.
-        box: corners [N, 4] in pixels, the surest first; less sure ones lie below.
+        box: corners [N, 4], pixels; the first box is drawn on top.
         label: classes [N].
-        text: [N], written at the upper left corners; an empty one is not.
+        text: [N], written at the upper left corners; empty strings are not drawn.
 
     Raises:
-        ValueError: boxes, classes and texts differ in number.
+        ValueError: boxes, classes and texts have different lengths.
     """
     if not len(box) == len(label) == len(text):
         raise ValueError(f"{len(box)} boxes, {len(label)} classes, {len(text)} texts")
     draw_image(ax, image)
-    for rank, ((left, top, right, bottom), kind, words) in enumerate(zip(np.asarray(box).tolist(), label, text, strict=True)):
-        colour, dash = COLOURS[kind % len(COLOURS)], DASHES[kind % len(DASHES)]
-        height = style.Z_MODE - rank * 1e-3
-        for line, shade, width in (("-", style.PAPER, 2.6), (dash, colour, 1.4)):  # a light margin: visible on any ground
-            patch = Rectangle(
-                (left, top), right - left, bottom - top, fill=False, edgecolor=shade, linewidth=width, linestyle=line
-            )
-            patch.set(zorder=height, gid="box")
-            ax.add_patch(patch)
+    for rank, (corners, kind, words) in enumerate(zip(np.asarray(box).tolist(), label, text, strict=True)):
+        color, dash = COLORS[kind % len(COLORS)], DASHES[kind % len(DASHES)]
+        zorder = style.Z_MODE - rank * 1e-3
+        _draw_rectangle(ax, corners, color, dash, (2.6, 1.4), zorder, "box")
         if words:
-            backing = {"boxstyle": "square,pad=0.15", "facecolor": colour, "edgecolor": "none", "alpha": 0.85}
-            place = ax.annotate(words, (max(left, 0.0), max(top, 0.0)), (1.5, -1.5), textcoords="offset points", bbox=backing)
-            place.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=height, parse_math=False, gid="label")
+            backing = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none", "alpha": 0.85}
+            corner = max(corners[0], 0.0), max(corners[1], 0.0)
+            note = ax.annotate(words, corner, (1.5, -1.5), textcoords="offset points", bbox=backing)
+            note.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=zorder, parse_math=False, gid="label")
     ax.set(xlim=(0.0, image.shape[1]), ylim=(image.shape[0], 0.0))
     return ax
 
 
 def draw_true_boxes(ax: Axes, box: np.ndarray) -> Axes:
-    """Draw boxes that are there, corners [N, 4] in pixels, as dotted black lines on a white margin."""
-    for left, top, right, bottom in np.asarray(box).tolist():
-        for line, shade, width in (("-", style.PAPER, 1.8), (":", style.TRUTH, 1.0)):
-            patch = Rectangle(
-                (left, top), right - left, bottom - top, fill=False, edgecolor=shade, linewidth=width, linestyle=line
-            )
-            patch.set(zorder=style.Z_LANE, gid="true box")
-            ax.add_patch(patch)
+    """Draw labeled boxes, corners [N, 4] in pixels, as dotted black lines with a white outline."""
+    for corners in np.asarray(box).tolist():
+        _draw_rectangle(ax, corners, style.TRUTH, ":", (1.8, 1.0), style.Z_LANE, "true box")
     return ax
 
 
-def save_detections(
-    path: Path, example: Example, found: Found, names: Sequence[str], maps: AttentionMaps | None = None, *, true: bool = False
+def _draw_rectangle(
+    ax: Axes, corners: Sequence[float], color: str, dash: str | tuple, widths: tuple[float, float], zorder: float, gid: str
 ) -> None:
-    """Write a picture with the objects found in it as PNG, and beside it what the surest were found by.
+    """A dashed line over a wider light one, which is visible on any background; `widths` are outer and inner."""
+    left, top, right, bottom = corners
+    for line, shade, width in (("-", style.PAPER, widths[0]), (dash, color, widths[1])):
+        patch = Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=shade, linewidth=width, linestyle=line)
+        patch.set(zorder=zorder, gid=gid)
+        ax.add_patch(patch)
+
+
+def save_detections(
+    path: Path, example: Example, objects: Objects, names: Sequence[str], maps: AttentionMaps | None = None, *, true: bool = False
+) -> None:
+    """Write an image with its detected objects as PNG, with attention maps at the right.
 
     Args:
-        path: of the PNG.
-        example: the picture, and what is there.
-        found: in pixels of the original.
-        names: of the classes.
-        maps: attention behind the first objects found.
-        true: draw what is there, too.
+        path: path of the PNG.
+        example: the image and its labeled boxes.
+        objects: detected objects, in pixels of the original image.
+        names: names of the classes.
+        maps: attention maps of the first objects.
+        true: draw the labeled boxes, too.
     """
     image = example.image.permute(1, 2, 0).numpy()
     scale = np.array([image.shape[1] / example.original[1], image.shape[0] / example.original[0]] * 2)
-    box, label = found.box.numpy() * scale, found.label.tolist()
-    text = [f"{names[kind]} {sure:.2f}" for kind, sure in zip(label, found.score.tolist(), strict=True)]
-    columns = 1 if maps is None else max(len(maps.decoder), 1)
-    tall = 4.4 * image.shape[0] / image.shape[1]
-    if maps is None or not len(maps.decoder):
-        figure = Figure(figsize=(4.4, tall + 0.3), layout="constrained")
+    box, label = objects.box.numpy() * scale, objects.label.tolist()
+    text = [f"{names[kind]} {score:.2f}" for kind, score in zip(label, objects.score.tolist(), strict=True)]
+    columns = 0 if maps is None else len(maps.decoder)
+    height = 4.4 * image.shape[0] / image.shape[1] + 0.3
+    figure = Figure(figsize=(4.4 + 2.2 * columns, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    if maps is None or not columns:
         main = figure.subplots()
     else:
-        figure = Figure(figsize=(4.4 + 2.2 * columns, tall + 0.3), layout="constrained")
         grid = figure.add_gridspec(2, columns + 1, width_ratios=[2.0, *[1.0] * columns])
         main = figure.add_subplot(grid[:, 0])
         _draw_maps(figure, grid, image, box, text, maps)
-    FigureCanvasAgg(figure)
     draw_boxes(main, image, box, label, text)
     if true:
         draw_true_boxes(main, example.box.numpy())
-    main.set_title(
-        f"{example.name}: found{' and, dotted, what is there' if true else ''}", fontsize=style.FONT_PT, parse_math=False
-    )
+    title = f"{example.name}: detections{' and labels (dotted)' if true else ''}"
+    main.set_title(title, fontsize=style.FONT_PT, parse_math=False)
     save_figure(figure, path)
     figure.clear()
 
@@ -111,11 +111,12 @@ def _draw_maps(
 ) -> None:
     for column, words in enumerate(text[: len(maps.decoder)]):
         left, top, right, bottom = box[column].tolist()
-        for row, (part, weights) in enumerate((("decoder", maps.decoder), ("encoder", maps.encoder))):
+        center = ((left + right) / 2, (top + bottom) / 2)
+        for row, (title, weights, query) in enumerate(
+            ((f"{words}: decoder", maps.decoder, None), ("encoder, at its center", maps.encoder, center))
+        ):
             ax = figure.add_subplot(grid[row, column + 1])
-            middle = ((left + right) / 2, (top + bottom) / 2) if part == "encoder" else None
-            draw_attention_map(ax, image, weights[column].numpy(), query=middle)
+            draw_attention_map(ax, image, weights[column].numpy(), query=query)
             ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=style.TRUTH, linewidth=0.9))
-            title = f"{words}: decoder" if row == 0 else "encoder, at its middle"
             ax.set_title(title, fontsize=style.SMALL_PT, parse_math=False)
             ax.set(xlim=(0.0, image.shape[1]), ylim=(image.shape[0], 0.0))

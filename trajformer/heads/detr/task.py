@@ -1,4 +1,4 @@
-"""Training DETR: pictures with boxes in, the set loss, average precision of the validation pictures."""
+"""Object detection with DETR: recipe, set loss training, average precision of the validation images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 from torch import Tensor, distributed, nn
 
 from trajformer.data.order import EpochShuffle
-from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.heads.detr.data.batch import DetectionBatch
-from trajformer.heads.detr.data.pictures import Anew, Pictures
-from trajformer.heads.detr.data.shapes import LABELS, Shapes, ShapesConfig
-from trajformer.heads.detr.data.voc import VocConfig, VocFolder
+from trajformer.errors import CheckpointError, TrajformerError, check_numbers
+from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.metrics import Labelled, average_precision, compare
-from trajformer.heads.detr.model import Detr, DetrConfig, find
+from trajformer.heads.detr.metrics import ImageBoxes, average_precision, pair_with_labels
+from trajformer.heads.detr.model import Detr, DetrConfig, postprocess
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
+from trajformer.heads.detr.voc import VocConfig, VocDataset
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
@@ -24,16 +23,16 @@ from trajformer.training.base import Task, TaskData, TaskModule
 
 @dataclass(frozen=True)
 class DetectionDataConfig:
-    """Which pictures, and how they become batches: a Pascal VOC folder where one is given, else generated shapes.
+    """Images and their batches: a Pascal VOC folder if one is given, else generated shapes.
 
     Attributes:
-        shapes: what is generated.
+        shapes: settings of the generated images.
         voc: a folder.
-        shorter: length of the shorter side to which pictures of files are resized.
-        longest: of the longer side, at most.
-        batch_size: pictures a step and device, at most.
-        workers: loader processes.
-        bucket: pictures of similar size share a batch, sought among those of so many steps; 1 leaves the sizes alone.
+        shorter: length to which the shorter side of images of files is resized, pixels.
+        longest: maximum length of the longer side, pixels.
+        batch_size: maximum number of images per step and device.
+        workers: number of loader processes.
+        bucket: images of similar size share a batch; they are sorted within groups of this number of steps; 1 is off.
     """
 
     shapes: ShapesConfig = field(default_factory=ShapesConfig)
@@ -44,21 +43,25 @@ class DetectionDataConfig:
     workers: int = 0
     bucket: int = 1
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("shorter", "longest", "batch_size", "bucket"))
+
 
 @dataclass(frozen=True)
 class DetectionRecipe:
-    """A whole recipe of a detector.
+    """The recipe of a detector.
 
     Attributes:
-        model: sizes; with `labels`, their number is that of the classes.
-        labels: names of the classes in the order of the model's outputs; those of generated shapes are known.
-        data: pictures and batches.
+        model: sizes; the number of `labels`, if given, sets the number of classes.
+        labels: names of the classes in the order of the outputs; known for generated shapes.
+        data: images and batches.
         loss: weights of the set loss.
-        start: checkpoint to begin with; with other classes their head begins anew, with another number of queries these do.
-        backbone_rate: learning rate of the backbone, as a share of that of the rest.
-        optim: optimiser and schedule.
+        start: checkpoint to start from. With other classes the class head is initialized again, with another number of queries
+            the queries are.
+        backbone_rate: learning rate of the backbone, as a share of the learning rate.
+        optim: optimizer and schedule.
         trainer: length, device and precision.
-        seed: of weights, order, dropout and variation.
+        seed: seed of weights, order, dropout and augmentation.
     """
 
     model: DetrConfig = field(default_factory=DetrConfig)
@@ -72,16 +75,19 @@ class DetectionRecipe:
     seed: int = 0
     task: ClassVar[str] = "detection"
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
     def build_model(self) -> nn.Module:
-        """The detector, untrained."""
+        """The untrained detector."""
         return Detr(replace(self.model, classes=len(self.labels)) if self.labels else self.model)
 
     def names(self) -> tuple[str, ...]:
-        """A name for every class of the model, "class 0" and so on where none are known."""
+        """A name for every class of the model; "class 0" and so on if `labels` is empty."""
         return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
 
     def check(self) -> None:
-        """Refuse sizes that cannot be.
+        """Check the values.
 
         Raises:
             TrajformerError: names the field.
@@ -93,25 +99,26 @@ class DetectionRecipe:
         shapes = self.data.shapes
         for name, (low, high) in {"data.shapes.objects": shapes.objects, "data.shapes.radius": shapes.radius}.items():
             if not 0 < low <= high:
-                raise TrajformerError(f"{name}: {low}, {high}: expected the smaller one first, more than 0")
+                raise TrajformerError(f"{name}: {low}, {high}: expected a positive number and a number that is not smaller")
 
-    def load(self, split: str, *, varied: bool = False) -> Pictures:
-        """The labelled pictures of a split.
+    def load(self, split: str, *, augmented: bool = False) -> DetectionDataset:
+        """The labeled images of a split.
 
         Args:
-            varied: as they are varied in training.
+            split: name of the split.
+            augmented: augment images of files, for training.
 
         Raises:
-            TrajformerError: there is no such split, or nothing in it can be used.
+            TrajformerError: the split is missing or has no usable image.
         """
         if self.data.voc is None:
-            return Shapes(self.data.shapes, split, self.seed)
+            return ShapesDataset(self.data.shapes, split, self.seed)
         size = (self.data.shorter, self.data.longest)
-        return VocFolder(self.data.voc, split, self.names(), size, self.seed if varied else None)
+        return VocDataset(self.data.voc, split, self.names(), size, self.seed if augmented else None)
 
 
 class DetectionModule(TaskModule):
-    """Trains a detector with the set loss; validates with COCO's average precision."""
+    """Trains a detector with the set loss; validates with the average precision of COCO."""
 
     config: DetectionRecipe
     model: Detr
@@ -122,16 +129,16 @@ class DetectionModule(TaskModule):
         super().__init__(config)
         if config.start:
             start_from(self.model, config)
-        self.seen: list[tuple[Labelled, Labelled]] = []
+        self.pairs: list[tuple[ImageBoxes, ImageBoxes]] = []  # detections and labels of the validation images
 
     def groups(self) -> list[dict[str, Any]]:
-        """The backbone has its own learning rate."""
+        """Parameter groups; the backbone has a separate learning rate."""
         backbone = {id(parameter) for parameter in self.model.backbone.parameters()}
         groups = []
         for group in super().groups():
             for inside, share in ((False, 1.0), (True, self.config.backbone_rate)):
-                mine = [p for p in group["params"] if (id(p) in backbone) == inside and p.requires_grad]
-                groups += [{**group, "params": mine, "lr": share}] if mine else []
+                chosen = [p for p in group["params"] if (id(p) in backbone) == inside and p.requires_grad]
+                groups += [{**group, "params": chosen, "lr": share}] if chosen else []
         return groups
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
@@ -140,60 +147,62 @@ class DetectionModule(TaskModule):
         return self.log_terms(box_loss(self(batch.pixels, batch.mask), batch.targets, self.config.loss), len(batch))
 
     def validation_step(self, batch: DetectionBatch, batch_idx: int) -> None:
-        """Keep what was found in one batch."""
+        """Collect the detections of one batch."""
         detections = self(batch.pixels, batch.mask)
         self.log("val/loss", box_loss(detections, batch.targets, self.config.loss)["loss"], batch_size=len(batch), sync_dist=True)
-        self.seen += compare(batch, find(detections, batch.original))
+        self.pairs += pair_with_labels(batch, postprocess(detections, batch.original))
 
     def on_validation_epoch_end(self) -> None:
-        """Log average precision over the pictures of all processes, and begin anew."""
-        seen, self.seen = self.seen, []
+        """Log the average precision over the images of all processes, and forget the detections."""
+        pairs, self.pairs = self.pairs, []
         if distributed.is_available() and distributed.is_initialized():
-            everywhere: list[Any] = [None] * distributed.get_world_size()
-            distributed.all_gather_object(everywhere, seen)
-            seen = [pair for one in everywhere for pair in one]
-        figures = average_precision([pair[0] for pair in seen], [pair[1] for pair in seen], self.config.names())
-        for name, value in figures.items():
+            gathered: list[Any] = [None] * distributed.get_world_size()
+            distributed.all_gather_object(gathered, pairs)
+            pairs = [pair for one in gathered for pair in one]
+        scores = average_precision([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.config.names())
+        for name, value in scores.items():
             self.log(f"val/{name.replace(' ', '_')}", value, prog_bar=name == "AP50")
 
 
 def start_from(model: nn.Module, recipe: DetectionRecipe) -> None:
-    """Give a model the weights of the checkpoint `recipe.start`; other classes or queries than there begin anew.
+    """Load the weights of the checkpoint `recipe.start`, except for a class head or queries of another number.
 
     Raises:
-        CheckpointError: no readable checkpoint of a detector, or of one of other sizes.
+        CheckpointError: the checkpoint cannot be read, or its model has other sizes.
     """
     before, config = load_checkpoint(recipe.start, DetectionRecipe)
-    state, mine = before.state_dict(), model.state_dict()
-    anew = [f"{part}." for part, same in (
-        ("classify", config.names() == recipe.names()), ("queries", config.model.queries == recipe.model.queries)
-    ) if not same]  # fmt: skip
-    for name in sorted(mine.keys() | state.keys()):
-        if name.startswith(tuple(anew)):
-            state[name] = mine[name]
-        elif name not in mine or name not in state or mine[name].shape != state[name].shape:
-            raise CheckpointError(f"{recipe.start}: '{name}' is not of the same size as the recipe's")
+    state, initial = before.state_dict(), model.state_dict()
+    kept: tuple[str, ...] = ()  # parts that keep their initial weights
+    if config.names() != recipe.names():
+        kept += ("classify.",)
+    if config.model.queries != recipe.model.queries:
+        kept += ("queries.",)
+    for name in sorted(initial.keys() | state.keys()):
+        if name.startswith(kept):
+            state[name] = initial[name]
+        elif name not in initial or name not in state or initial[name].shape != state[name].shape:
+            raise CheckpointError(f"{recipe.start}: '{name}' has another size than in the recipe")
     model.load_state_dict(state)
 
 
 class DetectionData(TaskData):
-    """Pictures of the training and the validation split of a recipe; opening them fails early and clearly."""
+    """Training and validation images of a recipe."""
 
-    train: Pictures
-    val: Pictures
+    train: DetectionDataset
+    val: DetectionDataset
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         data = recipe.data
         splits = ("train", "val") if data.voc is None else (data.voc.train_split, data.voc.val_split)
-        train, val = recipe.load(splits[0], varied=True), recipe.load(splits[1])
-        for pictures in (train, val):
-            for line in pictures.complaints:
-                sys.stderr.write(f"{pictures.name}: {line}\n")
+        train, val = recipe.load(splits[0], augmented=True), recipe.load(splits[1])
+        for dataset in (train, val):
+            for line in dataset.skipped:
+                sys.stderr.write(f"{dataset.name}: {line}\n")
         super().__init__(train, val, data, recipe.seed)
 
     def order(self) -> EpochShuffle:
-        """The order of training; every epoch sees the pictures anew."""
-        return Anew(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
+        """The order of training; each epoch has its own version of every image."""
+        return NumberedEpochShuffle(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
 
 
 TASK = Task(

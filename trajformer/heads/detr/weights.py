@@ -1,225 +1,209 @@
-"""DETR with a ResNet backbone, of its authors and of Hugging Face."""
+"""Converters for DETR with a ResNet backbone, of its authors and of Hugging Face."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from trajformer.core.blocks import BlockConfig
-from trajformer.core.weights import Options, Source, under
+from trajformer.core.weights import Converted, Options, StateDictReader
 from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, ResNetConfig
-from trajformer.heads.detr.model import LEARNED, DetrConfig
+from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.task import DetectionRecipe
 
 HEADS = 8  # in all published sizes
-Converted = tuple[DetectionRecipe, dict[str, Tensor]]
+_STATISTICS = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
 @dataclass(frozen=True)
-class _ResNetNames:
-    """Where a ResNet's convolutions and norms are; `stage` and `part` count from 0, `stage1` and `part1` from 1."""
+class _Layout:
+    """Foreign names of the transformer and the heads.
 
-    stem: str
-    stem_norm: str
-    convolution: str
-    norm: str
-    shortcut: str
-    shortcut_norm: str
-
-
-@dataclass(frozen=True)
-class _Names:
-    """Where the rest is; {} stands for the number of a layer.
-
-    `query_key_value` is one matrix, or three. The norms of a layer are in the order in which they are applied; the last two
-    are those after encoder (pre-norm alone has one) and decoder.
+    Attributes:
+        rules: rules for `StateDictReader.take_model`.
+        queries, classify, rows: names of the queries, of the class head, and of the learned row positions.
+        encoder_norm: name of the norm after the encoder, which only pre-norm models have.
+        layers: templates of one norm per layer of the encoder and of the decoder, to count the layers.
+        inner: name of the first feed-forward layer.
     """
 
-    encoder: str
-    decoder: str
-    query_key_value: tuple[str, ...]
-    cross: str
-    encoder_norms: tuple[str, str]
-    decoder_norms: tuple[str, str, str]
-    feedforward: tuple[str, str]
-    last_norms: tuple[str, str]
-    project: str
+    rules: dict[str, str]
     queries: str
     classify: str
-    locate: str
     rows: str
-    columns: str
+    encoder_norm: str
+    layers: tuple[str, str]
+    inner: str
 
 
-_TORCHVISION = _ResNetNames(
-    "conv1",
-    "bn1",
-    "layer{stage1}.{block}.conv{part1}",
-    "layer{stage1}.{block}.bn{part1}",
-    "layer{stage1}.{block}.downsample.0",
-    "layer{stage1}.{block}.downsample.1",
-)
-_HF_RESNET = _ResNetNames(
-    "embedder.embedder.convolution",
-    "embedder.embedder.normalization",
-    "encoder.stages.{stage}.layers.{block}.layer.{part}.convolution",
-    "encoder.stages.{stage}.layers.{block}.layer.{part}.normalization",
-    "encoder.stages.{stage}.layers.{block}.shortcut.convolution",
-    "encoder.stages.{stage}.layers.{block}.shortcut.normalization",
-)
-_FACEBOOK = _Names(
-    encoder="transformer.encoder.layers.{}",
-    decoder="transformer.decoder.layers.{}",
-    query_key_value=("in_proj_",),
-    cross="multihead_attn",
-    encoder_norms=("norm1", "norm2"),
-    decoder_norms=("norm1", "norm2", "norm3"),
-    feedforward=("linear1", "linear2"),
-    last_norms=("transformer.encoder.norm", "transformer.decoder.norm"),
-    project="input_proj",
-    queries="query_embed",
-    classify="class_embed",
-    locate="bbox_embed",
-    rows="backbone.1.row_embed",
-    columns="backbone.1.col_embed",
-)
-_HUGGING_FACE = _Names(
-    encoder="model.encoder.layers.{}",
-    decoder="model.decoder.layers.{}",
-    query_key_value=("q_proj.", "k_proj.", "v_proj."),
-    cross="encoder_attn",
-    encoder_norms=("self_attn_layer_norm", "final_layer_norm"),
-    decoder_norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-    feedforward=("fc1", "fc2"),
-    last_norms=("model.encoder.layernorm", "model.decoder.layernorm"),
-    project="model.input_projection",
-    queries="model.query_position_embeddings",
-    classify="class_labels_classifier",
-    locate="bbox_predictor",
-    rows="model.position_embedding.row_embeddings",
-    columns="model.position_embedding.column_embeddings",
-)
+def _attention(ours: str, foreign: str, fused: bool) -> dict[str, str]:
+    parts = {"query": "q", "key": "k", "value": "v"}
+    rules = {f"{ours}.sublayer.out.*": f"{foreign}.out_proj.*"}
+    for index, (part, letter) in enumerate(parts.items()):
+        name = f"in_proj_*[{index}/3]" if fused else f"{letter}_proj.*"
+        rules[f"{ours}.sublayer.{part}.*"] = f"{foreign}.{name}"
+    return rules
 
 
-def facebook_detr(source: Source, options: Options) -> Converted:
-    """The authors' `DETR`, without segmentation heads.
+def _stack(
+    ours: str, foreign: str, attentions: dict[str, str], norms: tuple[str, ...], inner: tuple[str, str], fused: bool
+) -> dict[str, str]:
+    """Rules for all layers of the encoder or the decoder; `norms` are in the order in which a layer applies them."""
+    here, there = f"{ours}.layers.{{n}}", f"{foreign}.layers.{{n}}"
+    rules: dict[str, str] = {}
+    for name, foreign_name in attentions.items():
+        rules |= _attention(f"{here}.{name}", f"{there}.{foreign_name}", fused)
+    for name, norm in zip((*attentions, "feedforward"), norms, strict=True):
+        rules[f"{here}.{name}.norm.*"] = f"{there}.{norm}.*"
+    return rules | {
+        f"{here}.feedforward.sublayer.{index}.*": f"{there}.{name}.*" for index, name in zip((0, 3), inner, strict=True)
+    }
+
+
+_FACEBOOK = _Layout(
+    _stack("encoder", "transformer.encoder", {"attention": "self_attn"}, ("norm1", "norm2"), ("linear1", "linear2"), True)
+    | _stack(
+        "decoder",
+        "transformer.decoder",
+        {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
+        ("norm1", "norm2", "norm3"),
+        ("linear1", "linear2"),
+        True,
+    )
+    | {
+        "encoder.norm.*": "transformer.encoder.norm.*",
+        "decoder.norm.*": "transformer.decoder.norm.*",
+        "project.*": "input_proj.*",
+        "queries.*": "query_embed.*",
+        "classify.*": "class_embed.*",
+        "locate.0.*": "bbox_embed.layers.0.*",
+        "locate.2.*": "bbox_embed.layers.1.*",
+        "locate.4.*": "bbox_embed.layers.2.*",
+        "position.tables.0": "backbone.1.col_embed.weight",
+        "position.tables.1": "backbone.1.row_embed.weight",
+    },
+    queries="query_embed.weight",
+    classify="class_embed.weight",
+    rows="backbone.1.row_embed.weight",
+    encoder_norm="transformer.encoder.norm.weight",
+    layers=("transformer.encoder.layers.{}.norm1.weight", "transformer.decoder.layers.{}.norm1.weight"),
+    inner="transformer.encoder.layers.0.linear1.weight",
+)
+_HUGGING_FACE = _Layout(
+    _stack(
+        "encoder",
+        "model.encoder",
+        {"attention": "self_attn"},
+        ("self_attn_layer_norm", "final_layer_norm"),
+        ("fc1", "fc2"),
+        False,
+    )
+    | _stack(
+        "decoder",
+        "model.decoder",
+        {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
+        ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+        ("fc1", "fc2"),
+        False,
+    )
+    | {
+        "encoder.norm.*": "model.encoder.layernorm.*",
+        "decoder.norm.*": "model.decoder.layernorm.*",
+        "project.*": "model.input_projection.*",
+        "queries.*": "model.query_position_embeddings.*",
+        "classify.*": "class_labels_classifier.*",
+        "locate.0.*": "bbox_predictor.layers.0.*",
+        "locate.2.*": "bbox_predictor.layers.1.*",
+        "locate.4.*": "bbox_predictor.layers.2.*",
+        "position.tables.0": "model.position_embedding.column_embeddings.weight",
+        "position.tables.1": "model.position_embedding.row_embeddings.weight",
+    },
+    queries="model.query_position_embeddings.weight",
+    classify="class_labels_classifier.weight",
+    rows="model.position_embedding.row_embeddings.weight",
+    encoder_norm="model.encoder.layernorm.weight",
+    layers=("model.encoder.layers.{}.self_attn_layer_norm.weight", "model.decoder.layers.{}.self_attn_layer_norm.weight"),
+    inner="model.encoder.layers.0.fc1.weight",
+)
+# Convolutions and norms of a ResNet. Stages, blocks and parts are numbered from 0; {stage1} and {part1} count from 1.
+_TORCHVISION = {
+    "stem": "conv1",
+    "norm": "bn1",
+    "stages.{stage}.{block}.convolutions.{part}": "layer{stage1}.{block}.conv{part1}",
+    "stages.{stage}.{block}.norms.{part}": "layer{stage1}.{block}.bn{part1}",
+    "stages.{stage}.{block}.shortcut.0": "layer{stage1}.{block}.downsample.0",
+    "stages.{stage}.{block}.shortcut.1": "layer{stage1}.{block}.downsample.1",
+}
+_BLOCK = "encoder.stages.{stage}.layers.{block}"
+_HF_RESNET = {
+    "stem": "embedder.embedder.convolution",
+    "norm": "embedder.embedder.normalization",
+    "stages.{stage}.{block}.convolutions.{part}": f"{_BLOCK}.layer.{{part}}.convolution",
+    "stages.{stage}.{block}.norms.{part}": f"{_BLOCK}.layer.{{part}}.normalization",
+    "stages.{stage}.{block}.shortcut.0": f"{_BLOCK}.shortcut.convolution",
+    "stages.{stage}.{block}.shortcut.1": f"{_BLOCK}.shortcut.normalization",
+}
+
+
+def facebook_detr(source: StateDictReader, options: Options) -> Converted:
+    """Convert the authors' `DETR` without segmentation heads.
 
     Raises:
-        CheckpointError: a tensor is missing or of another shape; what is left over is for the caller to refuse.
+        CheckpointError: a tensor is missing or has another shape. The caller checks that all tensors were used.
     """
-    resnet, weights = _resnet(source, "backbone.0.body", _TORCHVISION)
-    return _detr(source, options, _FACEBOOK, resnet, weights)
+    return _convert(source, options, _FACEBOOK, "backbone.0.body", _TORCHVISION)
 
 
-def facebook_detr_dc5(source: Source, options: Options) -> Converted:
-    """The same with dilation in the last stage of the backbone, which no shape tells.
+def facebook_detr_dc5(source: StateDictReader, options: Options) -> Converted:
+    """Convert the authors' DETR with dilation in the last stage of the backbone, which the shapes do not show.
 
     Raises:
         CheckpointError: as `facebook_detr`.
     """
-    resnet, weights = _resnet(source, "backbone.0.body", _TORCHVISION)
-    return _detr(source, options, _FACEBOOK, replace(resnet, stride=16), weights)
+    return _convert(source, options, _FACEBOOK, "backbone.0.body", _TORCHVISION, stride=16)
 
 
-def hf_detr(source: Source, options: Options) -> Converted:
-    """Hugging Face's `DetrForObjectDetection` as it is saved, with timm's ResNet or its own.
+def hf_detr(source: StateDictReader, options: Options) -> Converted:
+    """Convert a saved `DetrForObjectDetection` of Hugging Face, with timm's ResNet or its own.
 
     Raises:
         CheckpointError: as `facebook_detr`.
     """
     prefix = "model.backbone.conv_encoder.model"
     names = _TORCHVISION if f"{prefix}.conv1.weight" in source else _HF_RESNET
-    return _detr(source, options, _HUGGING_FACE, *_resnet(source, prefix, names))
+    return _convert(source, options, _HUGGING_FACE, prefix, names)
 
 
-def _resnet(source: Source, prefix: str, names: _ResNetNames) -> tuple[ResNetConfig, dict[str, Tensor]]:
-    """Sizes and weights of the backbone."""
-
-    def place(template: str, stage: int = 0, block: int | str = 0, part: int = 0) -> str:
-        filled = template.format(stage=stage, block=block, part=part, stage1=stage + 1, part1=part + 1)
-        return f"{prefix}.{filled}"
-
-    def take(convolution: str, norm: str, *shape: int) -> list[dict[str, Tensor]]:
-        statistics = {"weight": "weight", "bias": "bias", "running_mean": "mean", "running_var": "variance"}
-        taken = {ours: source.take(f"{norm}.{theirs}", shape[0]) for theirs, ours in statistics.items()}
-        return [{"weight": source.take(f"{convolution}.weight", *shape)}, taken]
-
-    stem = place(names.stem)
-    width = before = len(source.peek(f"{stem}.weight", 4))
-    counts = [source.count(f"{place(names.convolution, stage, '{}')}.weight") for stage in range(4)]
-    convolution, norm = take(stem, place(names.stem_norm), width, 3, 7, 7)
-    weights = under("backbone.stem", convolution) | under("backbone.norm", norm)
-    for stage, count in enumerate(counts):
-        inner = width * 2**stage
-        for block in range(count):
-            ours, at = f"backbone.stages.{stage}.{block}", (stage, block)
-            shapes = (inner, before, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)
-            for part, shape in enumerate(shapes):
-                convolution, norm = take(place(names.convolution, *at, part), place(names.norm, *at, part), *shape)
-                weights |= under(f"{ours}.convolutions.{part}", convolution) | under(f"{ours}.norms.{part}", norm)
-            if block == 0:
-                convolution, norm = take(place(names.shortcut, *at), place(names.shortcut_norm, *at), 4 * inner, before, 1, 1)
-                weights |= under(f"{ours}.shortcut.0", convolution) | under(f"{ours}.shortcut.1", norm)
-            before = 4 * inner
-    return ResNetConfig((counts[0], counts[1], counts[2], counts[3]), width), weights
-
-
-def _detr(source: Source, options: Options, names: _Names, resnet: ResNetConfig, weights: dict[str, Tensor]) -> Converted:
-    query, rows = source.peek(f"{names.queries}.weight", 2), f"{names.rows}.weight"
-    width, classes = query.shape[1], len(source.peek(f"{names.classify}.weight", 2)) - 1
-    inner = len(source.peek(f"{names.encoder.format(0)}.{names.feedforward[0]}.weight", 2))
-    layers = tuple(source.count(f"{stack}.{names.decoder_norms[0]}.weight") for stack in (names.encoder, names.decoder))
-    norm_first, heads = f"{names.last_norms[0]}.weight" in source, options.heads or HEADS
-    block = BlockConfig(width=width, heads=heads, feedforward=inner, dropout=0.1, norm_first=norm_first)
-    model = DetrConfig(classes, len(query), block, (layers[0], layers[1]), backbone=BackboneConfig(resnet=resnet))
-    for stack, cross, count in ((names.encoder, None, layers[0]), (names.decoder, names.cross, layers[1])):
-        for layer in range(count):
-            ours = f"{'encoder' if cross is None else 'decoder'}.layers.{layer}"
-            weights |= under(ours, _block(source, stack.format(layer), names, block, cross))
-    if norm_first:
-        weights |= under("encoder.norm", source.norm(names.last_norms[0], width))
-    weights |= under("decoder.norm", source.norm(names.last_norms[1], width))
-    weights["project.weight"] = source.take(f"{names.project}.weight", width, 32 * resnet.width, 1, 1)
-    weights["project.bias"] = source.take(f"{names.project}.bias", width)
-    weights["queries.weight"] = source.take(f"{names.queries}.weight", len(query), width)
-    weights |= under("classify", source.linear(names.classify, classes + 1, width))
-    for index, outputs in enumerate((width, width, 4)):
-        weights |= under(f"locate.{2 * index}", source.linear(f"{names.locate}.layers.{index}", outputs, width))
-    if rows in source:
+def _convert(
+    source: StateDictReader, options: Options, layout: _Layout, prefix: str, names: dict[str, str], stride: int = 32
+) -> Converted:
+    """Convert with the names of a layout and those of a ResNet below `prefix`."""
+    first = names["stages.{stage}.{block}.convolutions.{part}"]
+    counts = [
+        source.count(f"{prefix}.{first.replace('{block}', '{{}}').format(stage=stage, stage1=stage + 1, part=0, part1=1)}.weight")
+        for stage in range(4)
+    ]
+    stem = source.peek(f"{prefix}.{names['stem']}.weight", 4)
+    resnet = ResNetConfig((counts[0], counts[1], counts[2], counts[3]), len(stem), 16 if stride == 16 else 32)
+    query = source.peek(layout.queries, 2)
+    classes = len(source.peek(layout.classify, 2)) - 1
+    encoder, decoder = (source.count(pattern) for pattern in layout.layers)
+    block = BlockConfig(
+        width=query.shape[1],
+        heads=options.heads or HEADS,
+        feedforward=len(source.peek(layout.inner, 2)),
+        dropout=0.1,
+        norm_first=layout.encoder_norm in source,
+    )
+    model = DetrConfig(classes, len(query), block, (encoder, decoder), backbone=BackboneConfig(resnet=resnet))
+    if layout.rows in source:
         model = replace(model, position="learned")
-        for axis, table in enumerate((names.columns, names.rows)):
-            weights[f"position.tables.{axis}"] = source.take(f"{table}.weight", LEARNED, width // 2)
     if options.labels and len(options.labels) != classes:
         raise CheckpointError(f"{source.name}: {classes} classes, but {len(options.labels)} labels")
-    return DetectionRecipe(model=model, labels=options.labels), weights
-
-
-def _block(source: Source, theirs: str, names: _Names, block: BlockConfig, cross: str | None) -> dict[str, Tensor]:
-    """Weights of a layer of the encoder, or, with the name of its cross-attention, of the decoder."""
-    if cross is None:
-        attentions, norms = {"attention": "self_attn"}, dict(zip(("attention", "feedforward"), names.encoder_norms, strict=True))
-    else:
-        attentions = {"self_attention": "self_attn", "cross_attention": cross}
-        norms = dict(zip(("self_attention", "cross_attention", "feedforward"), names.decoder_norms, strict=True))
-    width, inner = block.width, block.feedforward
-    weights: dict[str, Tensor] = {}
-    for ours, name in attentions.items():
-        weights |= under(f"{ours}.sublayer", _attention(source, f"{theirs}.{name}", names, width))
-    for ours, name in norms.items():
-        weights |= under(f"{ours}.norm", source.norm(f"{theirs}.{name}", width))
-    weights |= under("feedforward.sublayer.0", source.linear(f"{theirs}.{names.feedforward[0]}", inner, width))
-    return weights | under("feedforward.sublayer.3", source.linear(f"{theirs}.{names.feedforward[1]}", width, inner))
-
-
-def _attention(source: Source, theirs: str, names: _Names, width: int) -> dict[str, Tensor]:
-    weights = under("out", source.linear(f"{theirs}.out_proj", width, width))
-    rows = 3 * width // len(names.query_key_value)
-    parts = [(source.take(f"{theirs}.{name}weight", rows, width), source.take(f"{theirs}.{name}bias", rows))
-             for name in names.query_key_value]  # fmt: skip
-    weight, bias = (torch.cat(tensors).chunk(3) for tensors in zip(*parts, strict=True))
-    for index, part in enumerate(("query", "key", "value")):
-        weights |= {f"{part}.weight": weight[index], f"{part}.bias": bias[index]}
-    return weights
+    rules = dict(layout.rules)
+    for ours, foreign in names.items():
+        convolution = ours == "stem" or "convolutions" in ours or ours.endswith("shortcut.0")
+        for part, statistic in {"weight": "weight"}.items() if convolution else _STATISTICS.items():
+            rules[f"backbone.{ours}.{part}"] = f"{prefix}.{foreign}.{statistic}"
+    recipe = DetectionRecipe(model=model, labels=options.labels)
+    return recipe, source.take_model(recipe.build_model, rules)

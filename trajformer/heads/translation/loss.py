@@ -7,17 +7,17 @@ from torch.nn import functional as F
 
 
 def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Mean cross-entropy; the wrong C - 1 tokens share the smoothed mass (Szegedy et al. 2016, as the seeds' code has it).
+    """Mean cross-entropy; the smoothed probability is shared by the C - 1 wrong tokens (Szegedy et al. 2016).
 
-    PyTorch's own smoothing spreads the mass over all C tokens, the right one included: eps here is eps * C / (C - 1) there.
+    PyTorch shares it among all C tokens, so its smoothing is `smoothing * C / (C - 1)`.
 
     Args:
-        logits: [N, C] of real tokens only.
+        logits: [N, C], without padding.
         target: int64 [N].
-        smoothing: eps.
+        smoothing: probability taken from the target token.
 
     Returns:
-        A scalar; zero, with zero gradients, for no tokens at all.
+        A scalar; zero with zero gradients if N is 0.
     """
     classes = logits.shape[-1]
     if not len(target):

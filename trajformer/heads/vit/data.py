@@ -1,4 +1,4 @@
-"""Labelled pictures: scikit-learn's handwritten digits, or a folder with a folder for each class."""
+"""Labeled images: scikit-learn's handwritten digits, or a folder with one subfolder per class."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.errors import TrajformerError
-from trajformer.heads.images import Normalisation, list_images, read_image, resize
+from trajformer.errors import TrajformerError, check_numbers
+from trajformer.heads.images import Normalization, list_images, read_image, resize
 
 SPLITS = ("train", "val", "test")
 _DIGITS = tuple("0123456789")
@@ -21,31 +21,39 @@ _DIGITS = tuple("0123456789")
 
 @dataclass(frozen=True)
 class ImageDataConfig:
-    """Which pictures, and how they become batches.
+    """Labeled images and their batches.
 
     Attributes:
-        dataset: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, or a folder of your own.
-        root: that folder, with pictures at `<split>/<class name>/*.png` (or .jpg and others); splits are train, val, test.
-        normalise: half for -1..1, imagenet for the mean and spread of ImageNet's colours.
-        batch_size: pictures a step and device, at most.
-        workers: loader processes.
+        dataset: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, or a folder.
+        root: the folder, with images at `<split>/<class name>/*.png` (or .jpg and others); the splits are train, val, test.
+        normalise: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of ImageNet.
+        batch_size: maximum number of images per step and device.
+        workers: number of loader processes.
     """
 
     dataset: Literal["digits", "folder"] = "digits"
     root: str = ""
-    normalise: Normalisation = "half"
+    normalise: Normalization = "half"
     batch_size: int = 64
     workers: int = 0
 
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("batch_size",))
+
     @property
     def bucket(self) -> int:
-        """Pictures are all of one size: none are sought that go together."""
+        """All images have the same size, so batches are not grouped by size."""
         return 1
 
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """B pictures: float32 [B, C, H, W] in 0..1, and their classes int64 [B]."""
+    """B labeled images.
+
+    Attributes:
+        image: float32 [B, C, H, W] in 0..1.
+        label: int64 [B].
+    """
 
     image: Tensor
     label: Tensor
@@ -55,11 +63,11 @@ class ImageBatch:
         return ImageBatch(self.image.to(device, non_blocking=non_blocking), self.label.to(device, non_blocking=non_blocking))
 
 
-class LabelledImages:
-    """The pictures of a split in memory, a byte a pixel and colour (150 kB each at 224 x 224).
+class LabeledImages:
+    """The images of a split, kept in memory as bytes (150 kB per color image of 224 x 224 pixels).
 
     Args:
-        name: of the split, for complaints.
+        name: name of the split, for error messages.
         image: uint8 [N, C, H, W].
         label: int64 [N].
     """
@@ -68,7 +76,7 @@ class LabelledImages:
         self.name, self.image, self.label = name, image, label
 
     def __len__(self) -> int:
-        """Number of pictures."""
+        """Number of images."""
         return len(self.label)
 
     def __getitem__(self, indices: Sequence[int]) -> ImageBatch:
@@ -76,30 +84,31 @@ class LabelledImages:
         return ImageBatch(self.image[rows].float() / 255.0, self.label[rows])
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """All alike: there is no padding."""
+        """Equal sizes int [n, 1]: batches have no padding."""
         return np.ones((len(indices), 1), np.int64)
 
 
 def class_names(data: ImageDataConfig) -> tuple[str, ...]:
-    """Names of the classes: the digits, or the folders of the training split in order of their names.
+    """Names of the classes: the digits, or the sorted subfolders of the training split.
 
     Raises:
-        TrajformerError: there is no such folder, or nothing in it.
+        TrajformerError: the folder is missing or has no subfolders.
     """
-    return _DIGITS if data.dataset == "digits" else _folders(data, "train")
+    return _DIGITS if data.dataset == "digits" else _class_folders(data, "train")
 
 
-def load_split(data: ImageDataConfig, split: str, labels: Sequence[str], channels: int, size: int) -> LabelledImages:
-    """The labelled pictures of a split, resized; files that cannot be read are listed on standard error and left out.
+def load_split(data: ImageDataConfig, split: str, labels: Sequence[str], channels: int, size: int) -> LabeledImages:
+    """Load and resize the labeled images of a split. Unreadable files are skipped and listed on standard error.
 
     Args:
+        data: the data set.
         split: train, val or test.
-        labels: names of the classes; a picture's label is the place of its class among them.
-        channels: colours of a picture, 1 or 3.
-        size: its height and width, pixels.
+        labels: names of the classes; the label of an image is the index of its class.
+        channels: color channels, 1 or 3.
+        size: height and width, pixels.
 
     Raises:
-        TrajformerError: there is no such split, none of its pictures can be read, or it has a class of another name.
+        TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
     """
     if split not in SPLITS:
         raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")
@@ -107,19 +116,19 @@ def load_split(data: ImageDataConfig, split: str, labels: Sequence[str], channel
         image, label = _load_folder(data, split, labels, channels, size)
     else:
         digits, label = load_digits(split)
-        image = _bytes(resize(digits, (size, size)).expand(-1, channels, -1, -1))
-    return LabelledImages(f"{data.root or data.dataset}: {split}", image, label)
+        image = _to_bytes(resize(digits, (size, size)).expand(-1, channels, -1, -1))
+    return LabeledImages(f"{data.root or data.dataset}: {split}", image, label)
 
 
-def _bytes(image: Tensor) -> Tensor:
+def _to_bytes(image: Tensor) -> Tensor:
     return (image * 255.0).round().to(torch.uint8)
 
 
 def load_digits(split: str) -> tuple[Tensor, Tensor]:
-    """The handwritten digits that come with scikit-learn: pictures [N, 1, 8, 8] in 0..1, white on black, and labels [N].
+    """The handwritten digits of scikit-learn: images [N, 1, 8, 8] in 0..1, white on black, and labels int64 [N].
 
-    The split is fixed and has the same shares of each class: of ten successive pictures of a class, as the data set
-    orders them, the fourth and ninth are for the test, the seventh for validation. All splits have all 13 writers.
+    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and
+    the ninth are test images and the seventh is a validation image. Every split contains all 13 writers.
 
     Raises:
         TrajformerError: scikit-learn is not installed.
@@ -129,39 +138,39 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
     except ImportError as error:
         raise TrajformerError("data.dataset: digits needs scikit-learn (pip install scikit-learn)") from error
     pixels, classes = datasets.load_digits(return_X_y=True)
-    turn = np.empty(len(classes), np.int64)
+    index = np.empty(len(classes), np.int64)  # index of an image within its class, modulo ten
     for digit in range(10):
-        turn[classes == digit] = np.arange((classes == digit).sum()) % 10
-    test, val = np.isin(turn, (3, 8)), turn == 6
+        index[classes == digit] = np.arange((classes == digit).sum()) % 10
+    test, val = np.isin(index, (3, 8)), index == 6
     rows = {"train": ~(test | val), "val": val, "test": test}[split]
     image = torch.from_numpy(pixels[rows]).float().reshape(-1, 1, 8, 8) / 16.0
     return image, torch.from_numpy(classes[rows].astype(np.int64))
 
 
-def _folders(data: ImageDataConfig, split: str) -> tuple[str, ...]:
+def _class_folders(data: ImageDataConfig, split: str) -> tuple[str, ...]:
     if not data.root:
-        raise TrajformerError("data.root: give a folder of pictures, `<split>/<class name>/*.png`")
+        raise TrajformerError("data.root: give a folder of images, `<split>/<class name>/*.png`")
     folder = Path(data.root, split)
     if not folder.is_dir():
-        raise TrajformerError(f"{folder}: no such folder; pictures are sought at {data.root}/{split}/<class name>/*.png")
+        raise TrajformerError(f"{folder}: no such folder; images are expected at {data.root}/{split}/<class name>/*.png")
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
-        raise TrajformerError(f"{folder}: has no folder of a class")
+        raise TrajformerError(f"{folder}: has no subfolder for a class")
     return tuple(names)
 
 
 def _load_folder(data: ImageDataConfig, split: str, labels: Sequence[str], channels: int, size: int) -> tuple[Tensor, Tensor]:
     """uint8 [N, C, size, size] and int64 [N]."""
     images, classes = [], []
-    for name in _folders(data, split):
+    for name in _class_folders(data, split):
         if name not in labels:
-            raise TrajformerError(f"{data.root}: split '{split}' has a class '{name}' that is none of {', '.join(labels)[:200]}")
+            raise TrajformerError(f"{data.root}: split '{split}' has a class '{name}' that is not in {', '.join(labels)[:200]}")
         for path in list_images([Path(data.root, split, name)]):
             try:
-                images.append(_bytes(resize(read_image(path, grey=channels == 1), (size, size))))
+                images.append(_to_bytes(resize(read_image(path, gray=channels == 1), (size, size))))
                 classes.append(labels.index(name))
             except TrajformerError as error:
                 sys.stderr.write(f"skipped {error}\n")
     if not images:
-        raise TrajformerError(f"{data.root}: split '{split}' has no picture that can be read")
+        raise TrajformerError(f"{data.root}: split '{split}' has no readable image")
     return torch.stack(images), torch.tensor(classes)

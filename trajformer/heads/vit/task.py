@@ -1,4 +1,4 @@
-"""Training a Vision Transformer to tell classes of pictures apart: labelled pictures, cross-entropy, accuracy."""
+"""Image classification with a Vision Transformer: recipe, cross-entropy training, accuracy on the validation images."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.heads.images import Variation, normalise, read_image, resize, vary
-from trajformer.heads.vit.data import ImageBatch, ImageDataConfig, LabelledImages, class_names, load_split
-from trajformer.heads.vit.model import ViT, ViTConfig, resized
+from trajformer.heads.images import ImageAugmentConfig, augment_images, normalize, read_image, resize
+from trajformer.heads.vit.data import ImageBatch, ImageDataConfig, LabeledImages, class_names, load_split
+from trajformer.heads.vit.model import ViT, ViTConfig, resize_state
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
@@ -22,26 +22,26 @@ from trajformer.training.base import Task, TaskData, TaskModule
 
 @dataclass(frozen=True)
 class ClassificationRecipe:
-    """A whole recipe of an image classifier.
+    """The recipe of an image classifier.
 
     Attributes:
         model: sizes; `classes` must be the number of classes in the data.
-        data: pictures and batches.
-        labels: names of the classes in the order of the model's outputs; found in the data where none are given.
-        start: checkpoint to begin with. Positions are interpolated to `model.image_size`; a head of other classes begins
-            anew, at zero (Dosovitskiy et al. 2021, section 3.2).
-        augment: what is varied in training.
+        data: images and batches.
+        labels: names of the classes in the order of the outputs; read from the data if empty.
+        start: checkpoint to start from. Positions are interpolated to `model.image_size`. With other classes the head starts
+            at zero (Dosovitskiy et al. 2021, section 3.2).
+        augment: augmentation of the training images.
         smoothing: label smoothing.
-        optim: optimiser and schedule.
+        optim: optimizer and schedule.
         trainer: length, device and precision.
-        seed: of weights, order, dropout and augmentation.
+        seed: seed of weights, order, dropout and augmentation.
     """
 
     model: ViTConfig = field(default_factory=ViTConfig)
     data: ImageDataConfig = field(default_factory=ImageDataConfig)
     labels: tuple[str, ...] = ()
     start: str = ""
-    augment: Variation = field(default_factory=Variation)
+    augment: ImageAugmentConfig = field(default_factory=ImageAugmentConfig)
     smoothing: float = 0.1
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -49,19 +49,19 @@ class ClassificationRecipe:
     task: ClassVar[str] = "classification"
 
     def build_model(self) -> nn.Module:
-        """The classifier, untrained."""
+        """The untrained classifier."""
         return ViT(self.model)
 
     def check(self) -> None:
-        """Refuse sizes that cannot be, and classes that are not those of the data.
+        """Check the values, and the number of classes in the data.
 
         Raises:
             TrajformerError: names the field.
         """
         if self.model.channels not in (1, 3):
-            raise TrajformerError(f"model.channels: {self.model.channels}, expected 1 (grey) or 3 (colours)")
+            raise TrajformerError(f"model.channels: {self.model.channels}, expected 1 (gray) or 3 (color)")
         if self.data.normalise == "imagenet" and self.model.channels != 3:
-            raise TrajformerError("data.normalise: imagenet needs the three colours of model.channels 3")
+            raise TrajformerError("data.normalise: imagenet needs model.channels 3")
         if not 0 <= self.smoothing < 1:
             raise TrajformerError(f"smoothing: {self.smoothing}, expected at least 0 and less than 1")
         labels = self.labels or class_names(self.data)
@@ -69,36 +69,32 @@ class ClassificationRecipe:
             raise TrajformerError(f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}")
 
     def names(self) -> tuple[str, ...]:
-        """A name for every output of the model, "class 0" and so on where none are known."""
+        """A name for every output; "class 0" and so on if `labels` is empty."""
         return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
 
     def read(self, path: Path) -> Tensor:
-        """A picture file in 0..1 [C, H, W], with as many colours as the model wants.
+        """Read an image file as [C, H, W] in 0..1 with the channels of the model.
 
         Raises:
-            TrajformerError: it cannot be read.
+            TrajformerError: the file cannot be read.
         """
-        return read_image(path, grey=self.model.channels == 1)
+        return read_image(path, gray=self.model.channels == 1)
 
     def prepare(self, image: Tensor) -> Tensor:
-        """Pictures [..., C, H, W] in 0..1 of any size, as the model wants them."""
-        return normalise(resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise)
+        """Resize and normalize images [..., C, H, W] in 0..1 for the model."""
+        return normalize(resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise)
 
-    def load(self, split: str) -> LabelledImages:
-        """The labelled pictures of a split; see `load_split`.
-
-        Raises:
-            TrajformerError: there are none, or they are of other classes.
-        """
+    def load(self, split: str) -> LabeledImages:
+        """The labeled images of a split; see `load_split`."""
         labels = self.labels or class_names(self.data)
         return load_split(self.data, split, labels, self.model.channels, self.model.image_size)
 
 
 class ClassificationModule(TaskModule):
-    """Trains a classifier with cross-entropy; validates with the share of pictures whose most probable class is right.
+    """Trains a classifier with cross-entropy and validates its accuracy.
 
     Raises:
-        TrajformerError: there is nothing to read the classes' names from, or the checkpoint to begin with does not fit.
+        TrajformerError: the names of the classes cannot be read from the data, or the checkpoint to start from does not fit.
     """
 
     config: ClassificationRecipe
@@ -111,56 +107,56 @@ class ClassificationModule(TaskModule):
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
-        image = vary(batch.image, self.config.augment, self.seed_step())
+        image = augment_images(batch.image, self.config.augment, self.seed_step())
         loss = F.cross_entropy(self(self.config.prepare(image)), batch.label, label_smoothing=self.config.smoothing)
         return self.log_terms({"loss": loss}, len(batch.label))
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
-        """Accumulate one batch."""
+        """Update the metrics with one batch."""
         scores = self(self.config.prepare(batch.image))
         self.accuracy.update((scores.argmax(-1) == batch.label).float())
         self.loss.update(F.cross_entropy(scores, batch.label, reduction="none"))
 
     def on_validation_epoch_end(self) -> None:
-        """Log the means over all processes, and begin anew."""
+        """Log the metrics over all processes and reset them."""
         for name, metric in (("accuracy", self.accuracy), ("cross_entropy", self.loss)):
             self.log(f"val/{name}", metric.compute(), prog_bar=name == "accuracy")
             metric.reset()
 
 
 class ImageData(TaskData):
-    """Pictures of the training and the validation split of a recipe; opening them fails early and clearly."""
+    """Training and validation images of a recipe."""
 
-    train: LabelledImages
-    val: LabelledImages
+    train: LabeledImages
+    val: LabeledImages
 
     def __init__(self, recipe: ClassificationRecipe) -> None:
         super().__init__(recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed)
 
 
 def start_from(model: nn.Module, recipe: ClassificationRecipe) -> None:
-    """Give a model the weights of the checkpoint `recipe.start`, fitted to the recipe's picture size and classes.
+    """Load the weights of the checkpoint `recipe.start`, adapted to the image size and the classes of the recipe.
 
     Raises:
-        CheckpointError: no readable checkpoint of a classifier, or of one of another shape.
+        CheckpointError: the checkpoint cannot be read, or its model has other sizes.
     """
     before, config = load_checkpoint(recipe.start, ClassificationRecipe)
-    was, now = _fixed(config.model), _fixed(recipe.model)
-    if differing := [name for name in now if was[name] != now[name]]:
-        name = differing[0]
-        raise CheckpointError(f"{recipe.start}: has {name} {was[name]}, the recipe {now[name]}")
-    state = resized(before.state_dict(), recipe.model)
+    start_sizes, sizes = _fixed_sizes(config.model), _fixed_sizes(recipe.model)
+    for name, value in sizes.items():
+        if start_sizes[name] != value:
+            raise CheckpointError(f"{recipe.start}: has {name} {start_sizes[name]}, the recipe {value}")
+    state = resize_state(before.state_dict(), recipe.model)
     if config.labels != recipe.labels:
         head = model.get_submodule("head")
         state |= {f"head.{name}": torch.zeros_like(tensor) for name, tensor in head.state_dict().items()}
     model.load_state_dict(state)
 
 
-def _fixed(model: ViTConfig) -> dict[str, object]:
-    """What a model has in common with one that it may begin with, by the name of the field."""
-    block = {f"model.block.{item.name}": getattr(model.block, item.name) for item in fields(model.block)}
-    shape = {f"model.{name}": getattr(model, name) for name in ("patch_size", "channels", "layers", "pooling")}
-    return shape | {name: value for name, value in block.items() if not name.endswith("dropout")}
+def _fixed_sizes(model: ViTConfig) -> dict[str, object]:
+    """Fields in which a model and the checkpoint that it starts from must agree, by name."""
+    sizes: dict[str, object] = {f"model.{name}": getattr(model, name) for name in ("patch_size", "channels", "layers", "pooling")}
+    names = [item.name for item in fields(model.block) if not item.name.endswith("dropout")]
+    return sizes | {f"model.block.{name}": getattr(model.block, name) for name in names}
 
 
 TASK = Task(

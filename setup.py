@@ -34,6 +34,7 @@ setup(
         "torch-geometric>=2.5",
         "tensorboard>=2.15",
         "tqdm>=4.66",
+        "filelock>=3.30",
     ],
     extras_require={
         "argoverse": ["av2>=0.3"],

@@ -1,1 +1,1 @@
-"""Raw data sets to `Scene`: one module a data set, and the parallel, resumable conversion of a whole folder."""
+"""Conversion of raw data sets to stores of scenes: one reader per data set, and a parallel, resumable engine."""

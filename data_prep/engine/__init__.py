@@ -1,1 +1,1 @@
-"""Preparation of raw data sets."""
+"""Prepares stores: plan, worker processes, Ray, locks, progress and estimates."""

@@ -1,4 +1,4 @@
-"""One run at a time prepares a split: two would take each other's temporary files away."""
+"""Locks on the folders of a store: two runs in one split would delete each other's temporary files."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from trajformer.errors import TrajformerError
 
 
 @contextmanager
-def alone_in(folders: Sequence[Path]) -> Iterator[None]:
-    """Claim folders for as long as this lasts; whatever ends this process gives them back.
+def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
+    """Lock folders inside the `with` block; the system releases the locks of a process that ends.
 
-    Nothing is written: the folders themselves are locked. A file system that cannot lock, or a system that cannot, does without.
+    The folders themselves are locked, so that no lock file is left behind. A file system without locks is not locked.
 
     Raises:
-        TrajformerError: another run has one of them.
-        OSError: one cannot be opened.
+        TrajformerError: another run has locked a folder.
+        OSError: a folder cannot be opened.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     with ExitStack() as stack:
         for folder in folders:
-            handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise TrajformerError(f"{folder}: another run is preparing it; wait for that one, or stop it") from error
+                locked = lock_descriptor(descriptor, blocking=False)
             except OSError:
                 continue
+            if not locked:
+                raise TrajformerError(f"{folder}: another run is preparing it; wait for that run, or stop it")
         yield

@@ -1,6 +1,6 @@
-"""Make shards on a Ray cluster whose machines share the file system: the same tasks, the same bytes.
+"""Makes shards on a Ray cluster with a shared file system: the same tasks, the same bytes.
 
-The optional package `ray` is imported here alone (extra `ray`).
+Only this module imports the optional package `ray` (extra `ray`).
 """
 
 from __future__ import annotations
@@ -9,60 +9,64 @@ import signal
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from data_prep.engine.overtime import Overtime, time_bound
-from data_prep.engine.runners import Crew, Report
-from data_prep.engine.tasks import ShardResult, ShardTask
+from data_prep.engine.reading import InputTimeout, time_limit
+from data_prep.engine.runners import WorkerPool
+from data_prep.engine.tasks import ShardResult, ShardResults, ShardTask
 from trajformer.errors import TrajformerError
 
 PROBE_S, CONNECT_S, START_S = 10.0, 30.0, 120.0
 POLL_S = 1.0
-TASKS_A_CPU = 2  # handed to the cluster at a time: one is made, one waits
-CHANCES = 4  # losses of a worker or its machine that one shard survives
-LOCAL_STORE_BYTES = 100_000_000  # tasks and results are small, scenes never pass through Ray
+TASKS_PER_CPU = 2  # tasks submitted at a time: one runs, one waits
+MAX_ATTEMPTS = 4  # losses of a worker or machine after which a shard fails
+OBJECT_STORE_BYTES = 100_000_000  # tasks and results are small, scenes never pass through Ray
 
 
-def on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, report: Report) -> None:
-    """Make shards on a cluster; reports shard by shard.
+def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on_progress: Callable[[int], Any]) -> ShardResults:
+    """Make shards on a cluster.
 
-    A worker of the cluster has a process of its own that reads, as `runners.Crew` does here, so what is found does
-    not depend on where a shard is made. A shard whose worker or machine is lost is made again.
+    A worker of the cluster reads in a process of a `WorkerPool`, so that the result does not depend on the
+    machine. The shard of a lost worker or machine is made again.
 
     Args:
-        tasks: shards to make; raw and store folder are the same on every machine.
-        workers: processes of the Ray started here when there is no address; a cluster is used as a whole.
+        tasks: the shards; raw and store folder have the same path on every machine.
+        workers: number of processes of a Ray started on this machine; all processors of a running cluster are used.
         address: "HOST:PORT" of the cluster's head, "ray://HOST:PORT", "auto", or None to start Ray on this machine.
-        report: told of the progress.
+        on_progress: called once a second with 0: inputs are counted when their shard is finished.
+
+    Yields:
+        Each finished shard and its result.
 
     Raises:
-        TrajformerError: ray is not installed, nothing answers at the address, or as `Crew.make`.
+        TrajformerError: ray is not installed, there is no cluster at the address, or as `WorkerPool.run`.
     """
-    with _connected(workers, address) as ray:
-        make = ray.remote(num_cpus=1, max_retries=0)(_make)
+    with _connect(workers, address) as ray:
+        make_shard = ray.remote(num_cpus=1, max_retries=0)(_make_shard)
         waiting, losses = deque(tasks), Counter[str]()
         running: dict[Any, ShardTask] = {}
         while waiting or running:
-            room = TASKS_A_CPU * max(1, int(ray.cluster_resources().get("CPU", 1))) - len(running)
-            for _ in range(min(room, len(waiting))):
+            free = TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1))) - len(running)
+            for _ in range(min(free, len(waiting))):
                 task = waiting.popleft()
-                running[make.remote(task)] = task
+                running[make_shard.remote(task)] = task
             for done in ray.wait(list(running), timeout=POLL_S)[0]:
                 task = running.pop(done)
-                if (result := _result(ray, done, task)) is not None:
-                    report.finished(task, result)
+                result = _get_result(ray, done, task)
+                if result is not None:
+                    yield task, result
                     continue
                 losses[str(task.path)] += 1
-                if losses[str(task.path)] >= CHANCES:
-                    raise TrajformerError(f"{task.path}: its worker was lost {CHANCES} times (machines that vanish?)")
+                if losses[str(task.path)] >= MAX_ATTEMPTS:
+                    raise TrajformerError(f"{task.path}: its worker was lost {MAX_ATTEMPTS} times (machines that vanish?)")
                 waiting.appendleft(task)
-            report.reading(0)
+            on_progress(0)
 
 
-def _result(ray: Any, done: Any, task: ShardTask) -> ShardResult | None:
-    """A finished shard, or None when its worker was lost."""
+def _get_result(ray: Any, done: Any, task: ShardTask) -> ShardResult | None:
+    """The result of a shard, or None if its worker was lost."""
     errors = ray.exceptions
     try:
         answer = ray.get(done)
@@ -76,35 +80,21 @@ def _result(ray: Any, done: Any, task: ShardTask) -> ShardResult | None:
     return answer
 
 
-class _Kept:
-    """A `runners.Report` that keeps the only result."""
-
-    result: ShardResult
-
-    def reading(self, inputs: int) -> None:
-        """Nobody listens."""
-
-    def finished(self, task: ShardTask, result: ShardResult) -> None:
-        """Keep it."""
-        self.result = result
+_pool = WorkerPool(1)  # in a worker of the cluster; its process is kept from shard to shard
 
 
-_crew = Crew(1)  # in a worker of the cluster: its process, kept from shard to shard
-
-
-def _make(task: ShardTask) -> ShardResult | TrajformerError:
-    """Make a shard, in a worker of the cluster."""
-    kept = _Kept()
+def _make_shard(task: ShardTask) -> ShardResult | TrajformerError:
+    """Make a shard in a worker of the cluster."""
     try:
-        _crew.make([task], kept)
+        [(_, result)] = _pool.run([task])
     except TrajformerError as error:
         return error
-    return kept.result
+    return result
 
 
 @contextmanager
-def _connected(workers: int, address: str | None) -> Iterator[Any]:
-    """The `ray` module, connected; a connection that was there already is used and kept."""
+def _connect(workers: int, address: str | None) -> Iterator[Any]:
+    """The connected `ray` module; an existing connection is used and kept."""
     try:
         import ray
     except ImportError as error:
@@ -112,25 +102,25 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    here = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": LOCAL_STORE_BYTES}
-    main = threading.current_thread() is threading.main_thread()
-    terminate = signal.getsignal(signal.SIGTERM)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         _probe(address)
-        with time_bound(CONNECT_S if address else START_S):
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-            ray.init(address=address or "local", **quiet | ({} if address else here))
-    except (Exception, SystemExit, Overtime) as error:  # SystemExit is how ray gives up
-        if isinstance(error, TrajformerError):
-            raise
+        with time_limit(CONNECT_S if address else START_S):
+            ray.init(address=address or "local", **options)
+    except TrajformerError:
+        raise
+    except (Exception, SystemExit, InputTimeout) as error:  # ray raises SystemExit when it gives up
         problem = " ".join(str(error).split()) or "no answer"
         if address is None:
             raise TrajformerError(f"Ray cannot be started: {problem}") from error
-        hint = "a cluster with authentication wants the environment variable RAY_AUTH_MODE=token"
+        hint = "a cluster with authentication needs the environment variable RAY_AUTH_MODE=token"
         raise TrajformerError(f"no Ray cluster at {address}: {problem} ({hint})") from error
     finally:
-        if main:
-            signal.signal(signal.SIGTERM, terminate)  # ray has its own
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # ray replaces it
     try:
         yield ray
     finally:
@@ -138,7 +128,7 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
 
 
 def _probe(address: str | None) -> None:
-    """See whether anything listens, as ray itself tries for minutes."""
+    """Check that a server listens: ray would try for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:

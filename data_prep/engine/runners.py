@@ -1,7 +1,8 @@
-"""Make shards in processes of their own, so that whatever an input does to its process the run goes on.
+"""Makes shards in worker processes, so that no input can end the run.
 
-An input that kills the process reading it (a fault in a C library, no memory left) is tried once more in a fresh
-process, then the shard is made without it. What is found does not depend on the number of processes.
+If an input kills its process (a fault in a C library, out of memory), it is tried once more in a new process; then the
+shard is made without it. The result does not depend on the number of processes. `concurrent.futures` has no way to find
+the input that killed a worker or to kill a worker that hangs, and it gives up all tasks when one worker dies.
 """
 
 from __future__ import annotations
@@ -17,96 +18,72 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
-from data_prep.engine.tasks import KILLED, ShardResult, ShardTask, prepare_shard
+from data_prep.engine.reading import timeout_text
+from data_prep.engine.tasks import KILLED, ShardResult, ShardResults, ShardTask, prepare_shard
 from trajformer.errors import TrajformerError
 
 POLL_S = 0.2
-END_S = 5.0  # for a killed process to end; one that waits for a dead file server does not
-READY = "ready"
+MAX_ATTEMPTS = 2  # an input that kills its process as often is skipped
+_JOIN_S = 5.0  # a killed process that waits for a dead file server does not end
+_READY = "ready"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # numpy reads it when it is imported
-CHANCES = 2  # an input that kills its process so often is skipped
-_CONTEXT = multiprocessing.get_context("spawn")  # forking a process that has threads (pyarrow, torch) may hang
-
-
-class Report(Protocol):
-    """Who is told of the progress."""
-
-    def reading(self, inputs: int) -> None:
-        """So many inputs of shards that are not finished have been read; called a few times a second."""
-
-    def finished(self, task: ShardTask, result: ShardResult) -> None:
-        """A shard has been written."""
-
-
-def _attempt(task: ShardTask, note: Any) -> ShardResult | TrajformerError:
-    """Make a shard; what went wrong is returned, as an exception that any process can unpickle."""
-    try:
-        return prepare_shard(task, note)
-    except TrajformerError as error:
-        return type(error)(str(error))
-    except Exception as error:
-        return TrajformerError(f"{task.path}: {type(error).__name__}: {error}")
+_CONTEXT = multiprocessing.get_context("spawn")  # forking a process that has threads (pyarrow, torch) may deadlock
 
 
 class _Worker:
-    """A process that makes one shard after the other, and the shard it is making."""
+    """A process that makes one shard after the other."""
 
     def __init__(self) -> None:
         self.task: ShardTask | None = None
-        self.idle = False  # not before it has started: a task may be larger than the pipe, and sending it would block
-        self._under_way = _CONTEXT.RawValue("q", -1)  # number of the input being read, -1 before the first
-        self.seen, self._since = -1, time.monotonic()
-        self.pipe, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(theirs, self._under_way), daemon=True)
-        with _deaf_to_ctrl_c(), _one_thread():
-            self.process.start()
-        theirs.close()  # so that the pipe ends when the process does
+        self.idle = False  # False during the start: sending a task that is larger than the pipe would block
+        self._reading = _CONTEXT.RawValue("q", -1)  # number of the input being read, -1 before the first
+        self._last_seen, self._since = -1, time.monotonic()
+        self.pipe, child_pipe = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(child_pipe, self._reading), daemon=True)
+        with _start_settings():
+            self._process.start()
+        child_pipe.close()  # so that the pipe ends with the process
 
-    def give(self, task: ShardTask) -> None:
+    def send(self, task: ShardTask) -> None:
         """Begin a shard."""
-        self.task, self.idle, self._under_way.value = task, False, -1
-        self.seen, self._since = -1, time.monotonic()
-        with suppress(OSError):  # it may have died: the pipe's end says so
+        self.task, self.idle, self._reading.value = task, False, -1
+        self._last_seen, self._since = -1, time.monotonic()
+        with suppress(OSError):  # the process may have died: then `receive` returns None
             self.pipe.send(task)
 
-    def answer(self) -> ShardResult | TrajformerError | str | None:
-        """The finished shard, what went wrong, READY after the start, or None when the process has died."""
+    def receive(self) -> ShardResult | TrajformerError | str | None:
+        """The result of the shard, an error, _READY after the start, or None if the process has died."""
         try:
-            return self.pipe.recv()
+            answer = self.pipe.recv()
         except (EOFError, OSError):
             return None
-
-    def rest(self) -> None:
-        """Be ready for the next shard."""
         self.task, self.idle = None, True
+        return answer
 
+    @property
     def number(self) -> int:
-        """The input under way, -1 before the first, their count while the shard is written."""
-        return self._under_way.value if self.task else -1
+        """Number of the input being read: -1 before the first, the number of inputs while the shard is written."""
+        return self._reading.value if self.task else -1
 
-    def look(self) -> None:
-        """See which input is under way, and since when."""
-        if self.number() != self.seen:
-            self.seen, self._since = self.number(), time.monotonic()
-
-    def stuck(self) -> bool:
-        """Whether the input under way takes far longer than its time bound, without hearing its alarm."""
-        self.look()
-        if self.task is None or not 0 <= self.seen < len(self.task.inputs):
+    def is_stuck(self) -> bool:
+        """Whether an input takes much longer than its time limit, because the process does not react to its alarm."""
+        if self.number != self._last_seen:
+            self._last_seen, self._since = self.number, time.monotonic()
+        if self.task is None or not 0 <= self._last_seen < len(self.task.inputs):
             return False
         return time.monotonic() - self._since > 2 * self.task.timeout_s + 1
 
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self.process.kill()
-        self.process.join(END_S)
+    def kill(self) -> None:
+        """End the process in any state."""
+        self._process.kill()
+        self._process.join(_JOIN_S)
         self.pipe.close()
 
 
-class Crew:
-    """Processes that make shards, started when there is something to do and ended with the `with` block."""
+class WorkerPool:
+    """Processes that make shards; they start when there is work and end with the `with` block."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -114,132 +91,137 @@ class Crew:
         self._waiting: deque[ShardTask] = deque()
         self._deaths = Counter[tuple[str, int]]()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.close()
 
-    def end(self) -> None:
-        """End all processes, whatever they are doing."""
+    def close(self) -> None:
+        """End all processes."""
         while self._workers:
-            self._workers.pop().end()
+            self._workers.pop().kill()
 
-    def make(self, tasks: Sequence[ShardTask], report: Report) -> None:
-        """Make shards; whatever ends this early ends the processes at once.
+    def run(self, tasks: Sequence[ShardTask], on_progress: Callable[[int], Any] = lambda inputs: None) -> ShardResults:
+        """Make shards; an error or an interruption kills all processes.
+
+        Args:
+            tasks: the shards.
+            on_progress: called several times a second with the number of inputs read for unfinished shards.
+
+        Yields:
+            Each finished shard and its result.
 
         Raises:
-            TrajformerError: a shard cannot be written, or an input is unusable and its task strict.
+            TrajformerError: a shard cannot be written, or an input cannot be used and its task is strict.
         """
         self._waiting, self._deaths = deque(tasks), Counter()
         try:
             while self._waiting or any(worker.task for worker in self._workers):
-                self._give_work()
+                self._assign()
                 busy = [worker for worker in self._workers if not worker.idle]
                 ready = wait([worker.pipe for worker in busy], POLL_S)
                 for worker in busy:
+                    task, number = worker.task, worker.number
                     if worker.pipe in ready:
-                        self._listen(worker, report)
-                    elif worker.stuck():
-                        self._dismiss(worker, _without_slow)
-                report.reading(sum(max(worker.number(), 0) for worker in self._workers))
+                        answer = worker.receive()
+                        if answer is None:
+                            self._remove(worker)
+                            self._waiting.extendleft(self._after_death(task, number))
+                        elif isinstance(answer, TrajformerError):
+                            raise answer
+                        elif task and isinstance(answer, ShardResult):
+                            yield task, answer
+                    elif task and worker.is_stuck():
+                        self._remove(worker)
+                        self._waiting.appendleft(task.without(number, timeout_text(task.timeout_s)))
+                on_progress(sum(max(worker.number, 0) for worker in self._workers))
         except BaseException:
-            self.end()
+            self.close()
             raise
 
-    def _give_work(self) -> None:
+    def _assign(self) -> None:
         for _ in range(min(self._size, len(self._waiting)) - len(self._workers)):
             self._workers.append(_Worker())
         for worker in self._workers:
             if worker.idle and self._waiting:
-                worker.give(self._waiting.popleft())
+                worker.send(self._waiting.popleft())
 
-    def _listen(self, worker: _Worker, report: Report) -> None:
-        answer = worker.answer()
-        if answer is None:
-            worker.look()
-            self._dismiss(worker, self._after_death)
-            return
-        if isinstance(answer, TrajformerError):
-            raise answer
-        if isinstance(answer, ShardResult) and worker.task:
-            report.finished(worker.task, answer)
-        worker.rest()
-
-    def _dismiss(self, worker: _Worker, change: Callable[[ShardTask, int], ShardTask]) -> None:
-        """End a process; its shard, changed, is for another one."""
+    def _remove(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        worker.end()
-        if worker.task:
-            self._waiting.appendleft(change(worker.task, worker.seen))
-            return
-        self._deaths["start", 0] += 1
-        if self._deaths["start", 0] >= CHANCES:
-            guard = 'a script that prepares needs `if __name__ == "__main__":`'
-            raise TrajformerError(f"a process that reads scenes cannot be started: out of memory? ({guard})")
+        worker.kill()
 
-    def _after_death(self, task: ShardTask, number: int) -> ShardTask:
-        """What to do after a process died reading input `number`."""
-        key = str(task.path), number
+    def _after_death(self, task: ShardTask | None, number: int) -> list[ShardTask]:
+        """The task to repeat after a process died while it read input `number`."""
+        key = (str(task.path), number) if task else ("start", 0)
         self._deaths[key] += 1
-        if self._deaths[key] < CHANCES:
-            return task
+        if self._deaths[key] < MAX_ATTEMPTS:
+            return [task] if task else []
+        if task is None:
+            hint = 'a script that prepares needs `if __name__ == "__main__":`'
+            raise TrajformerError(f"a process that reads scenes cannot be started: out of memory? ({hint})")
         if 0 <= number < len(task.inputs):
-            return task.without(number, KILLED)
+            return [task.without(number, KILLED)]
         raise TrajformerError(f"{task.path}: the process that makes it is killed (out of memory?): try fewer workers")
 
 
-def _without_slow(task: ShardTask, number: int) -> ShardTask:
-    return task.without(number, task.overtime())
-
-
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started here never see Ctrl-C: their parent decides. A Ctrl-C of this moment comes afterwards."""
-    resource_tracker.ensure_running()  # of `multiprocessing`: its start would end the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _start_settings() -> Iterator[None]:
+    """Settings that a new process inherits.
 
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes started here have no threads for matrix products: nobody asks for any, and they are a tenth of the start."""
-    before = os.environ.get(_BLAS_THREADS)
+    It ignores Ctrl-C, which its parent handles. It has no threads for matrix products: readers need none, and they take a
+    tenth of the start.
+    """
+    resource_tracker.ensure_running()  # started inside the block, it would unblock the signal
+    threads = os.environ.get(_BLAS_THREADS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ[_BLAS_THREADS] = "1"
     try:
         yield
     finally:
         del os.environ[_BLAS_THREADS]
-        if before is not None:
-            os.environ[_BLAS_THREADS] = before
+        if threads is not None:
+            os.environ[_BLAS_THREADS] = threads
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _serve(pipe: Connection, under_way: Any) -> None:
-    """In a worker process: make the shards that come through the pipe until it ends."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+# ---- in a worker process -------------------------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, reading: Any) -> None:
+    """Make the shards that arrive through the pipe until it is closed."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)  # maps are many small objects and no cycles: looking for those costs 4 %
+    gc.set_threshold(100_000, 20, 50)  # maps are many small objects without cycles: the search for cycles costs 4 %
 
-    def note(number: int) -> None:
-        under_way.value = number
+    def on_input(number: int) -> None:
+        reading.value = number
 
-    pipe.send(READY)
+    pipe.send(_READY)
     while True:
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
-        except Exception as error:  # no such reader here
-            task = TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}")
-        pipe.send(_attempt(task, note) if isinstance(task, ShardTask) else task)
-        gc.collect()  # a library's cycles may hold much more memory than objects
+        except Exception as error:  # this process cannot import the reader
+            pipe.send(TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}"))
+            continue
+        pipe.send(_attempt(task, on_input))
+        gc.collect()  # cycles of a library may hold large objects
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed cannot end its processes; they must not stay behind."""
+def _attempt(task: ShardTask, on_input: Callable[[int], Any]) -> ShardResult | TrajformerError:
+    """Make a shard; errors are returned as exceptions that any process can unpickle."""
+    try:
+        return prepare_shard(task, on_input)
+    except TrajformerError as error:
+        return type(error)(str(error))
+    except Exception as error:
+        return TrajformerError(f"{task.path}: {type(error).__name__}: {error}")
+
+
+def _exit_with_parent() -> None:
+    """End this process when its parent ends, also when the parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

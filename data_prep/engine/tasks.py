@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from data_prep.engine.reading import SIDE_BY_SIDE, Reading, named, overtime, read_side_by_side
+from data_prep.engine.reading import GROUP_SIZE, Reading, error_text, read_in_alternation
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
 TIMEOUT_S = 60.0
-LONGEST_REASON = 500  # characters; an error may quote a whole file
+MAX_REASON = 500  # characters; an error may quote a whole file
 KILLED = "killed its process (a fault in a library, or out of memory)"
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Everything needed to make one shard. Folders are absolute."""
+    """All that is needed to make one shard. Folders are absolute."""
 
     reader: Reader
     raw: Path
@@ -31,11 +31,11 @@ class ShardTask:
     inputs: tuple[Input, ...]
     strict: bool = False
     timeout_s: float = TIMEOUT_S
-    fatal: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and what they did
+    excluded: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and reason
 
     @property
     def path(self) -> Path:
-        """Where the shard lies."""
+        """Path of the shard."""
         return shard_path(self.store, self.split, self.index)
 
     def digest(self) -> str:
@@ -44,50 +44,44 @@ class ShardTask:
         text = "\n".join([repr(self.reader), self.split, *names])
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
-    def finished(self, retry_skipped: bool = False) -> bool:
-        """True when the shard on disk was made from this very task by this software version.
+    def is_finished(self, retry_skipped: bool = False) -> bool:
+        """Whether the shard on disk was made from the same task by this software version.
 
         Args:
-            retry_skipped: then a shard that skipped an input does not count as finished.
+            retry_skipped: a shard with skipped inputs does not count as finished.
         """
         try:
             info, _ = read_shard_info(self.path)
         except (StoreError, KeyError, TypeError, ValueError):  # the last three: foreign metadata
             return False
-        fresh = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
-        return info == fresh and not (retry_skipped and info.skipped)
+        expected = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
+        return info == expected and not (retry_skipped and info.skipped)
 
     def without(self, number: int, reason: str) -> ShardTask:
-        """The same task with an input that must not be read again, and why."""
-        return replace(self, fatal=(*self.fatal, (number, reason)))
-
-    def overtime(self) -> str:
-        """What is said of an input that took too long."""
-        return overtime(self.timeout_s)
+        """The same task with one more excluded input."""
+        return replace(self, excluded=(*self.excluded, (number, reason)))
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard that has been made: its size on disk, the seconds each input took, and the file's checksum."""
+    """A finished shard: its size on disk, the seconds spent on each input (also on skipped ones), and its checksum."""
 
     bytes: int
     seconds: tuple[float, ...]
     sha256: str
 
-    @property
-    def inputs(self) -> int:
-        """How many inputs it was made from, skipped ones included."""
-        return len(self.seconds)
+
+ShardResults: TypeAlias = Generator[tuple[ShardTask, ShardResult], None, None]
 
 
-def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: None) -> ShardResult:
-    """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard itself.
+def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda number: None) -> ShardResult:
+    """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard.
 
-    Whatever is wrong with an input, a fault in its reader included, is a reason to skip it.
+    Every error of an input is a reason to skip it, also a bug in its reader.
 
     Args:
-        task: what to make.
-        note: told the number of the input whose turn it is, at last their count.
+        task: the shard.
+        on_input: called with the number of the input that is read next, at the end with the number of inputs.
 
     Raises:
         SceneError: an input cannot be used and the task is strict.
@@ -96,19 +90,19 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
     scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}
     seconds = []
-    count, together = len(task.inputs), 1 if task.strict else SIDE_BY_SIDE
-    staged = task.reader if isinstance(task.reader, StagedReader) else None  # a protocol takes its time to look
-    for first in range(0, count, together):
-        numbers = range(first, min(first + together, count))
+    count, group = len(task.inputs), 1 if task.strict else GROUP_SIZE
+    staged = task.reader if isinstance(task.reader, StagedReader) else None  # the check of a protocol is slow
+    for first in range(0, count, group):
+        numbers = range(first, min(first + group, count))
         readings = [Reading(n, str(task.inputs[n]), _stages(task, n, staged), task.timeout_s) for n in numbers]
-        read_side_by_side(readings, note)
+        read_in_alternation(readings, on_input)
         for reading in readings:
             seconds.append(reading.seconds)
             if reading.error:
                 _skip(task, reading.number, reading.error, skipped)
             elif reading.scene:
                 scenes[reading.number] = reading.scene
-    note(len(task.inputs))
+    on_input(count)
     try:
         _write(task, scenes, skipped)
         return ShardResult(task.path.stat().st_size, tuple(seconds), checksum(task.path))
@@ -119,10 +113,10 @@ def prepare_shard(task: ShardTask, note: Callable[[int], Any] = lambda number: N
 
 
 def _stages(task: ShardTask, number: int, staged: StagedReader | None) -> Generator[None, None, PackedScene]:
-    """The way of one input to a scene that can be written, in stages."""
+    """Read one input in stages and pack its scene."""
     item = task.inputs[number]
-    if number in dict(task.fatal):
-        raise SceneError(f"{item}: {dict(task.fatal)[number]}")
+    if number in dict(task.excluded):
+        raise SceneError(f"{item}: {dict(task.excluded)[number]}")
     if staged:
         scene = yield from staged.stages(item, task.split, task.raw)
     else:
@@ -135,33 +129,32 @@ def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, st
     if task.strict:
         raise error
     reason = " ".join(str(error).replace(f"{task.raw}/", "").split())
-    skipped[number] = _plain(reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ...")
+    skipped[number] = _printable(reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ...")
 
 
-def _plain(text: str) -> str:
-    """Text that can be printed and stored, whatever a file or its name holds."""
+def _printable(text: str) -> str:
+    """Escape characters that cannot be printed or stored."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _write(task: ShardTask, scenes: Mapping[int, PackedScene], skipped: dict[int, str]) -> None:
+def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, str]) -> None:
     def write(path: Path, chosen: list[PackedScene], digest: str) -> None:
-        listed = tuple((_plain(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped))
+        listed = tuple((_printable(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped))
         write_shard(path, chosen, ShardInfo(task.reader.name, task.split, digest, listed))
 
     try:
         return write(task.path, list(scenes.values()), task.digest())
     except (OSError, MemoryError):
         raise
-    except Exception as failure:  # a valid scene that cannot be stored: find it
+    except Exception as failure:  # a valid scene that cannot be stored: try each alone and skip it
         trial, kept = task.path.with_name(f".{task.path.name}.trial.tmp"), []
         for number, scene in scenes.items():
             try:
                 write(trial, [scene], "")
                 kept.append(scene)
             except Exception as error:
-                problem = f"{task.inputs[number]}: cannot be stored: {named(error)}"
-                _skip(task, number, SceneError(problem), skipped)
+                _skip(task, number, SceneError(f"{task.inputs[number]}: cannot be stored: {error_text(error)}"), skipped)
         trial.unlink(missing_ok=True)
         if len(kept) == len(scenes):
-            raise TrajformerError(f"{task.path}: cannot be written: {named(failure)}") from failure
+            raise TrajformerError(f"{task.path}: cannot be written: {error_text(failure)}") from failure
         write(task.path, kept, task.digest())

@@ -1,17 +1,17 @@
-"""Raw folders to stores: workers, resume, limits, skipped inputs, errors for the user."""
+"""Preparing a store: content, resuming, options, and errors for the user."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from support import fixtures
-from support.odd_readers import Odd, odd_folder
+from support.odd_readers import Odd, odd_folder, reads, small_scene
+from support.prepared import content
 
-from data_prep.engine import runners
 from data_prep.engine.prepare import PrepareOptions, PrepareSummary, prepare
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
@@ -19,142 +19,136 @@ from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.manifest import read_manifest, verify_store
 from trajformer.scenes.merge import merge_stores
-from trajformer.scenes.scene import scenes_equal
-from trajformer.scenes.shard import read_shard_info, shard_path
+from trajformer.scenes.scene import Scene, scenes_equal
+from trajformer.scenes.shard import ShardInfo, read_shard_info, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 SMALL = PrepareOptions(shard_size=2, progress=False)
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RAW with five train and five test sequences of Argoverse 1, one of them broken, and the STORE made from it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    raw = fixtures.argoverse1_folder(folder / "raw", sequences=5)
+    (raw / "test_obs" / "data" / "3.csv").write_text("broken\n")
+    summary = prepare(Argoverse1(), raw, folder / "store", SMALL)
+    assert (summary.scenes, [name for name, _ in summary.skipped]) == (9, ["test_obs/data/3.csv"])
+    assert shards_of(summary) == {"train": (5, 3, 0), "test_obs": (4, 3, 0)}
+    sizes = {name: split["bytes"] for name, split in read_manifest(folder / "store")["splits"].items()}
+    assert {split.split: split.bytes for split in summary.splits} == sizes
+    return folder
+
+
 @pytest.fixture
-def raw(tmp_path: Path) -> Path:
-    """Five train and five test sequences of Argoverse 1."""
-    return fixtures.argoverse1_folder(tmp_path / "raw", sequences=5)
+def raw(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the raw folder."""
+    return shutil.copytree(prepared / "raw", tmp_path / "raw")
 
 
-def content(store: Path) -> dict[str, bytes]:
-    """Every file of a store."""
-    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+@pytest.fixture
+def store(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the finished store."""
+    return shutil.copytree(prepared / "store", tmp_path / "store")
 
 
-def split_of(summary: PrepareSummary, name: str) -> tuple[int, int, int]:
-    """Scenes, shards and kept shards of a split."""
-    found = next(split for split in summary.splits if split.split == name)
-    return found.scenes, found.shards, found.kept_shards
+def shards_of(summary: PrepareSummary) -> dict[str, tuple[int, int, int]]:
+    """Scenes, shards and kept shards of each split."""
+    return {split.split: (split.scenes, split.shards, split.kept_shards) for split in summary.splits}
 
 
-def test_a_folder_becomes_a_store(raw: Path, tmp_path: Path) -> None:
-    reader = Argoverse1()
-    summary = prepare(reader, raw, tmp_path / "store", SMALL)
-    assert (summary.scenes, summary.skipped) == (10, [])
-    assert split_of(summary, "train") == (5, 3, 0)
-    assert summary.splits[1].bytes == read_manifest(tmp_path / "store")["splits"]["train"]["bytes"]
+def test_a_store_holds_the_scenes_of_the_reader(prepared: Path) -> None:
+    reader, raw = Argoverse1(), prepared / "raw"
     for split in ("train", "test_obs"):
-        store = SceneStore(tmp_path / "store", split)
-        expected = [reader.read(item, split, raw) for item in reader.inputs(raw, split)]
-        assert all(scenes_equal(a, b) for a, b in zip(store, expected, strict=True))
-    assert verify_store(tmp_path / "store", lambda paths, total: paths) == []
+        usable = [item for item in reader.inputs(raw, split) if (split, item.path.name) != ("test_obs", "3.csv")]
+        scenes = SceneStore(prepared / "store", split)
+        assert all(scenes_equal(a, reader.read(item, split, raw)) for a, item in zip(scenes, usable, strict=True))
+    assert verify_store(prepared / "store", lambda paths, total: paths) == []
 
 
-def test_workers_make_the_same_bytes(raw: Path, tmp_path: Path) -> None:
-    (raw / "train" / "data" / "3.csv").write_text("broken\n")
-    for workers in (1, 2):
-        options = replace(SMALL, workers=workers, shard_size=2, splits=("train",))
-        summary = prepare(Argoverse1(), raw, tmp_path / str(workers), options)
-        assert summary.scenes == 4
-    assert content(tmp_path / "1") == content(tmp_path / "2")
+def test_bytes_do_not_depend_on_workers_order_of_splits_or_location(prepared: Path, raw: Path, tmp_path: Path) -> None:
+    elsewhere = raw.rename(tmp_path / "elsewhere")
+    for split in ("train", "test_obs"):
+        summary = prepare(Argoverse1(), elsewhere, tmp_path / "store", replace(SMALL, workers=2, splits=(split,)))
+        assert shards_of(summary).keys() == {split}
+    assert content(tmp_path / "store") == content(prepared / "store")
 
 
-def test_the_place_of_the_raw_folder_does_not_matter(raw: Path, tmp_path: Path) -> None:
-    (raw / "train" / "data" / "3.csv").write_text("broken\n")
-    prepare(Argoverse1(), raw, tmp_path / "a", SMALL)
-    prepare(Argoverse1(), raw.rename(tmp_path / "elsewhere"), tmp_path / "b", SMALL)
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+# ---- resuming ------------------------------------------------------------------------------------------------------
 
 
-# ---- resume --------------------------------------------------------------------------------------------------------
-
-
-def test_only_a_missing_shard_is_made_again(raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    prepare(Argoverse1(), raw, store, SMALL)
-    before = content(store)
+def test_only_missing_and_damaged_shards_are_made_again(prepared: Path, raw: Path, store: Path) -> None:
     for path in store.glob("*/*.arrow"):
         os.utime(path, (1, 1))
-    shard_path(store, "train", 1).unlink()
-    summary = prepare(Argoverse1(), raw, store, SMALL)
-    assert content(store) == before
-    assert (split_of(summary, "train"), split_of(summary, "test_obs")) == ((5, 3, 2), (5, 3, 3))
-    times = {path.name: path.stat().st_mtime for path in store.glob("train/*.arrow")}
-    assert [times[f"0000{i}.arrow"] == 1 for i in range(3)] == [True, False, True]
-
-
-def test_a_damaged_shard_and_leftovers_are_cleared(raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    prepare(Argoverse1(), raw, store, SMALL)
-    before = content(store)
-    path = shard_path(store, "train", 1)
-    path.write_bytes(path.read_bytes()[:-3])
-    shutil.copy(shard_path(store, "train", 0), shard_path(store, "train", 9))
-    path.with_name(".00001.arrow.123.tmp").write_text("half a shard")
+    shard_path(store, "train", 0).unlink()
+    damaged = shard_path(store, "train", 1)
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    shutil.copy(shard_path(store, "train", 2), shard_path(store, "train", 9))
+    damaged.with_name(".00001.arrow.123.tmp").write_text("half a shard")
     (store / ".manifest.json.123.tmp").write_text("half a manifest")
-    prepare(Argoverse1(), raw, store, SMALL)
-    assert content(store) == before
+    assert shards_of(prepare(Argoverse1(), raw, store, SMALL)) == {"train": (5, 3, 1), "test_obs": (4, 3, 3)}
+    assert content(store) == content(prepared / "store")
+    assert [path.stat().st_mtime == 1 for path in sorted(store.glob("*/*.arrow"))] == [True] * 3 + [False, False, True]
 
 
-def test_other_options_make_a_shard_again(raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    prepare(Argoverse1(), raw, store, SMALL)
-    summary = prepare(Argoverse1(map_radius_m=15.0), raw, store, SMALL)
-    assert split_of(summary, "train") == (5, 3, 0)
+def test_other_reader_options_make_all_shards_again(raw: Path, store: Path) -> None:
+    reader, options = Argoverse1(map_radius_m=15.0), replace(SMALL, splits=("train",))
+    assert shards_of(prepare(reader, raw, store, options)) == {"train": (5, 3, 0)}
     assert SceneStore(store, "train")[0].num_polylines == 2
-    assert split_of(prepare(Argoverse1(map_radius_m=15.0), raw, store, SMALL), "train") == (5, 3, 3)
+    assert shards_of(prepare(reader, raw, store, options)) == {"train": (5, 3, 3)}
 
 
-def test_more_inputs_add_shards_and_fewer_remove_them(raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    summary = prepare(Argoverse1(), raw, store, replace(SMALL, limit=4))
-    assert split_of(summary, "train") == (4, 2, 0)
-    assert split_of(prepare(Argoverse1(), raw, store, SMALL), "train") == (5, 3, 2)
-    assert split_of(prepare(Argoverse1(), raw, store, replace(SMALL, limit=1)), "train") == (1, 1, 0)
-    assert sorted(path.name for path in (store / "train").iterdir()) == ["00000.arrow"]
+def test_more_inputs_add_shards_and_fewer_remove_them(tmp_path: Path) -> None:
+    raw, store = odd_folder(tmp_path / "raw", *["fine"] * 5), tmp_path / "store"
+    assert shards_of(prepare(Odd(), raw, store, replace(SMALL, limit=4))) == {"s": (4, 2, 0)}
+    assert shards_of(prepare(Odd(), raw, store, SMALL)) == {"s": (5, 3, 2)}
+    assert shards_of(prepare(Odd(), raw, store, replace(SMALL, limit=1))) == {"s": (1, 1, 0)}
+    assert [path.name for path in (store / "s").iterdir()] == ["00000.arrow"]
 
 
-def test_splits_can_be_made_one_by_one(raw: Path, tmp_path: Path) -> None:
-    for split in ("train", "test_obs"):
-        summary = prepare(Argoverse1(), raw, tmp_path / "one", replace(SMALL, splits=(split,)))
-        assert [found.split for found in summary.splits] == [split]
-    prepare(Argoverse1(), raw, tmp_path / "all", SMALL)
-    assert content(tmp_path / "one") == content(tmp_path / "all")
-
-
-def test_an_unfinished_store_has_no_manifest(raw: Path, tmp_path: Path) -> None:
-    prepare(Argoverse1(), raw, tmp_path / "store", replace(SMALL, limit=2))
-    (raw / "train" / "data" / "5.csv").write_text("broken\n")
+def test_an_unfinished_store_has_no_manifest(tmp_path: Path) -> None:
+    raw, store = odd_folder(tmp_path / "raw", "fine", "fine", "fine", "fine", "value"), tmp_path / "store"
+    prepare(Odd(), raw, store, replace(SMALL, limit=2))
     with pytest.raises(SceneError):
-        prepare(Argoverse1(), raw, tmp_path / "store", replace(SMALL, strict=True))
-    assert not (tmp_path / "store" / "manifest.json").exists()
-    assert read_shard_info(shard_path(tmp_path / "store", "train", 1))[1] == 2
+        prepare(Odd(), raw, store, replace(SMALL, strict=True))
+    assert not (store / "manifest.json").exists()
+    assert read_shard_info(shard_path(store, "s", 1))[1] == 2
 
 
-# ---- inputs that cannot be used ------------------------------------------------------------------------------------
+def test_an_unchanged_store_keeps_its_manifest(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "fine", "value", "fine")
+    first = prepare(Odd(), raw, tmp_path / "store", SMALL)
+    path = tmp_path / "store" / "manifest.json"
+    inode, manifest = path.stat().st_ino, read_manifest(tmp_path / "store")
+    again = prepare(Odd(), raw, tmp_path / "store", SMALL)
+    assert (path.stat().st_ino, again.skipped) == (inode, first.skipped)
+    write_shard(tmp_path / "store" / "other" / "00000.arrow", [small_scene("x")], ShardInfo("odd", "other"))
+    prepare(Odd(), raw, tmp_path / "store", SMALL)
+    assert read_manifest(tmp_path / "store")["splits"].keys() == {"other", "s"}
+    path.write_text('{"splits": []}')
+    prepare(Odd(), raw, tmp_path / "store", replace(SMALL, splits=("s",)))
+    assert read_manifest(tmp_path / "store")["splits"]["s"] == manifest["splits"]["s"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_unusable_input_is_listed_or_an_error(raw: Path, tmp_path: Path, workers: int) -> None:
-    rows = fixtures.argoverse1_rows(fixtures.argoverse1_tracks(), city="OSL")
-    fixtures.write_argoverse1(raw / "train" / "data" / "4.csv", rows)
-    options = replace(SMALL, splits=("train",), workers=workers)
-    summary = prepare(Argoverse1(), raw, tmp_path / "store", options)
-    assert summary.scenes == 4
-    [(name, reason)] = summary.skipped
-    assert name == "train/data/4.csv"
-    assert reason.startswith("train/data/4.csv: CITY_NAME: no map_files/pruned_argoverse_OSL_")
-    again = prepare(Argoverse1(), raw, tmp_path / "store", options)
-    assert again.skipped == summary.skipped
+def test_skipped_inputs_are_read_again_on_request(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "fine", "value", "fine")
+    prepare(Odd(), raw, tmp_path / "store", SMALL)
+    (raw / "s" / "002.txt").write_text("fine")
+    assert len(prepare(Odd(), raw, tmp_path / "store", SMALL).skipped) == 1
+    summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, retry_skipped=True))
+    assert (summary.skipped, shards_of(summary)) == ([], {"s": (4, 2, 1)})
+
+
+# ---- errors for the user -------------------------------------------------------------------------------------------
+
+
+def test_an_unusable_input_is_listed_or_with_strict_an_error(prepared: Path, raw: Path, store: Path, tmp_path: Path) -> None:
+    again = prepare(Argoverse1(), raw, store, replace(SMALL, splits=("test_obs",)))
+    [(name, reason)] = again.skipped
+    assert name == "test_obs/data/3.csv" and reason.startswith("test_obs/data/3.csv: ")
     assert again.splits[0].kept_shards == 3
-    with pytest.raises(SceneError, match=r"4\.csv: CITY_NAME"):
-        prepare(Argoverse1(), raw, tmp_path / "strict", replace(options, strict=True))
+    with pytest.raises(SceneError, match=r"test_obs/data/3\.csv: "):
+        prepare(Argoverse1(), raw, tmp_path / "strict", replace(SMALL, strict=True, workers=2))
 
 
 def test_a_split_without_a_usable_scene_is_an_error(tmp_path: Path) -> None:
@@ -164,85 +158,117 @@ def test_a_split_without_a_usable_scene_is_an_error(tmp_path: Path) -> None:
     assert len(read_manifest(tmp_path / "store")["splits"]["s"]["skipped"]) == 2
 
 
-# ---- errors for the user -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": ("s", "val")}, r"raw: no split 'val' \(splits here: s\)"),
+        ({"workers": 0}, "shard_size, workers and limit must be at least 1"),
+        ({"shard_size": 0}, "shard_size, workers and limit must be at least 1"),
+        ({"limit": 0}, "shard_size, workers and limit must be at least 1"),
+        ({"timeout_s": 0.0}, "timeout_s must be greater than 0"),
+        ({"ray_address": "a:1"}, "for the executor ray"),
+    ],
+)
+def test_invalid_options_are_errors(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(TrajformerError, match=message):
+        prepare(Odd(), odd_folder(tmp_path / "raw", "fine"), tmp_path / "store", replace(SMALL, **options))
+    assert not (tmp_path / "store").exists()
 
 
-def test_errors_of_the_user(raw: Path, tmp_path: Path) -> None:
-    store, reader = tmp_path / "store", Argoverse1()
-    with pytest.raises(TrajformerError, match="nowhere: no such folder"):
-        prepare(reader, tmp_path / "nowhere", store, SMALL)
-    with pytest.raises(TrajformerError, match=r"raw: no split 'val' \(splits here: test_obs, train\)"):
-        prepare(reader, raw, store, replace(SMALL, splits=("train", "val")))
-    with pytest.raises(TrajformerError, match=r"raw: not a argoverse2 folder \(expected RAW/<split>/<uuid>/scenario_"):
-        prepare(Argoverse2(), raw, store, SMALL)
-    with pytest.raises(TrajformerError, match="must be at least 1"):
-        prepare(reader, raw, store, replace(SMALL, workers=0))
-    assert not store.exists()
-
-
-def test_an_unwritable_store(raw: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("raw_name", "store_name", "message"),
+    [
+        ("nowhere", "store", "nowhere: no such folder"),
+        ("file", "store", "file: not a folder"),
+        ("raw", "raw", "must lie outside of the raw folder"),
+        ("raw", "raw/s/../store", "must lie outside of the raw folder"),
+        ("raw", "file", "file: the store cannot be written: a file of that name exists"),
+        ("raw", "file/store", "file/store/s: the store cannot be written"),
+    ],
+)
+def test_invalid_folders_are_errors(tmp_path: Path, raw_name: str, store_name: str, message: str) -> None:
+    odd_folder(tmp_path / "raw", "fine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrajformerError, match="file/store/test_obs: the store cannot be written"):
-        prepare(Argoverse1(), raw, tmp_path / "file" / "store", SMALL)
+    with pytest.raises(TrajformerError, match=message):
+        prepare(Odd(), tmp_path / raw_name, tmp_path / store_name, SMALL)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["000.txt", "file", "raw", "s"]
 
 
-def test_a_shard_that_cannot_be_written(raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    prepare(Argoverse1(), raw, store, SMALL)
+def test_a_folder_of_another_data_set_is_an_error(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrajformerError, match=r"raw: not a argoverse2 folder \(expected RAW/<split>/<uuid>/scenario_"):
+        prepare(Argoverse2(), prepared / "raw", tmp_path / "store", SMALL)
+
+
+def test_a_shard_that_cannot_be_written_is_an_error(raw: Path, store: Path) -> None:
     shard_path(store, "train", 2).unlink()
-    (store / "train" / "00002.arrow").mkdir()
+    shard_path(store, "train", 2).mkdir()
     with pytest.raises(TrajformerError, match=r"00002\.arrow: cannot be written"):
         prepare(Argoverse1(), raw, store, SMALL)
 
 
-# ---- real data -----------------------------------------------------------------------------------------------------
-
-
-def test_real_argoverse2(real_data: Path, tmp_path: Path) -> None:
-    summary = prepare(Argoverse2(), real_data / "argoverse2", tmp_path, replace(SMALL, workers=2))
-    assert {split.split: split.scenes for split in summary.splits} == {"test": 5, "train": 2, "val": 1}
-    assert summary.skipped == []
-    assert verify_store(tmp_path, lambda paths, total: paths) == []
-    assert sum(split.bytes for split in summary.splits) / summary.scenes < 60_000
-
-
-def test_what_others_have_made_is_not_replaced(raw: Path, tmp_path: Path) -> None:
-    two = fixtures.write_argoverse2(tmp_path / "raw2", split="train").parents[2]
-    prepare(Argoverse2(), two, tmp_path / "a", SMALL)
+def test_stores_of_other_readers_and_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) -> None:
+    other = fixtures.write_argoverse2(tmp_path / "raw2", split="train").parents[2]
+    prepare(Argoverse2(), other, tmp_path / "a", SMALL)
     before = content(tmp_path / "a")
-    with pytest.raises(TrajformerError, match=r"00000\.arrow: has scenes of argoverse2: prepare argoverse1 into a store"):
+    with pytest.raises(TrajformerError, match=r"00000\.arrow: has scenes of argoverse2: prepare argoverse1 into another store"):
         prepare(Argoverse1(), raw, tmp_path / "a", SMALL)
-    prepare(Argoverse1(), raw, tmp_path / "b", SMALL)
-    merge_stores([tmp_path / "a", tmp_path / "b"], tmp_path / "both", lambda copies, total: copies)
+    merge_stores([tmp_path / "a", store], tmp_path / "both", lambda copies, total: copies)
     with pytest.raises(TrajformerError, match="both: was made by `trajformer store merge`"):
         prepare(Argoverse1(), raw, tmp_path / "both", SMALL)
     assert content(tmp_path / "a") == before
     assert len(SceneStore(tmp_path / "both", "train")) == 6
 
 
-def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(self: Argoverse1, raw: Path, split: str) -> list[Input]:
+@dataclass(frozen=True)
+class Unlistable(Odd):
+    """Its inputs cannot be listed."""
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        """Fail."""
         raise PermissionError(13, "Permission denied", str(raw / split))
 
-    raw = fixtures.argoverse1_folder(tmp_path / "raw")
-    monkeypatch.setattr(Argoverse1, "inputs", forbidden)
-    with pytest.raises(TrajformerError, match=r"raw: split 'test_obs' cannot be listed: PermissionError: .*denied"):
-        prepare(Argoverse1(), raw, tmp_path / "store", SMALL)
+
+def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine")
+    with pytest.raises(TrajformerError, match=r"raw: split 's' cannot be listed: PermissionError: .*denied"):
+        prepare(Unlistable(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what a process was started with is read from /proc")
+# ---- worker processes ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Environment(Odd):
+    """Notes the number of threads for matrix products of its process."""
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Note the variable next to the raw folder."""
+        (raw.parent / "reads").write_text(os.environ.get("OPENBLAS_NUM_THREADS", "unset"))
+        return small_scene(item.path.stem)
+
+
 @pytest.mark.parametrize("before", [None, "3"])
-def test_reading_processes_start_without_threads_for_matrix_products(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "OPENBLAS_NUM_THREADS"
-    if before is None:
-        monkeypatch.delenv(name, raising=False)
-    else:
-        monkeypatch.setenv(name, before)
-    worker = runners._Worker()
-    try:
-        assert worker.answer() == runners.READY
-        environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
-        assert f"{name}=1".encode() in environment and os.environ.get(name) == before
-    finally:
-        worker.end()
+def test_reading_processes_have_one_thread_for_matrix_products(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if before is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", before)
+    raw = odd_folder(tmp_path / "raw", "fine")
+    prepare(Environment(), raw, tmp_path / "store", SMALL)
+    assert reads(raw) == ["1"]
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == before
+
+
+# ---- real data -----------------------------------------------------------------------------------------------------
+
+
+def test_real_argoverse2(real_data: Path, tmp_path: Path) -> None:
+    raw = real_data / "argoverse2"
+    summary = prepare(Argoverse2(), raw, tmp_path, replace(SMALL, workers=2))
+    scenes = {split: len(list(raw.glob(f"{split}/*/scenario_*.parquet"))) for split in ("test", "train", "val")}
+    assert {split.split: split.scenes for split in summary.splits} == scenes
+    assert summary.skipped == []
+    assert verify_store(tmp_path, lambda paths, total: paths) == []
+    assert sum(split.bytes for split in summary.splits) / summary.scenes < 80_000

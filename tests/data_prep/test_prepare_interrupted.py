@@ -1,4 +1,4 @@
-"""Preparing is killed, stopped or runs out of disk; the same command afterwards ends with the same bytes."""
+"""After a kill, a stop or a full disk, the same command completes the store with the same bytes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from support import fixtures
+from support.prepared import ENVIRONMENT, content, preprocess_command, run_command
 
 SCENES, SHARD_SIZE = 400, 5
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -37,84 +37,78 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Every file of a store that was made in one go."""
-    store = tmp_path_factory.mktemp("undisturbed")
-    done = subprocess.run(command(raw, store), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+def uninterrupted(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Every file of a store that was made without interruption."""
+    store = tmp_path_factory.mktemp("uninterrupted")
+    done = run_command(command(raw, store))
     assert done.returncode == 0, done.stderr
     assert len(content(store)) == SCENES // SHARD_SIZE + 1
     return content(store)
 
 
 def command(raw: Path, store: Path) -> list[str]:
-    """The command line, always the same."""
-    words = ["preprocess", "argoverse2", str(raw), str(store), "--workers", "2", "--shard-size", str(SHARD_SIZE)]
-    return [sys.executable, "-m", "trajformer.cli", *words]
+    """The command line of all tests."""
+    return preprocess_command("argoverse2", raw, store, "--workers", 2, "--shard-size", SHARD_SIZE)
 
 
 def start(raw: Path, store: Path) -> subprocess.Popen[str]:
-    """Run it in a session of its own, so that all its processes can be found."""
+    """Run the command in a new session, so that all its processes can be found."""
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
-    # Shells have their background jobs ignore Ctrl-C, and so whatever these start.
-    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen(command(raw, store), text=True, env=ENVIRONMENT, preexec_fn=heard, **options)
-
-
-def content(store: Path) -> dict[str, bytes]:
-    """Every file of a store, hidden ones too."""
-    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    # The background jobs of a shell, and their children, ignore Ctrl-C.
+    restore = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    return subprocess.Popen(command(raw, store), text=True, env=ENVIRONMENT, preexec_fn=restore, **options)
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
-    """Every shard with what changes when it is written again."""
-    found = ((path, path.stat()) for path in store.glob("*/*.arrow"))
-    return {path.relative_to(store).as_posix(): (stat.st_ino, stat.st_mtime_ns) for path, stat in found}
+    """Every shard with its inode and time, which change when it is written again."""
+    files = ((path, path.stat()) for path in store.glob("*/*.arrow"))
+    return {path.relative_to(store).as_posix(): (stat.st_ino, stat.st_mtime_ns) for path, stat in files}
 
 
 def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> None:
-    """Until so many are finished, or the command is."""
-    deadline = time.monotonic() + 60
+    """Wait until `count` shards are finished, or the command."""
+    deadline = time.monotonic() + 120
     while len(shards(store)) < count and running.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
 def session(leader: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
+    """The running processes of a session."""
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, number = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue  # has just ended
         if int(number) == leader and state != "Z":
-            found.append(int(folder.name))
-    return found
+            processes.append(int(folder.name))
+    return processes
 
 
 def assert_gone(leader: int) -> None:
-    """No process of the session is left, or soon none will be."""
-    deadline = time.monotonic() + 20
+    """All processes of the session end soon."""
+    deadline = time.monotonic() + 60
     while session(leader):
-        assert time.monotonic() < deadline, f"still there: {session(leader)}"
+        assert time.monotonic() < deadline, f"still running: {session(leader)}"
         time.sleep(0.05)
 
 
-def test_killed_ten_times_the_store_is_the_same(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    store, chance = tmp_path / "store", random.Random(0)
+def test_ten_kills_do_not_change_the_store(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    store, rng = tmp_path / "store", random.Random(0)
     finished: dict[str, tuple[int, int]] = {}
     kills = 0
     while kills < 10:
         running = start(raw, store)
-        if chance.random() < 0.8:  # else during the start
-            wait_for_shards(running, store, len(finished) + chance.randint(1, 3))
-        time.sleep(chance.uniform(0.0, 0.05))
+        if rng.random() < 0.8:  # otherwise kill it during the start
+            wait_for_shards(running, store, len(finished) + rng.randint(1, 3))
+        time.sleep(rng.uniform(0.0, 0.05))
         kills += running.poll() is None
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
         assert_gone(running.pid)
-        if running.returncode == 0:  # it was faster: back to a store that is not finished
+        if running.returncode == 0:  # it was faster than the kill: make the store incomplete again
             for path in (store / "manifest.json", *sorted(store.glob("*/*.arrow"))[::2]):
                 path.unlink(missing_ok=True)
             finished = shards(store)
@@ -128,19 +122,19 @@ def test_killed_ten_times_the_store_is_the_same(raw: Path, undisturbed: dict[str
     assert running.returncode == 0, err
     assert f" of {SCENES // 2 // SHARD_SIZE} shards were there already" in out
     assert shards(store) | finished == shards(store)
-    assert content(store) == undisturbed
+    assert content(store) == uninterrupted
 
 
-@pytest.mark.parametrize(("stop", "code", "said"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
-def test_a_stopped_run_says_so_and_leaves_no_process(raw: Path, tmp_path: Path, stop: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("stop", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_a_stopped_run_prints_one_line_and_leaves_no_process(raw: Path, tmp_path: Path, stop: str, code: int, word: str) -> None:
     store = tmp_path / "store"
     running = start(raw, store)
     wait_for_shards(running, store, 2)
-    send = os.killpg if stop == "SIGINT" else os.kill  # a terminal sends Ctrl-C to all
+    send = os.killpg if stop == "SIGINT" else os.kill  # a terminal sends Ctrl-C to all processes
     send(running.pid, signal.Signals[stop])
     _, err = running.communicate(timeout=60)
     again = "finished shards are kept: run the same command again to go on"
-    assert (running.returncode, err) == (code, f"trajformer preprocess: {said}; {again}\n")
+    assert (running.returncode, err) == (code, f"trajformer preprocess: {word}; {again}\n")
     assert_gone(running.pid)
     assert 2 <= len(shards(store)) < SCENES // SHARD_SIZE
     assert set(content(store)) == set(shards(store)), "no temporary file, no manifest"
@@ -155,35 +149,35 @@ def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> N
     assert_gone(running.pid)
 
 
-def limited(arguments: list[str], size: int) -> list[str]:
-    """The command with a limit on the size of a file, which fails as a full disk does."""
-    start_it = f"import os, resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); os.execv({arguments!r}[0], "
-    return [sys.executable, "-c", f"{start_it}{arguments!r})"]
+def with_file_limit(words: list[str], size: int) -> list[str]:
+    """The command with a limit on the size of a file, which fails like a full disk."""
+    limit = f"import os, resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+    return [sys.executable, "-c", f"{limit}; os.execv({words[0]!r}, {words!r})"]
 
 
-def test_a_file_that_cannot_grow(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    """The shard with the broken input has one scene fewer than the others, and is the only one that fits."""
+def test_a_file_size_limit(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    """Only the shard with the broken input fits: it has one scene fewer than the others."""
     store = tmp_path / "store"
-    size = len(undisturbed["val/00000.arrow"]) + 1
-    assert [name for name, data in undisturbed.items() if name.endswith(".arrow") and len(data) < size] == ["val/00000.arrow"]
+    size = len(uninterrupted["val/00000.arrow"]) + 1
+    assert [name for name, data in uninterrupted.items() if name.endswith(".arrow") and len(data) < size] == ["val/00000.arrow"]
     words = [*command(raw, store), "--split", "val"]
-    done = subprocess.run(limited(words, size), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    done = run_command(with_file_limit(words, size))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "arrow: cannot be written: " in done.stderr
     assert set(content(store)) <= {"val/00000.arrow"}
-    done = subprocess.run(command(raw, store), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    done = run_command(command(raw, store))
     assert done.returncode == 0
-    assert content(store) == undisturbed
+    assert content(store) == uninterrupted
 
 
-def test_a_full_disk(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    """On a file system of half the store's size, in a name space of its own."""
-    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, check=False).returncode:
+def test_a_full_disk(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    """The file system, mounted in a new name space, has half the size of the store."""
+    if run_command(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]).returncode:
         pytest.skip("no file system can be mounted here")
     disk, copies = tmp_path / "disk", tmp_path / "copies"
     disk.mkdir()
     run = shlex.join(command(raw, disk / "store"))
-    half = sum(map(len, undisturbed.values())) // 2
+    half = sum(map(len, uninterrupted.values())) // 2
     script = f"""
         mount -t tmpfs -o size={half} tmpfs {disk}
         {run} 2> {copies}.first; echo $?
@@ -192,7 +186,7 @@ def test_a_full_disk(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -
         {run} 2> {copies}.second > /dev/null; echo $?
         cp -a {disk}/store/. {copies}.complete
     """
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    done = run_command(["unshare", "-rm", "sh", "-c", script])
     assert done.stdout == "1\n0\n", done.stderr
     message = Path(f"{copies}.first").read_text()
     assert message.endswith("arrow: cannot be written: No space left on device\n"), message
@@ -201,21 +195,21 @@ def test_a_full_disk(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -
     assert set(content(copies)) == set(kept)
     assert 0 < len(kept) < SCENES // SHARD_SIZE
     complete = Path(f"{copies}.complete")
-    assert content(complete) == undisturbed
+    assert content(complete) == uninterrupted
     times = {name: time for name, (_, time) in shards(complete).items()}
     assert all(times[name] == time for name, (_, time) in kept.items())
 
 
-def test_two_runs_at_once(raw: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_two_runs_at_once(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     first = start(raw, tmp_path)
     wait_for_shards(first, tmp_path, 3)
-    first.send_signal(signal.SIGSTOP)  # or it might be over before the second one has begun
+    first.send_signal(signal.SIGSTOP)  # so that it cannot end before the second run begins
     try:
         assert first.poll() is None
-        second = subprocess.run(command(raw, tmp_path), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+        second = run_command(command(raw, tmp_path))
     finally:
         first.send_signal(signal.SIGCONT)
     assert second.returncode == 1
     assert f"{tmp_path / 'train'}: another run is preparing it" in second.stderr
     assert first.wait(timeout=120) == 0
-    assert content(tmp_path) == undisturbed
+    assert content(tmp_path) == uninterrupted

@@ -1,4 +1,4 @@
-"""Preparing needs the memory of one shard, however many there are."""
+"""Preparing needs the memory of one shard, for any number of shards."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def resident_mb() -> float:
 
 @dataclass(frozen=True)
 class Endless(Odd):
-    """One file that holds as many scenes as wanted; notes the memory of its process early and late."""
+    """One file with any number of scenes; notes the memory of its process early and late."""
 
     scenes: int = LATE
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """All of them in one file."""
+        """All scenes, in one file."""
         return [Input(raw / split / "all.txt", f"{number:06d}") for number in range(self.scenes)]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """A scene of 50 agents, and what only a search for cycles frees."""
+        """A scene of 50 agents, and an object that only garbage collection of cycles frees."""
         cycle: list[object] = [bytes(range(256)) * 120]
         cycle.append(cycle)
         if int(item.part) in (EARLY, LATE - 1):

@@ -1,10 +1,11 @@
-"""Inputs are read side by side, stage by stage; what is found is what one after the other would find."""
+"""Inputs are read in alternation, stage by stage, within a time limit; the result is the same as one by one."""
 
 from __future__ import annotations
 
 import signal
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
 
 from data_prep.engine import reading, tasks
-from data_prep.engine.overtime import Alarm, Overtime
+from data_prep.engine.reading import Alarm, InputTimeout, time_limit
 from data_prep.engine.tasks import ShardTask, prepare_shard
 from data_prep.reader import Input, Reader, Stages, finish
 from data_prep.readers.argoverse1 import Argoverse1
@@ -26,10 +27,11 @@ from trajformer.scenes.shard import read_shard_info
 
 @dataclass(frozen=True)
 class Staged(Odd):
-    """Misbehaves in its second of three stages, and remembers who went through which."""
+    """Reads in three stages, misbehaves in the second, and notes the order."""
 
     name: ClassVar[str] = "staged"
     order: list[str] = field(default_factory=list, repr=False)
+    clock_s: list[float] = field(default_factory=lambda: [0.0], repr=False)
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """All stages."""
@@ -42,100 +44,141 @@ class Staged(Odd):
         yield
         self.order.append(f"{name} two")
         if word == "large":
-            time.sleep(2 * reading.LARGE_S)
-        if word == "long":
-            time.sleep(0.3)
+            self.clock_s[0] += 2 * reading.LONG_STAGE_S
+        while word == "endless":
+            time.sleep(0.02)
+            yield
         if word == "bad":
             raise SceneError(f"{item.path}: bad")
         yield
         self.order.append(f"{name} three")
-        if word == "long":
-            time.sleep(0.3)
         return small_scene(name)
 
 
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
+    """A reader with its own clock, so that the speed of this machine does not matter."""
+    reader = Staged()
+    monkeypatch.setattr(reading.time, "perf_counter", lambda: reader.clock_s[0])
+    return reader
+
+
 def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> ShardTask:
-    """All of a split as one shard."""
+    """A whole split as one shard."""
     return ShardTask(reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options)
 
 
-def test_all_inputs_go_through_a_stage_before_any_begins_the_next(tmp_path: Path) -> None:
-    reader, told = Staged(), []
+# ---- alternation ---------------------------------------------------------------------------------------------------
+
+
+def test_all_inputs_finish_a_stage_before_any_begins_the_next(staged: Staged, tmp_path: Path) -> None:
+    numbers: list[int] = []
     raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")
-    result = prepare_shard(task_of(reader, raw), told.append)
+    result = prepare_shard(task_of(staged, raw), numbers.append)
     names = [f"{i:03d}" for i in range(3)]
-    assert reader.order == [f"{n} one" for n in names] + [f"{n} two" for n in names] + ["000 three", "002 three"]
-    assert told[:6] == [0, 1, 2] * 2
-    assert told[-1] == 3
-    assert len(result.seconds) == 3
-    assert read_shard_info(task_of(reader, raw).path)[0].skipped == (("s/001.txt", "s/001.txt: bad"),)
+    assert staged.order == [f"{n} one" for n in names] + [f"{n} two" for n in names] + ["000 three", "002 three"]
+    assert numbers[:6] == [0, 1, 2] * 2
+    assert numbers[-1] == len(result.seconds) == 3
+    assert read_shard_info(task_of(staged, raw).path)[0].skipped == (("s/001.txt", "s/001.txt: bad"),)
 
 
-def test_no_more_than_so_many_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "SIDE_BY_SIDE", 2)
-    reader = Staged()
-    prepare_shard(task_of(reader, odd_folder(tmp_path / "raw", *["fine"] * 3)))
-    assert reader.order[4:] == ["000 three", "001 three", "002 one", "002 two", "002 three"]
+def test_the_group_size_is_limited(staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "GROUP_SIZE", 2)
+    prepare_shard(task_of(staged, odd_folder(tmp_path / "raw", *["fine"] * 3)))
+    assert staged.order[4:] == ["000 three", "001 three", "002 one", "002 two", "002 three"]
 
 
-def test_a_large_input_is_finished_at_once(tmp_path: Path) -> None:
-    reader = Staged()
-    prepare_shard(task_of(reader, odd_folder(tmp_path / "raw", "fine", "large", "fine")))
-    assert reader.order[3:] == ["000 two", "001 two", "001 three", "002 two", "000 three", "002 three"]
+def test_a_large_input_is_read_to_its_end(staged: Staged, tmp_path: Path) -> None:
+    prepare_shard(task_of(staged, odd_folder(tmp_path / "raw", "fine", "large", "fine")))
+    assert staged.order[3:] == ["000 two", "001 two", "001 three", "002 two", "000 three", "002 three"]
 
 
-def test_the_time_of_all_stages_counts(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "long", "fine")
-    result = prepare_shard(task := task_of(Staged(), raw, timeout_s=0.45))
-    info, count = read_shard_info(task.path)
-    assert (count, info.skipped) == (2, (("s/001.txt", "s/001.txt: took longer than 0.45 s"),))
-    assert 0.4 < result.seconds[1] < 2.0
-    assert max(result.seconds[0], result.seconds[2]) < 0.3
-
-
-def test_strict_names_the_first_input_that_cannot_be_used(tmp_path: Path) -> None:
-    words = ("fine", "bad", "value")  # the second fails in its second stage, the third as soon as it is opened
-    raw = odd_folder(tmp_path / "raw", *words)
+def test_strict_names_the_first_input_that_cannot_be_used(staged: Staged, tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")  # the second fails in stage two, the third in stage one
     (raw / "s" / "002.txt").unlink()
     (raw / "s" / "002.txt").mkdir()
     with pytest.raises(SceneError, match=r"001\.txt: bad"):
-        prepare_shard(task_of(Staged(), raw, strict=True))
+        prepare_shard(task_of(staged, raw, strict=True))
 
 
-@pytest.mark.parametrize("name", ["argoverse1", "argoverse2"])
-def test_the_shard_is_that_of_reading_one_after_the_other(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, split, reader = tmp_path / "raw", "val", Argoverse2() if name == "argoverse2" else Argoverse1()
-    if name == "argoverse1":
+@pytest.mark.parametrize("reader", [Argoverse1(), Argoverse2()], ids=lambda reader: reader.name)
+def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, split = tmp_path / "raw", "val"
+    if reader.name == "argoverse1":
         fixtures.argoverse1_folder(raw, sequences=5, splits=(split,))
     else:
         for number in range(5):
             fixtures.write_argoverse2(raw, uuid=f"u-{number}")
     item = reader.inputs(raw, split)[1]
     item.path.write_bytes(item.path.read_bytes()[:300])
-    prepare_shard(task := task_of(reader, raw, split))
-    together = task.path.read_bytes()
-    monkeypatch.setattr(tasks, "SIDE_BY_SIDE", 1)
+    task = task_of(reader, raw, split)
     prepare_shard(task)
-    assert task.path.read_bytes() == together
+    in_alternation = task.path.read_bytes()
+    monkeypatch.setattr(tasks, "GROUP_SIZE", 1)
+    prepare_shard(task)
+    assert task.path.read_bytes() == in_alternation
     info, count = read_shard_info(task.path)
     assert (count, len(info.skipped)) == (4, 1)
 
 
-def test_an_alarm_is_started_and_stopped_many_times() -> None:
-    def work() -> Generator[None, None, None]:
-        with Alarm() as alarm:
-            for seconds in (0.05, 10.0, 0.05):
-                try:
-                    alarm.start(seconds)
-                    time.sleep(0.0 if seconds > 1 else 5.0)
-                    yield
-                except Overtime:
-                    pass
-                finally:
-                    alarm.stop()
-                time.sleep(0.1)  # nothing goes off here
+# ---- time limits ---------------------------------------------------------------------------------------------------
 
-    before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
-    assert len(list(work())) == 1
-    assert time.monotonic() - began < 4
-    assert signal.getsignal(signal.SIGALRM) is before
+
+def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "endless", "fine")  # an endless number of short stages
+    task = task_of(Staged(), raw, timeout_s=1.0)
+    assert prepare_shard(task).seconds[1] >= 1.0
+    info, count = read_shard_info(task.path)
+    assert (count, info.skipped) == (2, (("s/001.txt", "s/001.txt: took longer than 1 s"),))
+
+
+@pytest.fixture
+def other_handler() -> Any:
+    """Another handler and timer of the alarm signal, installed before."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the other timer has expired")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, 500)
+    yield fail
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_the_previous_handler_and_timer_are_restored(other_handler: Callable[..., None]) -> None:
+    with pytest.raises(InputTimeout), time_limit(0.05):
+        time.sleep(600)
+    with time_limit(60.0), pytest.raises(KeyError):
+        raise KeyError
+    assert signal.getsignal(signal.SIGALRM) is other_handler
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
+
+
+def test_an_alarm_is_started_and_stopped_many_times() -> None:
+    timeouts = 0
+    with Alarm() as alarm:
+        for sleep_s in (600.0, 0.0, 600.0):
+            try:
+                alarm.start(0.05 if sleep_s else 60.0)
+                time.sleep(sleep_s)
+            except InputTimeout:
+                timeouts += 1
+            finally:
+                alarm.stop()
+            time.sleep(0.1)  # a stopped alarm does not expire
+    assert timeouts == 2
+
+
+def test_there_is_no_limit_outside_the_main_thread() -> None:
+    finished = []
+
+    def work() -> None:
+        with time_limit(0.01):
+            time.sleep(0.05)
+            finished.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert finished == [True]

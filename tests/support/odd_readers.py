@@ -1,4 +1,4 @@
-"""Readers whose inputs misbehave in every way there is; the module stays light, as every worker process imports it."""
+"""Readers of misbehaving inputs. Every worker process imports this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
 
 
 def odd_folder(raw: Path, *contents: str) -> Path:
-    """RAW/s/<number>.txt, each with the word that says what happens when it is read."""
+    """RAW/s/<number>.txt, each with a word that selects the behaviour of the reader."""
     (raw / "s").mkdir(parents=True)
     for number, text in enumerate(contents):
         (raw / "s" / f"{number:03d}.txt").write_text(text)
@@ -63,7 +63,7 @@ def reads(raw: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Odd:
-    """Reads `odd_folder`, and notes what it reads beside the raw folder."""
+    """Reads `odd_folder` and notes the names of inputs next to the raw folder."""
 
     name: ClassVar[str] = "odd"
     layout: ClassVar[str] = "RAW/<split>/*.txt"
@@ -78,7 +78,7 @@ class Odd:
         return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Misbehave as the file says."""
+        """Behave as the word in the file selects."""
         word, name = item.path.read_text(), item.path.stem
         with (raw.parent / "reads").open("a", errors="backslashreplace") as file:
             file.write(f"{name}\n")
@@ -112,11 +112,11 @@ def _fail(word: str, path: Path) -> None:
 
 
 def _end(word: str, times: int) -> None:
-    """End the process, or only the first time."""
+    """End the process: always, or only the first time."""
     if word == "exit" or (word == "once" and times == 1):
         os._exit(3)
     if word == "orphan" and times == 1 and b"ray::" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes():
-        os.kill(os.getppid(), signal.SIGKILL)  # a worker of a Ray cluster, never the tests themselves
+        os.kill(os.getppid(), signal.SIGKILL)  # a worker of a Ray cluster, not the tests
         time.sleep(60)
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -127,18 +127,18 @@ def _end(word: str, times: int) -> None:
 
 
 def _wait(word: str) -> None:
-    """Take forever: asleep, or not even hearing the alarm."""
+    """Sleep for ten minutes; "deaf" also ignores the alarm."""
     if word == "deaf":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
         time.sleep(600)
     if word == "slow":
-        with suppress(Exception):  # what a reader swallows is no reason to go on
+        with suppress(Exception):  # the time limit cannot be swallowed
             time.sleep(600)
 
 
 @dataclass(frozen=True)
 class Unreadable(Odd):
-    """Its options end the process that receives them."""
+    """Unpickling it ends the process."""
 
     name: ClassVar[str] = "unreadable"
 

@@ -38,9 +38,9 @@ def preprocess(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
 
 def preprocess_dry_run(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
     """Say what preparing would do, how large the store gets and how long that takes; write nothing."""
-    from data_prep.engine.amounts import duration_text, size_text
     from data_prep.engine.estimate import estimate
     from data_prep.engine.prepare import PrepareOptions
+    from data_prep.engine.progress import duration_text, size_text
 
     chosen = PrepareOptions(**options)
     found = estimate(reader, raw, store, chosen)

@@ -63,7 +63,8 @@ class Progress:
                 initial=self._initial,
                 postfix=estimate,
             )
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     def finish_shard(self, task: ShardTask, result: ShardResult) -> None:
         """Count a shard that has been written."""

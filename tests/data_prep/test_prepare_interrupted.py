@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support import fixtures
-from support.prepared import ENVIRONMENT, content, preprocess_command, run_command
+from support.prepared import content, environment, preprocess_command, run_command
 
 SCENES, SHARD_SIZE = 400, 5
 
@@ -56,7 +56,7 @@ def start(raw: Path, store: Path) -> subprocess.Popen[str]:
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
     # The background jobs of a shell, and their children, ignore Ctrl-C.
     restore = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen(command(raw, store), text=True, env=ENVIRONMENT, preexec_fn=restore, **options)
+    return subprocess.Popen(command(raw, store), text=True, env=environment(), preexec_fn=restore, **options)
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:

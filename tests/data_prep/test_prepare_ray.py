@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import fixtures
 from support.odd_readers import Odd, odd_folder, reads
-from support.prepared import ENVIRONMENT, content, preprocess_command, run_command
+from support.prepared import ROOT, content, preprocess_command, run_command
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.engine.ray_runner import OBJECT_STORE_BYTES, TASKS_PER_CPU
@@ -30,7 +30,7 @@ ON_RAY = replace(LOCAL, executor="ray")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A small Ray on this machine, connected; its address."""
-    paths = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(Path(__file__).parents[1])])  # of a worker
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])  # of a worker
     ray.init(
         address="local",
         num_cpus=2,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+ROOT = Path(__file__).parents[2]
 
 
 def content(store: Path) -> dict[str, bytes]:
@@ -20,6 +20,11 @@ def preprocess_command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "trajformer.cli", "preprocess", *map(str, arguments)]
 
 
+def environment() -> dict[str, str]:
+    """The current environment of this process (Ray changes it), for a process that imports this tree."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
 def run_command(words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command in another process."""
-    return subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    return subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)

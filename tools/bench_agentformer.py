@@ -4,7 +4,7 @@
 
 Training uses random pedestrians with 8 observed and 12 future steps, `SCENES` scenes per step. With --data, samples are drawn
 for the test frames of eth, otherwise for random frames: "with future" decodes the pedestrians with a recorded future, as the
-published code does; "all" decodes all observed pedestrians. Figures are medians of wall time and of CPU time, which is more
+published code does; "all" decodes all observed pedestrians. Figures are medians of wall and CPU time; CPU time which is more
 stable on a busy machine. PUBLISHED are wall times of the released code on two idle cores; it takes one scene per step. Memory
 is the peak of a separate process, relative to its memory after a step with two pedestrians.
 """
@@ -103,7 +103,7 @@ def build_training(config: AgentFormerConfig, precision: str = "fp32") -> Callab
 
 
 def build_sampling(precision: str = "fp32") -> Callable[[SceneBatch], None]:
-    """Draws 20 samples of every target of a batch."""
+    """Draws 20 samples per target of a batch."""
     torch.manual_seed(0)
     model = ETH.build().eval()
 
@@ -125,7 +125,7 @@ def training(agents: int, config: AgentFormerConfig, precision: str, repeats: in
 
 
 def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: str, repeats: int) -> dict[str, Any]:
-    """20 samples of single frames, and of all frames in batches of frames of similar size."""
+    """20 samples of single frames, then all frames in batches of frames of similar size."""
     sample, every = build_sampling(precision), max(len(scenes) // repeats, 1)
     single = [collate([scene], config) for scene in scenes]
     times = [medians(partial(sample, batch), 1) for batch in single[::every]]
@@ -140,7 +140,7 @@ def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: 
 
 
 def memory(task: str, agents: int) -> dict[str, Any]:
-    """Peak in MB of one training step or of 20 samples, measured in a new process."""
+    """Peak in MB (one training step, or 20 samples), measured in a new process."""
     command = [sys.executable, __file__, "--only", f"{task} {agents}", "--threads", str(torch.get_num_threads())]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     increase, futures = map(float, done.stdout.split()[-2:])

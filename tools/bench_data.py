@@ -38,7 +38,7 @@ from trajformer.scenes.scene import Scene
 if TYPE_CHECKING:
     from trajformer.scenes.store import SceneStore
 
-QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost of process() and of reading a pickle
+QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost: process(), reading a pickle
 COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
 COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
@@ -123,7 +123,7 @@ def has_av2() -> bool:
 
 
 def processor_s() -> float:
-    """CPU time of this process and of its finished child processes."""
+    """CPU time of this process with its finished child processes."""
     usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -163,7 +163,7 @@ def chains(graph: ImportGraph) -> list[list[str]]:
 
 
 def arrange(graph: ImportGraph) -> dict[str, Point]:
-    """Center of each box and of each placeholder; rows are sorted by the mean position of their neighbors."""
+    """Centers of boxes and placeholders; rows are sorted by the mean position of their neighbors."""
     levels, paths = graph.levels(), chains(graph)
     rows: list[list[str]] = [[] for _ in range(max(levels.values()) + 1)]
     for name, level in levels.items():

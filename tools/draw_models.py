@@ -1,4 +1,4 @@
-"""Draw the composition of every model: docs/images/models/<name in recipes>.svg.
+"""Draw the composition of the models: docs/images/models/<name in recipes>.svg.
 
     python tools/draw_models.py [--out docs/images/models] [--only NAME ...] [--png]
 
@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, Rectangle
 from model_drawings import COLORS, DRAWINGS, Box, Drawing
 
 ROOT = Path(__file__).parent.parent
-WIDTH_IN, ROW_IN, LEGEND_IN = 6.2, 0.58, 0.24  # width; heights of a row of boxes and of the legend
+WIDTH_IN, ROW_IN, LEGEND_IN = 6.2, 0.58, 0.24  # width; heights: row of boxes, legend
 GAP_X, GAP_Y = 0.10, 0.36  # between boxes, relative to a column and a row
 TITLE_PT, SHAPE_PT = 8.4, 7.4
 INK, FAINT, PAPER = "#262626", "#555555", "#FFFFFF"

@@ -79,7 +79,7 @@ def _wait(device: str) -> None:
 
 
 def peak_mb(device: str = "cpu") -> float:
-    """Peak memory of this process, or of the GPU's allocator, since the start or `reset_peak`."""
+    """Peak memory of this process (of the allocator on a GPU) since the start or `reset_peak`."""
     if device.startswith("cuda"):
         import torch
 
@@ -103,7 +103,7 @@ def reset_peak(device: str = "cpu") -> float:
 
 
 def origin() -> dict[str, str]:
-    """Commit and command of this process: part of every file of figures."""
+    """Commit and command of this process: contained in all files with figures."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return {"commit": commit or "unknown", "command": shlex.join(["python", *sys.argv])}

@@ -1,4 +1,4 @@
-"""Boxes and arrows of every model, drawn by `tools/draw_models.py`; they follow the modules in trajformer/models.
+"""Boxes and arrows of all models, drawn by `tools/draw_models.py`; they follow the modules in trajformer/models.
 
 Letters: B scenes, A agents, S targets, T steps, H history, F future, M polylines, P points, K modes, Q queries, D width,
 Z latents, n the nearest neighbors or lanes. A box with two parts applies both in every block.

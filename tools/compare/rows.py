@@ -170,7 +170,7 @@ class Plan:
     futures: int
 
     def record(self) -> dict[str, Any]:
-        """The content of run.json: minutes so far, epochs, futures, done, recipe, and commit and command of the start.
+        """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command.
 
         Raises:
             TrajformerError: the folder has a run with another recipe, length or store.

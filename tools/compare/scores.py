@@ -52,7 +52,7 @@ class Scorer:
         self.store, self.manoeuvres = store, dict[str, Agents]()
 
     def scores(self, source: Path | str, folder: Path, split: str) -> dict[str, Any]:
-        """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv.
+        """Figures of a checkpoint, or a model without training by its name; stored in scores.json and agents.csv.
 
         Raises:
             TrajformerError: the model does not fit the split.

@@ -102,7 +102,7 @@ def draw_agents(
         scene: the agents.
         step: step of the boxes, 0 to T - 1; None means the last observed step (H - 1).
         with_truth: draw the recorded steps after `step` of focal and scored agents.
-        colors: by index of the agent, instead of the color of its group.
+        colors: by index of the agent, instead of the group's color.
 
     Artists have the gids "boxes:<group>", "trails:<group>" (see `agent_group`), "truth:<track id>" and "focal-ring".
     """

@@ -147,7 +147,7 @@ def draw_attention_lines(ax: Axes, polylines: Sequence[np.ndarray], weights: np.
 
 
 def _strength(weights: np.ndarray, vmax: float | None) -> np.ndarray:
-    """Weights as shares of `vmax`, or of the largest weight, in 0..1."""
+    """Weights divided by `vmax`, by default the largest weight, in 0..1."""
     if vmax is None:
         vmax = float(np.max(weights, initial=0.0))
     return np.clip(weights / max(vmax, 1e-12), 0.0, 1.0)

@@ -35,7 +35,7 @@ def is_crowd(scene: Scene) -> bool:
 def crowd_colors(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[int, str]:
     """Colors by index of the agents with a forecast; close neighbors get different colors if possible.
 
-    In the order of the scene, each agent takes the color that is farthest away at the last observed step.
+    In the order of the scene, each agent takes the color that is farthest away (last observed step).
     """
     now = scene.position[:, scene.num_history - 1].astype(np.float64)
     colors: dict[int, str] = {}
@@ -48,7 +48,7 @@ def crowd_colors(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[int, 
 
 
 def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw every mode of every pedestrian as a thin line with a dot at its end, metres relative to the scene's `origin`.
+    """Draw all modes of all pedestrians as a thin line with a dot at its end, metres relative to the scene's `origin`.
 
     Lines start at the last observed position. Probable modes are more opaque. The lines of a track have the gid
     "modes:<track id>", one path per mode in the order of the forecast; the dots have the gid "ends:<track id>".

@@ -18,7 +18,7 @@ MIN_LABELED = 0.005  # a smaller probability would be written as 0.00
 
 
 def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast], *, labels: bool = True) -> Axes:
-    """Draw every mode of every forecast, metres relative to the scene's `origin`, probable modes on top.
+    """Draw all modes of all forecasts, metres relative to the scene's `origin`, probable modes on top.
 
     Modes of the focal agent have the focal color and end in circles, others are thinner and end in squares.
     Line k of a track has the gid "mode:<track id>:<k>".

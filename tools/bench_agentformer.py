@@ -4,7 +4,7 @@
 
 Training uses random pedestrians with 8 observed and 12 future steps, `SCENES` scenes per step. With --data, samples are drawn
 for the test frames of eth, otherwise for random frames: "with future" decodes the pedestrians with a recorded future, as the
-published code does; "all" decodes all observed pedestrians. Figures are medians of wall and CPU time; CPU time which is more
+published code does; "all" decodes all observed pedestrians. Figures are medians of wall and CPU time; CPU time is more
 stable on a busy machine. PUBLISHED are wall times of the released code on two idle cores; it takes one scene per step. Memory
 is the peak of a separate process, relative to its memory after a step with two pedestrians.
 """

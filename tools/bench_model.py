@@ -2,7 +2,7 @@
 
     python tools/bench_model.py [--store STORE --scene ID --split train] [--device cpu] [--json FILE]
 
-Without --store the scene is simulated (seed 0). `all` rows forecast every agent with a valid last observed step, `scored` rows only
+Without --store the scene is simulated (seed 0). `all` rows forecast every agent with a valid last step, `scored` rows only
 the scored agents. Figures are medians of repeated runs. Each row is measured in a separate process, for the peak memory.
 """
 

@@ -13,8 +13,11 @@ from matplotlib.figure import Figure
 from support.pictures import empty_axes, fan, fans, labels, lines, path_of, render
 from support.scenes import make_scene, transform_scene
 
+from trajformer.data.batch import collate
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.plotting.matching import match_forecasts, track_error
 from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_scene_plots
 from trajformer.plotting.select import choose_scenes
@@ -73,6 +76,16 @@ def test_given_axes_are_used_and_no_global_figure_is_created() -> None:
     scene, ax = make_scene(), empty_axes()
     assert draw_scene(ax, scene, fans(scene)) is ax and len(lines(ax, "mode:")) == 18
     assert plot_scene(scene) is not plot_scene(scene) and plt.get_fignums() == []
+
+
+def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
+    scenes = [make_scene(seed=n, scene_id=f"s{n}") for n in range(2)]
+    batch = collate(scenes, BatchConfig())
+    forecast = ConstantVelocityConfig(modes=6).build()(batch.observation)
+    ax = plot_scene(scenes[1], forecast, batch).axes[0]
+    assert len(lines(ax, "mode:")) == 18 and "minFDE" in ax.get_title()
+    with pytest.raises(ValueError, match="needs its batch"):
+        plot_scene(scenes[1], forecast)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import samples
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.metrics.accumulate import MANY
 from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.evaluation.metrics.displacement import displacement
@@ -136,7 +136,4 @@ def track_forecasts(
 ) -> Iterator[TrackForecast]:
     """Every target's modes in the city frame, in the order of the scenes."""
     for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
-        observation = batch.observation
-        position, probability = forecast.in_city_frame(observation), forecast.probability().double().cpu().numpy()
-        for b, s in observation.target_mask.nonzero().tolist():
-            yield TrackForecast(observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s])
+        yield from track_forecasts_of(forecast, batch.observation)

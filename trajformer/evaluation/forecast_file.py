@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trajformer.data.batch import Observation
+from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 
 TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, all that is held in memory
@@ -45,6 +47,13 @@ class TrackForecast:
     track_id: str
     probability: np.ndarray
     position: np.ndarray
+
+
+def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator[TrackForecast]:
+    """The modes of each target of a batch, in the order of scenes and targets."""
+    position, probability = forecast.in_city_frame(observation), forecast.probability().detach().double().cpu().numpy()
+    for b, s in observation.target_mask.nonzero().tolist():
+        yield TrackForecast(observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s])
 
 
 def check_forecast(forecast: TrackForecast) -> TrackForecast:

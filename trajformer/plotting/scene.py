@@ -15,7 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast
+from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.agents import draw_agents
 from trajformer.plotting.crowd import crowd_colors, draw_crowd, draw_density, faint_colors, is_crowd
@@ -33,13 +35,29 @@ _LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the lege
 
 def plot_scene(
     scene: Scene,
-    forecasts: Iterable[TrackForecast] | None = None,
+    forecasts: Iterable[TrackForecast] | Forecast | None = None,
+    batch: SceneBatch | None = None,
     *,
     radius: float | None = None,
     legend: bool = True,
     density: bool = False,
 ) -> Figure:
-    """Draw a scene with its forecasts into a new figure; see `draw_scene`."""
+    """Draw a scene with its forecasts into a new figure.
+
+    Args:
+        scene: any scene, with or without map and future.
+        forecasts: of agents of this scene, as in a forecast file, or the output of a model.
+        batch: the batch of the model's output; it contains this scene.
+        radius, legend, density: see `draw_scene`.
+
+    Raises:
+        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
+        ValueError: the output of a model is given without its batch.
+    """
+    if isinstance(forecasts, Forecast):
+        if batch is None:
+            raise ValueError("the output of a model needs its batch: plot_scene(scene, forecast, batch)")
+        forecasts = [f for f in track_forecasts_of(forecasts, batch.observation) if f.scene_id == scene.scene_id]
     figure = Figure(figsize=FIGURE_INCHES)
     FigureCanvasAgg(figure)
     width, height = FIGURE_INCHES

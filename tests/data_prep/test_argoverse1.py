@@ -69,7 +69,7 @@ def test_a_step_is_the_rank_of_its_timestamp(raw: Path) -> None:
 # ---- velocity and heading ------------------------------------------------------------------------------------------
 
 
-def test_constant_velocity_is_found_from_the_first_step_on(raw: Path) -> None:
+def test_constant_velocity_is_estimated_from_the_first_step(raw: Path) -> None:
     tracks = [*argoverse1_tracks(), Track("x", "OTHERS", straight(50, (0, 40), (-3.0, 4.0)))]
     scene = read(raw, tracks)
     index = agent(scene, "x")
@@ -77,7 +77,7 @@ def test_constant_velocity_is_found_from_the_first_step_on(raw: Path) -> None:
     assert np.abs(scene.heading[index] - np.arctan2(4, -3)).max() < 1e-3
 
 
-def test_a_turn_is_followed(raw: Path) -> None:
+def test_estimates_follow_a_turn(raw: Path) -> None:
     angle = 0.03 * np.arange(50)  # 0.3 rad/s on a circle of 30 m: 9 m/s
     circle = CITY_XY + 30.0 * np.stack([np.sin(angle), -np.cos(angle)], -1)
     noise = np.random.default_rng(1).normal(0, 0.05, circle.shape)
@@ -87,7 +87,7 @@ def test_a_turn_is_followed(raw: Path) -> None:
     assert np.abs(np.hypot(*scene.velocity[index, 10:].T) - 9.0).max() < 1.0
 
 
-def test_who_stands_faces_along_the_lane(raw: Path) -> None:
+def test_standing_agents_face_along_their_lane(raw: Path) -> None:
     scene = read(raw, argoverse1_tracks())
     parked, off_lane = agent(scene, "02-parked"), agent(scene, "03-off-lane")
     assert np.allclose(scene.heading[parked], np.pi)  # lane 13 points to -x and is half a metre away
@@ -95,8 +95,8 @@ def test_who_stands_faces_along_the_lane(raw: Path) -> None:
     assert not scene.velocity[[parked, off_lane]].any()
 
 
-def test_who_stops_keeps_its_heading(raw: Path) -> None:
-    speed = np.maximum(0.0, 6.0 - 0.3 * np.arange(50))  # brakes with 3 m/s^2 and stands from step 20 on
+def test_stopping_agents_keep_their_heading(raw: Path) -> None:
+    speed = np.maximum(0.0, 6.0 - 0.3 * np.arange(50))  # brakes with 3 m/s^2 until it stops at step 20
     stopped = straight(50, (3, 40), (0.0, 0.0)) + 0.1 * np.cumsum(speed)[:, None] * (0.0, 1.0)
     scene = read(raw, [*argoverse1_tracks(), Track("x", "OTHERS", stopped)])
     heading = scene.heading[agent(scene, "x")]
@@ -106,7 +106,7 @@ def test_who_stops_keeps_its_heading(raw: Path) -> None:
 HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
 
 
-def test_the_future_changes_nothing_before_it(raw: Path) -> None:
+def test_the_history_does_not_depend_on_the_future(raw: Path) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
     for track in tracks:
@@ -119,7 +119,7 @@ def test_the_future_changes_nothing_before_it(raw: Path) -> None:
     assert not np.array_equal(scene.velocity[:, H:], changed.velocity[:, H:])
 
 
-def test_a_test_file_gives_what_the_full_file_gives(raw: Path) -> None:
+def test_a_test_file_gives_the_history_of_the_full_file(raw: Path) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
     known = [Track(t.name, t.kind, t.positions[: max(0, H - t.start)], t.start) for t in tracks if t.start < H]
@@ -129,7 +129,7 @@ def test_a_test_file_gives_what_the_full_file_gives(raw: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [5, 9, 14])
-def test_later_history_changes_nothing_before_it(raw: Path, last: int) -> None:
+def test_earlier_steps_do_not_depend_on_later_history(raw: Path, last: int) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
     others = [t for t in tracks if t.start == 0 and t.kind == "OTHERS"]
@@ -172,14 +172,14 @@ def test_the_radius_is_an_option(raw: Path) -> None:
     assert scene.polyline_id.tolist() == [11, 12]
 
 
-def test_the_radius_counts_from_the_observed_path_only(raw: Path) -> None:
+def test_the_radius_is_measured_from_the_observed_path(raw: Path) -> None:
     tracks = argoverse1_tracks()
     tracks[0].positions[H:] = CITY_XY + np.array((0.0, 300.0))
     assert 15 not in read(raw, tracks).polyline_id
 
 
 @pytest.mark.parametrize("place", ["raw/train/map_files", "map_files"])
-def test_maps_beside_the_split_or_the_folder(tmp_path: Path, place: str) -> None:
+def test_maps_in_a_split_or_next_to_the_raw_folder(tmp_path: Path, place: str) -> None:
     fixtures.write_argoverse1_map(tmp_path / place)
     assert read(tmp_path / "raw", argoverse1_tracks()).num_polylines == 4
 
@@ -229,7 +229,7 @@ def test_real_rows_are_kept(sample: Path, split: str) -> None:
         assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.FOCAL)} == focal
 
 
-def test_real_lanes_are_those_of_the_xml(sample: Path) -> None:
+def test_real_lanes_equal_the_xml(sample: Path) -> None:
     reader = Argoverse1()
     trees = {p.name.split("_")[2]: ElementTree.parse(p).getroot() for p in (sample / "map_files").glob("*.xml")}
     nodes = {c: {n.get("id"): (float(n.get("x")), float(n.get("y"))) for n in t.iter("node")} for c, t in trees.items()}

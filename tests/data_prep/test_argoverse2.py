@@ -21,7 +21,7 @@ Columns = dict[str, np.ndarray]
 
 
 def read(path: Path) -> Scene:
-    """Read a scenario that lies at RAW/<split>/<uuid>/scenario_<uuid>.parquet."""
+    """Read the scenario at RAW/<split>/<uuid>/scenario_<uuid>.parquet."""
     return Argoverse2().read(Input(path), path.parts[-3], path.parents[2]).validate()
 
 
@@ -49,7 +49,7 @@ def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_fifty_steps_have_no_future_whatever_the_file_declares(tmp_path: Path, dtype: type) -> None:
+def test_fifty_steps_have_no_future_even_if_110_are_declared(tmp_path: Path, dtype: type) -> None:
     columns = argoverse2_columns(steps=50)
     columns["timestep"] = columns["timestep"].astype(dtype)
     assert columns["num_timestamps"][0] == 110
@@ -92,7 +92,7 @@ def test_the_map(tmp_path: Path) -> None:
     assert np.allclose(city[4], [(-5, -5), (20, -5), (20, 9), (-5, 9), (-5, -5)], atol=TOLERANCE)
 
 
-def test_a_boundary_of_one_point_is_a_pivot(tmp_path: Path) -> None:
+def test_a_boundary_of_one_point_is_repeated(tmp_path: Path) -> None:
     archive = argoverse2_map()
     archive["lane_segments"]["2"]["right_lane_boundary"] = archive["lane_segments"]["2"]["right_lane_boundary"][:1]
     scene = read(fixtures.write_argoverse2(tmp_path, archive=archive))

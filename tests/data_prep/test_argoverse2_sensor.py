@@ -119,7 +119,7 @@ def test_a_history_that_is_not_a_number_of_steps_is_refused(value: float) -> Non
 
 
 @pytest.mark.parametrize(("name", "value"), [("future_s", 0.0), ("stride_s", 0.25), ("min_observed_s", 5.1)])
-def test_other_times_are_checked_too(name: str, value: float) -> None:
+def test_times_outside_their_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(TrajformerError, match=f"^{name}: "):
         Argoverse2Sensor(**{name: value})
 
@@ -150,7 +150,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
     assert scenes_equal(left, read(write_log(tmp_path / "val" / "log-1", rows, pose_rows)))
 
 
-def test_quaternions_need_not_be_quite_of_length_one(tmp_path: Path) -> None:
+def test_quaternions_are_normalized(tmp_path: Path) -> None:
     rows, pose_rows = annotations(small_tracks()), poses()
     for name in ("qw", "qz"):
         rows[name], pose_rows[name] = 0.995 * rows[name], 1.005 * pose_rows[name]
@@ -168,7 +168,7 @@ def test_velocity_is_the_latest_difference(tmp_path: Path) -> None:
     scene = make(tmp_path, [Track("x", "BUS", faster), at_45, at_49, *small_tracks()])
     assert np.abs(scene.velocity[agent(scene, "x"), 1:] - speed[1:110, None] * (0.6, 0.8)).max() < 1e-3
     assert np.array_equal(scene.velocity[agent(scene, "x"), 0], scene.velocity[agent(scene, "x"), 1])
-    assert np.abs(scene.velocity[agent(scene, "at 45"), 45:] - (3, 0)).max() < 1e-3  # the first step knows the second
+    assert np.abs(scene.velocity[agent(scene, "at 45"), 45:] - (3, 0)).max() < 1e-3  # the first step uses the second one
     assert not scene.velocity[agent(scene, "at 49"), :50].any()  # here that would be the future
     assert np.abs(scene.velocity[agent(scene, "at 49"), 50:] - (3, 0)).max() < 1e-3
     assert not scene.velocity[agent(scene, "glimpse")].any()
@@ -182,20 +182,20 @@ ROLE_TRACKS = [
     Track("stands", "REGULAR_VEHICLE", straight(130, (0, 5), (0.3, 0))),  # 1.5 m
     Track("short", "REGULAR_VEHICLE", straight(99, (0, 10), (9, 0)), start=31),  # 19 observed steps
     Track("long", "REGULAR_VEHICLE", straight(100, (0, 15), (9, 0)), start=30),  # 20
-    Track("leaves", "REGULAR_VEHICLE", straight(49, (0, 20), (9, 0))),  # not seen at the last observed step
-    Track("is found", "REGULAR_VEHICLE", straight(110, (0, 22), (0, 0)), start=20),  # and stands
-    Track("rolls", "BICYCLE", straight(130, (0, 25), (9, 0))),  # nobody on it
+    Track("leaves", "REGULAR_VEHICLE", straight(49, (0, 20), (9, 0))),  # before the last observed step
+    Track("is found", "REGULAR_VEHICLE", straight(110, (0, 22), (0, 0)), start=20),  # and does not move
+    Track("rolls", "BICYCLE", straight(130, (0, 25), (9, 0))),  # without a rider
 ]
 
 
-def test_scored_is_who_moves_and_is_seen_long_and_last(tmp_path: Path) -> None:
+def test_moving_agents_observed_long_enough_are_scored(tmp_path: Path) -> None:
     scene = make(tmp_path, ROLE_TRACKS, focal="none")
     assert named(scene, AgentRole.SCORED) == {"goes", "long"}
     assert named(scene, AgentRole.FOCAL) == set()
     assert np.abs(scene.origin - ego_path(130)[H - 1]).max() < 1e-6
 
 
-def test_what_is_scored_is_an_option(tmp_path: Path) -> None:
+def test_options_select_the_scored_agents(tmp_path: Path) -> None:
     scene = make(tmp_path, ROLE_TRACKS, focal="none", min_travel_m=1.0)
     assert named(scene, AgentRole.SCORED) == {"goes", "long", "stands"}
     scene = make(tmp_path, ROLE_TRACKS, focal="none", min_observed_s=1.9)
@@ -212,7 +212,7 @@ def test_all_road_users_are_scored(tmp_path: Path, category: str) -> None:
     ("focal", "expected"),
     [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")],
 )
-def test_the_focal_agent_is_chosen_as_asked(tmp_path: Path, focal: str, expected: str) -> None:
+def test_the_focal_agent_is_an_option(tmp_path: Path, focal: str, expected: str) -> None:
     starts = straight(130, (-40, 30), (1, 0))
     starts[H:] += np.cumsum(np.full((130 - H, 2), (2.0, 0.0)), 0)
     tracks = [
@@ -229,7 +229,7 @@ def test_the_focal_agent_is_chosen_as_asked(tmp_path: Path, focal: str, expected
         assert named(make(tmp_path, [*tracks, *ROLE_TRACKS], focal=option), AgentRole.FOCAL)
 
 
-def test_a_window_with_nobody_to_score_is_refused(tmp_path: Path) -> None:
+def test_a_window_without_a_scored_agent_is_refused(tmp_path: Path) -> None:
     parked = [track for track in small_tracks() if track.name in ("parked", "cone")]
     with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: no moving agent at the last"):
         make(tmp_path, parked)
@@ -249,22 +249,22 @@ def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path:
 def test_every_category_of_the_data_set_has_a_kind() -> None:
     constants = pytest.importorskip("av2.datasets.sensor.constants")
     assert {category.value for category in constants.AnnotationCategories} == set(KINDS)
-    for category, kind in KINDS.items():  # what says what it is in its name
+    for category, kind in KINDS.items():  # categories with a telling name
         for word, expected in {"BUS": AgentKind.BUS, "TRUCK": AgentKind.VEHICLE, "CONSTRUCTION": AgentKind.CONSTRUCTION}.items():
             assert word not in category or kind == expected, category
 
 
-# ---- the observed part knows nothing of the future -----------------------------------------------------------------
+# ---- the observed part is independent of the future -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("focal", ["nearest", "moving", "ego", "none"])
-def test_the_future_changes_nothing_before_it(tmp_path: Path, focal: str) -> None:
+def test_the_history_does_not_depend_on_the_future(tmp_path: Path, focal: str) -> None:
     path = write_log(tmp_path / "raw" / "val" / "log-1", annotations([*small_tracks(), *ROLE_TRACKS]))
     changed = without_future(path, int(sensor_logs.stamps(np.array([10 + H - 1]))[0]), tmp_path)
     assert_same_history(read(path, "010", focal=focal), read(changed, "010", focal=focal))
 
 
-def test_later_history_changes_nothing_before_it(tmp_path: Path) -> None:
+def test_earlier_steps_do_not_depend_on_later_history(tmp_path: Path) -> None:
     tracks = [*small_tracks(), *ROLE_TRACKS]
     scene = make(tmp_path, tracks, focal="ego")
     short = [replace(track, position=track.position[: 40 - track.start]) for track in tracks if track.start < 40]
@@ -280,7 +280,7 @@ def test_later_history_changes_nothing_before_it(tmp_path: Path) -> None:
 
 def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path) -> None:
     def lanes(offset: float, radius: float, **options: Any) -> list[int]:
-        track = Track("x", "BUS", straight(130, (offset, 0.0), (10.0, 0.0)))  # 49 m on at the last observed step
+        track = Track("x", "BUS", straight(130, (offset, 0.0), (10.0, 0.0)))  # 49 m further in the last observed step
         return make(tmp_path, [track], map_radius_m=radius, **options).polyline_id.tolist()
 
     # lanes 1 and 3 end at x = 9, 2 at 16; crosswalk 5, area 6 ends at 20; the ego vehicle is at (24.5, -4)
@@ -288,5 +288,5 @@ def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path)
     assert lanes(1000.0, 12.0) == [2, 6]
     assert lanes(1000.0, 1.0) == []
     assert lanes(-49.0 + 7.0, 2.5) == [1, 2, 5]  # the lane it is on, the next one and the crosswalk there
-    assert lanes(-49.0 + 7.0, 3.1) == [1, 2, 3, 5]  # and the lane beside
+    assert lanes(-49.0 + 7.0, 3.1) == [1, 2, 3, 5]  # and the neighboring lane
     assert lanes(-60.0, 2.5) == []  # farther back nothing

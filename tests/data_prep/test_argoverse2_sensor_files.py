@@ -1,4 +1,4 @@
-"""The reader of sensor logs: what is parsed again, and broken logs."""
+"""The reader of sensor logs: caching, and damaged logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trajformer.errors import SceneError
 SENSOR = Argoverse2Sensor()
 
 
-def test_a_log_is_parsed_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[Path] = []
     real = argoverse2_log.read_map
     monkeypatch.setattr(argoverse2_log, "read_map", lambda path: (parsed.append(path), real(path))[1])
@@ -51,7 +51,7 @@ FILES = ["annotations.feather", "city_SE3_egovehicle.feather", "map/log_map_arch
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "cut short", "empty"])
-def test_a_log_with_a_bad_file_is_one_skipped_input_or_its_windows_are(tmp_path: Path, name: str, damage: str) -> None:
+def test_inputs_with_a_damaged_file_are_skipped(tmp_path: Path, name: str, damage: str) -> None:
     write_log(tmp_path / "raw" / "val" / "good")
     file = write_log(tmp_path / "raw" / "val" / "log-1").parent / name
     content = file.read_bytes()
@@ -70,7 +70,7 @@ def test_a_log_with_a_bad_file_is_one_skipped_input_or_its_windows_are(tmp_path:
         assert "\n" not in reason
 
 
-def test_two_maps_are_one_too_many(tmp_path: Path) -> None:
+def test_two_maps_of_a_log_are_refused(tmp_path: Path) -> None:
     path = write_log(tmp_path / "val" / "log-1")
     (path.parent / "map" / "log_map_archive_x____MIA_city_1.json").write_text("{}")
     with pytest.raises(SceneError, match=r"log-1/map: 2 files log_map_archive_\*\.json, expected one"):
@@ -84,7 +84,7 @@ def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> Non
         SENSOR.read(Input(path), "val", tmp_path)
 
 
-def test_a_log_without_any_object_has_nobody_to_score(tmp_path: Path) -> None:
+def test_a_log_without_objects_has_no_scored_agent(tmp_path: Path) -> None:
     ego = Track("ego", "EGO_VEHICLE", ego_path(130))
     assert make(tmp_path, [ego], focal="ego").agent_id == ("AV",)
     with pytest.raises(SceneError, match="no moving agent"):

@@ -40,7 +40,7 @@ def rotations(rows: Any) -> np.ndarray:
 
 
 def expected_rows(path: Path) -> dict[tuple[str, int], tuple[float, float, float]]:
-    """Position and yaw in the city frame of every (track, timestamp), the product of pose and cuboid by av2."""
+    """Position and yaw in the city frame of each (track, timestamp), the product of pose and cuboid by av2."""
     io, se3 = pytest.importorskip("av2.utils.io"), pytest.importorskip("av2.geometry.se3")
     city_from_ego = io.read_city_SE3_ego(path.parent)
     rows = feather.read_feather(path)
@@ -124,7 +124,9 @@ def test_real_velocity_beats_five_step_differences(real_log: Path) -> None:
     assert np.mean(ours) < 0.95 * np.mean(plain)
 
 
-def test_real_logs_go_the_whole_way(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_logs_are_prepared_evaluated_and_plotted(
+    real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw, store = real_data / "argoverse2_sensor", tmp_path / "store"
     words = ["preprocess", "argoverse2_sensor", str(raw), str(store), "--stride-s", "2.0", "--focal", "moving", "--workers", "1"]
     assert cli.main(words) == 0

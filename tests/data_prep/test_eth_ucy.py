@@ -1,4 +1,4 @@
-"""The ETH/UCY reader: windows and who is in them, estimated motion and its causality, broken files, the real counts."""
+"""The ETH/UCY reader: windows and roles, causal motion estimates, and the counts of the real recordings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
         assert np.abs(scene.position[index, span] + scene.origin - walk.positions).max() < 1e-5
 
 
-def test_who_is_there_in_all_frames_is_scored_and_who_comes_later_is_left_out(tmp_path: Path) -> None:
+def test_complete_tracks_are_scored_and_unobserved_ones_left_out(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     assert scene.agent_id == ("1.0", "3.0", "4.0", "5.0", "6.0", "7.0", "20.0")  # by number
     roles = dict(zip(scene.agent_id, scene.agent_role.tolist(), strict=True))
@@ -61,7 +61,7 @@ def test_who_is_there_in_all_frames_is_scored_and_who_comes_later_is_left_out(tm
     assert set(roles.values()) == {AgentRole.SCORED, AgentRole.CONTEXT}
 
 
-def test_the_origin_is_the_middle_of_all_who_are_there_now(tmp_path: Path) -> None:
+def test_the_origin_is_the_mean_of_the_last_observed_positions(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     now = [w.positions[H - 1 - w.start] for w in crowd() if w.start < H <= w.start + len(w.positions)]
     assert len(now) == 6
@@ -69,7 +69,7 @@ def test_the_origin_is_the_middle_of_all_who_are_there_now(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("interval", "first"), [(1, 78), (6, 0), (10, -30)])
-def test_the_interval_is_found_in_each_file(tmp_path: Path, interval: int, first: int) -> None:
+def test_the_interval_is_estimated_per_file(tmp_path: Path, interval: int, first: int) -> None:
     walks = [Walk("1.0", straight(22, (0, 0), (1.0, 0))), Walk("2.0", straight(5, (3, 0), (1.0, 0)), start=1)]
     write(tmp_path / "eth" / "a.txt", walks, interval=interval, first=first)
     assert listed(tmp_path) == [str(first + step * interval) for step in range(3)]
@@ -88,7 +88,7 @@ def test_windows_do_not_span_gaps(tmp_path: Path) -> None:
     assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]  # 10 and 19 frames
 
 
-def test_a_row_off_the_grid_hides_no_window(tmp_path: Path) -> None:
+def test_a_row_off_the_grid_does_not_remove_windows(tmp_path: Path) -> None:
     rows = lines([Walk("1.0", straight(22, (0, 0), (1.0, 0)))])
     write(tmp_path / "eth" / "a.txt", [*rows, rows[9].replace("870.0", "853.0")])
     assert listed(tmp_path) == ["780", "790", "800"]
@@ -96,7 +96,7 @@ def test_a_row_off_the_grid_hides_no_window(tmp_path: Path) -> None:
     assert np.allclose(scene.velocity, (1.0, 0.0), atol=1e-5)
 
 
-def test_a_window_needs_one_pedestrian_in_all_frames_not_a_chain_of_them(tmp_path: Path) -> None:
+def test_a_window_needs_one_complete_track(tmp_path: Path) -> None:
     walks = [Walk("1.0", straight(15, (0, 0), (1, 0))), Walk("2.0", straight(21, (5, 0), (1, 0)), start=15)]
     write(tmp_path / "eth" / "a.txt", [*walks, Walk("3.0", straight(10, (0, 5), (1, 0)), start=12)])
     assert listed(tmp_path) == ["930", "940"]
@@ -157,12 +157,12 @@ def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path
         expected = np.concatenate([expected[:1], expected])
         assert np.abs(scene.velocity[index, span] - expected).max() < 1e-5, walk.name
         assert not scene.velocity[index][~scene.valid[index]].any()
-        if walk.name != "20.0":  # it stands
+        if walk.name != "20.0":  # does not move
             heading = np.arctan2(expected[:, 1], expected[:, 0])
             assert np.abs(np.sin(scene.heading[index, span] - heading)).max() < 1e-5, walk.name
 
 
-def test_who_comes_in_the_last_observed_frame_has_no_motion_yet(tmp_path: Path) -> None:
+def test_a_track_of_one_observed_frame_has_no_motion(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     index = agent(scene, "7.0")
     assert scene.valid[index, H - 1]
@@ -171,7 +171,7 @@ def test_who_comes_in_the_last_observed_frame_has_no_motion_yet(tmp_path: Path) 
     assert np.allclose(scene.velocity[index, H:], -1.0, atol=1e-5)
 
 
-def test_frames_without_a_row_are_counted_in_the_time(tmp_path: Path) -> None:
+def test_velocity_accounts_for_missing_frames(tmp_path: Path) -> None:
     rows = lines([*crowd(), Walk("9.0", straight(T, (3.0, 3.0), (0.0, -1.5)))])
     gone = {f"{780.0 + 10 * step} 9.0 " for step in (3, 4, 5)}
     write(tmp_path / "eth" / "a.txt", [row for row in rows if not any(row.startswith(start) for start in gone)])
@@ -182,7 +182,7 @@ def test_frames_without_a_row_are_counted_in_the_time(tmp_path: Path) -> None:
     assert np.allclose(scene.velocity[index][scene.valid[index]], (0.0, -1.5), atol=1e-5)
 
 
-def test_who_stands_has_no_direction_and_who_stops_keeps_theirs(tmp_path: Path) -> None:
+def test_standing_agents_have_no_heading_and_stopping_ones_keep_theirs(tmp_path: Path) -> None:
     jitter = 0.05 * np.random.default_rng(0).uniform(-1, 1, (T, 2))
     stops = straight(T, (0.0, 0.0), (0.0, 0.0)) + np.minimum(np.arange(T), 4)[:, None] * (-0.3, 0.3) + jitter
     turns = straight(T, (5.0, 5.0), (1.0, 0.0))
@@ -198,7 +198,7 @@ def test_who_stands_has_no_direction_and_who_stops_keeps_theirs(tmp_path: Path) 
 FIELDS = ("position", "heading", "velocity", "valid")
 
 
-def test_the_future_changes_nothing_before_it(tmp_path: Path) -> None:
+def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(2)
     for walk in walks:
         future = walk.positions[max(0, H - walk.start) :]
@@ -209,7 +209,7 @@ def test_the_future_changes_nothing_before_it(tmp_path: Path) -> None:
     assert np.array_equal(scene.agent_role, changed.agent_role)
 
 
-def test_who_leaves_in_the_future_changes_the_roles_only(tmp_path: Path) -> None:
+def test_tracks_that_end_in_the_future_change_roles_only(tmp_path: Path) -> None:
     scene, walks = read(tmp_path, crowd()), crowd()
     for walk in walks[1:]:
         walk.positions = walk.positions[: max(1, H - walk.start)]
@@ -227,9 +227,9 @@ def assert_same_history(scene: Scene, changed: Scene) -> None:
 
 
 @pytest.mark.parametrize("last", [1, 4, 6, 7, 12])
-def test_every_step_knows_only_what_came_before(tmp_path: Path, last: int) -> None:
+def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(3)
-    walks = [walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1]  # a first step knows the second
+    walks = [walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1]  # a first step uses the second one
     for walk in walks:
         later = walk.positions[max(0, last + 1 - walk.start) :]
         later += generator.normal(0, 5, later.shape)
@@ -259,7 +259,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert (scene.agent_id[0], other.agent_id[0]) == ("1.0", "2.0")
 
 
-def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
+def test_binary_and_missing_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "eth" / "a.txt"
     path.parent.mkdir()
     path.write_bytes(b"\xff\xfe\x00\x80")
@@ -269,7 +269,7 @@ def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
             EthUcy().read(item, "eth_test", tmp_path)
 
 
-def test_windows_that_are_not_there(tmp_path: Path) -> None:
+def test_windows_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "eth" / "a.txt", crowd())
     for part, message in (
         ("790", "a.txt#790: no pedestrian is present in all 20"),
@@ -315,15 +315,15 @@ def test_the_command_line_prepares_scores_predicts_and_draws(
     store, table = tmp_path / "store", tmp_path / "figures.json"
     text = run("preprocess", "eth_ucy", raw, store, "--workers", 1, "--stride", 1)
     assert "eth_test: 3 scenes" in text and "skipped eth/c.txt: " in text
-    who = ("--model", "constant_velocity", "--store", store, "--split", "eth_test")
-    run("evaluate", *who, "--json", table)
+    model = ("--model", "constant_velocity", "--store", store, "--split", "eth_test")
+    run("evaluate", *model, "--json", table)
     figures = json.loads(table.read_text())
     figures = figures.get("constant_velocity", figures)
     assert figures["num_agents"] == 4 + 1 + 4
-    # All walk straight on but "4.0", who turns left in a.txt and b.txt: after 12 steps off by (7.2, -4.8) m.
+    # Only "4.0" turns (in a.txt and b.txt): its final error is (7.2, -4.8) m.
     assert figures["minFDE1"] == pytest.approx(2 * np.hypot(7.2, 4.8) / 9, abs=1e-4)
     assert figures["MR1"] == pytest.approx(2 / 9)
-    run("predict", *who, "--out", tmp_path / "f.parquet")
+    run("predict", *model, "--out", tmp_path / "f.parquet")
     run("plot", store, "--forecasts", tmp_path / "f.parquet", "--scene", "a-780", "--out", tmp_path / "plots")
     assert (tmp_path / "plots" / "a-780.png").stat().st_size > 10_000
     assert cli.main(["preprocess", "eth_ucy", str(raw), str(store), "--stride", "0"]) == 1
@@ -342,7 +342,7 @@ GOLDEN = {
 }
 
 
-def test_real_windows_are_those_of_the_protocol(real_data: Path) -> None:
+def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     reader, raw = EthUcy(), real_data / "eth_ucy"
     counts = {split: len(reader.inputs(raw, split)) for split in reader.splits(raw)}
     expected = {}
@@ -353,7 +353,7 @@ def test_real_windows_are_those_of_the_protocol(real_data: Path) -> None:
     assert all(item.part for split in counts for item in reader.inputs(raw, split))
 
 
-def test_real_trajectories_are_those_of_the_protocol_and_so_is_the_floor(real_data: Path) -> None:
+def test_real_trajectories_and_constant_velocity_errors_equal_the_protocol(real_data: Path) -> None:
     reader, raw, floor = EthUcy(), real_data / "eth_ucy", []
     time = PERIOD_S * np.arange(1, F + 1)[:, None]
     for name, (windows, trajectories, _, _) in GOLDEN.items():
@@ -399,8 +399,8 @@ def test_real_rows_are_kept(real_data: Path, split: str) -> None:
 def test_a_real_scene_is_scored_on_the_command_line(real_data: Path, tmp_path: Path) -> None:
     words = ["preprocess", "eth_ucy", real_data / "eth_ucy", tmp_path / "store", "--split", "eth_test", "--workers", 1]
     assert cli.main([str(word) for word in words]) == 0
-    who = ["--model", "constant_velocity", "--store", tmp_path / "store", "--split", "eth_test", "--json", tmp_path / "j"]
-    assert cli.main(["evaluate", *map(str, who)]) == 0
+    model = ["--model", "constant_velocity", "--store", tmp_path / "store", "--split", "eth_test", "--json", tmp_path / "j"]
+    assert cli.main(["evaluate", *map(str, model)]) == 0
     figures = json.loads((tmp_path / "j").read_text())
     assert figures["num_agents"] == 364
     assert 1.0 < figures["minADE1"] < 1.1

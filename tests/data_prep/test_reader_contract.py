@@ -47,6 +47,7 @@ def random_damage(suffix: str, rng: random.Random) -> Damage:
         ".feather": hostile.random_table,
         ".csv": hostile.random_table,
         ".json": hostile.random_json,
+        ".geojson": hostile.random_json,
     }
     if suffix in structured and rng.random() < 0.6:
         return structured[suffix](rng)

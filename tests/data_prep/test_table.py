@@ -1,4 +1,4 @@
-"""Your own tracks: columns, clocks, windows, roles, broken tables; what a table says is what its scenes have."""
+"""The reader of tables: columns, time grids, windows, roles and broken tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
 
 
 def seen_fields(scene: Scene) -> dict[str, np.ndarray]:
-    """What is known of a scene at its last observed step."""
+    """The observed part of a scene."""
     past = {name: getattr(scene, name)[:, : scene.num_history] for name in HISTORY_FIELDS}
     return past | {name: getattr(scene, name) for name in ("origin", "agent_kind", "agent_role", "polyline_id")}
 
@@ -45,7 +45,7 @@ def test_a_scene_written_as_a_table_is_read_back(tmp_path: Path, with_future: bo
     assert scenes_equal(tables.with_sorted_edges(back), scene)
 
 
-def test_three_columns_and_a_clock_are_enough(tmp_path: Path) -> None:
+def test_id_position_and_time_are_enough(tmp_path: Path) -> None:
     scene = read(tmp_path, two_tracks())
     assert (scene.scene_id, scene.source, scene.split, scene.city) == ("drive", "table", "val", "")
     assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (0.1, 5, 5, 10)
@@ -71,20 +71,20 @@ def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_pat
     assert np.allclose(scene.velocity[given], (7.0, -3.0)) and np.allclose(scene.velocity[0, 4], (5.0, 1.0), atol=0.02)
 
 
-def test_many_agents_are_estimated_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_agents_are_estimated_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = read(tmp_path, two_tracks())
     monkeypatch.setattr("data_prep.readers.table.tracks._BLOCK", 1)
     assert scenes_equal(read(tmp_path, two_tracks()), expected)
 
 
-def test_headings_are_brought_to_half_a_turn(tmp_path: Path) -> None:
+def test_headings_are_wrapped(tmp_path: Path) -> None:
     heading = np.tile([0.0, 3.0, -3.0, 3.5, 6.2, -6.2, np.pi, -np.pi, 1.0, 2.0], 2)
     scene = read(tmp_path, two_tracks().assign(heading=heading))
     expected = [0.0, 3.0, -3.0, 3.5 - 2 * np.pi, 6.2 - 2 * np.pi, 2 * np.pi - 6.2, np.pi, np.pi, 1.0, 2.0]
     assert np.allclose(scene.heading[0], expected, atol=1e-6)
 
 
-def test_ids_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
+def test_ids_are_kept_as_text(tmp_path: Path) -> None:
     names = ["007", "7", "NA", "nan", "a,b", 'q"x', "é 1", "1.50"]
     scene = read(tmp_path, frame(*(track(name, range(10)) for name in names)))
     assert scene.agent_id == tuple(sorted(names))
@@ -101,7 +101,7 @@ def test_csv_equals_parquet(tmp_path: Path) -> None:
     assert scenes_equal(read(tmp_path / "a", numbers, name="drive.parquet"), read(tmp_path / "b", numbers))
 
 
-def test_rows_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
     scene = tables.known_scene()
     parts = [tables.table_of(scene).assign(scene_id=name) for name in ("one", "two")]
     parts[1].loc[::3, "kind"] = "vehicle"  # a kind may change along a track
@@ -112,7 +112,7 @@ def test_rows_may_stand_in_any_order(tmp_path: Path) -> None:
     assert all(scenes_equal(first[name], second[name]) for name in first)
 
 
-def test_spreadsheets_may_leave_blanks_and_a_mark_in_front(tmp_path: Path) -> None:
+def test_blanks_and_byte_order_marks_are_ignored(tmp_path: Path) -> None:
     lines = [f"car, {step}, {step}.5,0, Vehicle " for step in range(10)]
     text = "\ufefftrack_id, step, x ,y,kind\r\n" + "\r\n".join(lines) + "\r\n\r\n"
     path = write(tmp_path / "val" / "drive.csv", two_tracks())
@@ -125,7 +125,7 @@ def test_spreadsheets_may_leave_blanks_and_a_mark_in_front(tmp_path: Path) -> No
 # ---- the future is not looked at -------------------------------------------------------------------------------------
 
 
-def test_what_is_known_at_the_last_observed_step_does_not_depend_on_the_future(tmp_path: Path) -> None:
+def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
     tables.write_lanes(
         tmp_path / "lanes.json", {"id": 1, "points": [[0, 0], [50, 0]]}, {"id": 2, "points": [[0, 300], [50, 300]]}
     )
@@ -148,7 +148,7 @@ def test_what_is_known_at_the_last_observed_step_does_not_depend_on_the_future(t
         assert np.array_equal(value, seen_fields(read(tmp_path, given_other))[name]), name
 
 
-def test_who_is_scored_by_default(tmp_path: Path) -> None:
+def test_default_roles(tmp_path: Path) -> None:
     table = frame(
         track("a", range(10)),
         track("b now and before", [2, 4]),
@@ -162,7 +162,7 @@ def test_who_is_scored_by_default(tmp_path: Path) -> None:
     assert scene.agent_kind[5] == AgentKind.CONSTRUCTION
 
 
-def test_the_last_observed_row_says_kind_and_role(tmp_path: Path) -> None:
+def test_kind_and_role_come_from_the_last_observed_row(tmp_path: Path) -> None:
     kinds = ["unknown", "", "cyclist", "Pedestrian", "cyclist", *["bus"] * 5]
     roles = ["", "", "", "", "focal", *["context"] * 5]
     late = track("b", range(7, 10), kind=["bus", "vehicle", "vehicle"], role="scored")
@@ -171,7 +171,7 @@ def test_the_last_observed_row_says_kind_and_role(tmp_path: Path) -> None:
     assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT]
 
 
-def test_the_origin_is_where_the_focal_agent_was_seen_last(tmp_path: Path) -> None:
+def test_the_origin_is_the_last_observed_position_of_the_focal_agent(tmp_path: Path) -> None:
     table = frame(track("a", range(10), role="scored"), track("b", range(4), (70.0, 0.0), role="focal"))
     assert read(tmp_path, table).origin.tolist() == [71.5, pytest.approx(0.3)]
     later = frame(track("c", range(10), (30.0, 0.0), role="scored"), track("b", range(6, 10), role="focal"))
@@ -181,7 +181,7 @@ def test_the_origin_is_where_the_focal_agent_was_seen_last(tmp_path: Path) -> No
 # ---- scenes, windows, clocks ---------------------------------------------------------------------------------------
 
 
-def test_splits_are_folders_and_loose_files_are_the_split_all(tmp_path: Path) -> None:
+def test_splits_are_folders_and_files_in_raw_are_the_split_all(tmp_path: Path) -> None:
     for name in ("train/a.csv", "val/b.parquet", "val/.hidden.csv", "val/._b.csv", "loose.csv", "notes/readme.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         if name.endswith("txt"):
@@ -225,7 +225,7 @@ def _named(scene: Scene, name: str) -> Scene:
     return replace(scene, scene_id=name)
 
 
-def test_windows_without_anybody_now_are_left_out(tmp_path: Path) -> None:
+def test_windows_without_an_agent_at_the_last_observed_step_are_left_out(tmp_path: Path) -> None:
     write(tmp_path / "val" / "drive.csv", track("a", [*range(6), *range(30, 40)]))
     parts = [item.part for item in SMALL.inputs(tmp_path, "val")]
     assert parts == ["drive-t0", "drive-t26", "drive-t28", "drive-t30"]  # their last observed steps: 4, 30, 32, 34
@@ -243,12 +243,12 @@ def test_history_alone_is_a_test_scene_and_a_future_may_be_short(tmp_path: Path,
     assert scene.valid[:, :steps].all() and not scene.valid[:, steps:].any()
 
 
-def test_less_than_the_history_is_skipped(tmp_path: Path) -> None:
+def test_scenes_shorter_than_the_history_are_skipped(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="4 steps from its first to its last row, expected at least the 5 of the history"):
         read(tmp_path, two_tracks(4))
 
 
-def test_timestamps_are_snapped_to_the_period(tmp_path: Path) -> None:
+def test_timestamps_are_rounded_to_the_period(tmp_path: Path) -> None:
     jitter = np.random.default_rng(0).uniform(-0.008, 0.008, 20)
     timed = two_tracks().assign(timestamp=lambda t: 1.7e9 + 0.1 * t.step + jitter * (t.step > 0))
     expected = read(tmp_path, two_tracks())
@@ -262,13 +262,13 @@ def test_timestamps_are_snapped_to_the_period(tmp_path: Path) -> None:
     assert scene.period_s == 0.04 and np.allclose(scene.velocity, (12.5, 2.5), atol=0.05)
 
 
-def test_a_timestamp_off_the_grid_says_what_the_period_seems_to_be(tmp_path: Path) -> None:
+def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path: Path) -> None:
     quick = two_tracks().assign(timestamp=lambda t: 8.0 + 0.04 * t.step).drop(columns="step")
     with pytest.raises(SceneError, match=r"timestamp: 8\.04 is no multiple of the period of 0\.1 s after .* mostly 0\.04 apart"):
         read(tmp_path, quick)
 
 
-def test_a_step_wins_over_a_timestamp(tmp_path: Path) -> None:
+def test_the_step_column_takes_precedence_over_timestamps(tmp_path: Path) -> None:
     assert scenes_equal(read(tmp_path, two_tracks(timestamp=3.3)), read(tmp_path, two_tracks()))
 
 
@@ -328,7 +328,7 @@ BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "role": (lambda t: t.assign(role="hero"), "role: 'hero' (track 'a'), expected one of context, scored, focal"),
     "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
     "nobody to predict": (lambda t: t.assign(role="context"), "role: no track to predict is seen in the history"),
-    "nobody now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
+    "no agent now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
     "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 cities in one scene"),
     "commas": (lambda t: t.assign(y="1,5,"), "y: infinite or no number"),
 }
@@ -356,7 +356,7 @@ def test_a_broken_table_is_named_with_its_column(tmp_path: Path, case: str) -> N
         (b"track_id;x;y;step\n1;2;3;4\n", "track_id: no such column; its columns are track_id;x;y;step"),
     ],
 )
-def test_a_file_that_is_no_csv(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = write(tmp_path / "val" / "drive.csv", two_tracks())
     path.write_bytes(content)
     assert [item[:2] for item in SMALL.inputs(tmp_path, "val")] == [(path, "")]
@@ -389,7 +389,7 @@ def test_a_parquet_file_with_the_wrong_types(tmp_path: Path, change: Callable[..
 
 
 @pytest.mark.parametrize("case", [name for name in BROKEN if not name.startswith(("no ", "two col", "commas"))])
-def test_trouble_in_one_scene_leaves_the_others_of_its_file_alone(tmp_path: Path, case: str) -> None:
+def test_an_error_in_one_scene_does_not_affect_others_of_its_file(tmp_path: Path, case: str) -> None:
     change, message = BROKEN[case]
     good = two_tracks(heading=0.1, vx=1.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
     parts = [good.assign(scene_id="one"), change(good).assign(scene_id="two"), good.assign(scene_id="three")]
@@ -398,7 +398,7 @@ def test_trouble_in_one_scene_leaves_the_others_of_its_file_alone(tmp_path: Path
     alone = read(tmp_path / "alone", good)
     for name in ("one", "three"):
         assert scenes_equal(SMALL.read(Input(path, name), "val", tmp_path), _named(alone, name))
-    if case != "nobody now":  # here a role was given
+    if case != "no agent now":  # the case has a role column
         with pytest.raises(SceneError) as caught:
             SMALL.read(Input(path, "two"), "val", tmp_path)
         assert str(caught.value).startswith(f"{path}: scene two: ")
@@ -406,7 +406,7 @@ def test_trouble_in_one_scene_leaves_the_others_of_its_file_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "a\\b", "..", ".hidden", "", "a\nb", "a\x00b", "x" * 300])
-def test_scenes_whose_names_are_no_file_names_are_skipped(tmp_path: Path, name: str) -> None:
+def test_scenes_with_invalid_names_are_skipped(tmp_path: Path, name: str) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
     write(raw / "val" / "drive.parquet", frame(two_tracks(scene_id=name), two_tracks(scene_id="good")))
     summary = prepare(SMALL, raw, store, PrepareOptions(progress=False))
@@ -417,7 +417,7 @@ def test_scenes_whose_names_are_no_file_names_are_skipped(tmp_path: Path, name: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "store"]
 
 
-def test_a_name_that_two_scenes_have_is_an_error_that_names_both(tmp_path: Path) -> None:
+def test_a_duplicate_scene_name_is_an_error_that_names_both_files(tmp_path: Path) -> None:
     write(tmp_path / "val" / "a.csv", two_tracks(scene_id="1"))
     write(tmp_path / "val" / "b.csv", two_tracks(scene_id="1"))
     with pytest.raises(TrajformerError, match=r"b\.csv: scene_id: scene '1' is also in .*a\.csv"):
@@ -429,7 +429,7 @@ def test_a_name_that_two_scenes_have_is_an_error_that_names_both(tmp_path: Path)
         SMALL.inputs(tmp_path, "val")
 
 
-def test_a_scene_that_has_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:
+def test_a_scene_with_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:
     write(tmp_path / "val" / "a.csv", frame(two_tracks(12, scene_id="s"), two_tracks(scene_id="s-t2")))
     items = SMALL.inputs(tmp_path, "val")
     assert [item.part for item in items] == ["s-t0", "s-t2"]
@@ -438,7 +438,7 @@ def test_a_scene_that_has_the_name_of_a_window_is_skipped(tmp_path: Path) -> Non
         SMALL.read(items[1], "val", tmp_path)
 
 
-def test_one_distant_row_costs_no_memory(tmp_path: Path) -> None:
+def test_a_distant_step_takes_no_memory(tmp_path: Path) -> None:
     write(tmp_path / "val" / "a.csv", frame(two_tracks(12), track("c", [10**15])))
     assert list(read_all(tmp_path)) == ["a-t0", "a-t2", "a-t4", "a-t6"]
 
@@ -473,7 +473,7 @@ def test_a_file_of_many_scenes_is_read_once(tmp_path: Path, monkeypatch: pytest.
     assert len(calls) == 5
 
 
-def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "val" / "a.csv", two_tracks())
     first = SMALL.read(Input(path), "val", tmp_path)
     write(path, two_tracks().assign(y=7.0))
@@ -487,9 +487,7 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 # ---- the command line ---------------------------------------------------------------------------------------------------
 
 
-def test_the_command_line_takes_the_options_and_lists_what_was_skipped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_takes_options_and_lists_skipped_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
     bad = two_tracks(12, scene_id="bad")
     bad.loc[3, "x"] = np.nan
@@ -511,7 +509,7 @@ def test_the_command_line_takes_the_options_and_lists_what_was_skipped(
     assert "not a table folder (expected RAW/<split>/*.csv" in capsys.readouterr().err
 
 
-def test_an_edited_table_or_map_is_prepared_anew(tmp_path: Path) -> None:
+def test_an_edited_table_or_map_is_prepared_again(tmp_path: Path) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
     for name in ("a", "b"):
         (raw / "val").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lanes for a table of tracks: where they are looked for, both formats, broken files, and which of them a scene keeps."""
+"""Lanes for a table of tracks: search order, both formats, broken files, and the selection by distance."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support import tables
 from support.tables import SMALL, read, two_tracks, write, write_lanes
 
@@ -34,7 +32,7 @@ def edges(scene: Scene | VectorMap) -> set[tuple[int, int, EdgeKind]]:
 # ---- where lanes are looked for ------------------------------------------------------------------------------------
 
 
-def test_the_nearest_lanes_win(tmp_path: Path) -> None:
+def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
     table = write(tmp_path / "val" / "drive.csv", two_tracks())
     write(tmp_path / "val" / "other.csv", two_tracks())
     places = ["lanes.json", "lanes.geojson", "val/lanes.json", "val/lanes.geojson", "val/drive.lanes.json"]
@@ -45,13 +43,13 @@ def test_the_nearest_lanes_win(tmp_path: Path) -> None:
     assert SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path).polyline_id.tolist() == [3]
 
 
-def test_loose_tables_have_the_lanes_beside_them(tmp_path: Path) -> None:
+def test_tables_in_raw_use_the_lanes_in_raw(tmp_path: Path) -> None:
     table = write(tmp_path / "drive.csv", two_tracks())
     write_lanes(tmp_path / "lanes.json", {"id": 4, "points": LINE})
     assert SMALL.read(Input(table), "all", tmp_path).polyline_id.tolist() == [4]
 
 
-def test_changed_lanes_are_read_anew(tmp_path: Path) -> None:
+def test_changed_lanes_are_read_again(tmp_path: Path) -> None:
     path = write_lanes(tmp_path / "lanes.json", {"id": 4, "points": LINE})
     assert read_lanes(path).polyline_id.tolist() == [4]
     write_lanes(path, {"id": 5, "points": LINE})
@@ -60,7 +58,7 @@ def test_changed_lanes_are_read_anew(tmp_path: Path) -> None:
     assert read_lanes(path) is read_lanes(path)
 
 
-# ---- what they say -------------------------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("geojson", [False, True])
@@ -117,7 +115,7 @@ def test_ids_may_be_text(tmp_path: Path) -> None:
     assert again.polyline_id.tolist() == ids[-2::-1]  # the same text gives the same number in another file
 
 
-def test_lanes_near_where_an_agent_was_seen_last_are_kept(tmp_path: Path) -> None:
+def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
     table = tables.frame(
         two_tracks(), tables.track("gone", range(3), (0.0, 499.0)), tables.track("later", range(5, 10), (0, 900))
     )
@@ -209,7 +207,7 @@ def test_broken_lanes_are_named_with_entry_and_field(tmp_path: Path, case: str) 
     assert message in text and len(text) < 500
 
 
-def test_broken_lanes_of_one_table_leave_the_others_alone(tmp_path: Path) -> None:
+def test_broken_lanes_of_one_table_do_not_affect_others(tmp_path: Path) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
     for name in "abc":
         write(raw / "val" / f"{name}.csv", two_tracks())
@@ -217,38 +215,3 @@ def test_broken_lanes_of_one_table_leave_the_others_alone(tmp_path: Path) -> Non
     summary = prepare(SMALL, raw, store, PrepareOptions(progress=False))
     assert summary.scenes == 2
     assert [name for name, _ in summary.skipped] == ["val/b.csv"]
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["vehicle", "crosswalk", "left", "Polygon", ""]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["id", "points", "x"]), inner, max_size=3),
-    max_leaves=12,
-)
-points = st.lists(st.tuples(*[st.floats(-9, 9)] * 2), min_size=1, max_size=5) | values
-names = st.integers(0, 5) | st.sampled_from(["a", "b"]) | values
-lane = st.fixed_dictionaries(
-    {},
-    optional={"id": names, "points": points, "kind": st.sampled_from([*tables.LANE_KINDS, 1]), "successors": st.lists(names)}
-    | {"predecessors": values, "left": names, "right": names, "turn": values, "intersection": values},
-)
-geometry = st.fixed_dictionaries({"type": st.sampled_from(["LineString", "Polygon"]), "coordinates": points | st.lists(points)})
-features = st.fixed_dictionaries({}, optional={"geometry": geometry | values, "properties": lane | values, "id": names})
-documents = st.fixed_dictionaries({"lanes": st.lists(lane | values, max_size=4)}) | values
-documents |= st.fixed_dictionaries({"features": st.lists(features | values, max_size=4)})
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(documents)
-def test_any_json_is_a_map_or_a_scene_error(tmp_path: Path, document: object) -> None:
-    path = tmp_path / "lanes.json"
-    path.write_text(json.dumps(document))
-    os.utime(path, ns=(0, np.random.default_rng().integers(2**60)))
-    try:
-        lanes = read_lanes(path)
-    except SceneError as error:
-        assert str(error).startswith(f"{path}: ")
-        return
-    assert isinstance(document, dict) and len(lanes.polyline_id) == len(document.get("lanes", document.get("features")))
-    assert np.isfinite(lanes.point).all()
-    assert (np.diff(lanes.polyline_offset) >= 2).all()
-    assert lanes.edge.size == 0 or lanes.polyline_kind[lanes.edge].max() <= PolylineKind.LANE_BIKE

@@ -41,6 +41,8 @@ def table(raw: Path) -> Reader:
     tables.write(raw / "val" / "drive.csv", tables.two_tracks())
     tables.write(raw / "val" / "packed.parquet", tables.two_tracks())
     tables.write_lanes(raw / "val" / "lanes.json", {"points": [[0.0, 0.0], [300.0, 0.0]]})
+    area = {"kind": "drivable_area", "points": [[0.0, -9.0], [9.0, -9.0], [9.0, 9.0]]}
+    tables.write_lanes(raw / "val" / "packed.lanes.geojson", area, {"points": [[0.0, 0.0], [9.0, 0.0]]}, geojson=True)
     return READERS["table"](num_history=5, num_future=5)
 
 

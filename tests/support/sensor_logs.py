@@ -1,4 +1,4 @@
-"""Small sensor logs in the layout of Argoverse 2, made in code, and what several test files do with logs."""
+"""Small sensor logs in the layout of Argoverse 2, and functions that read and compare them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trajformer.scenes.scene import Scene
 H, F = 50, 60
 HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
 T0 = 315_966_253_660_357_000  # of the first sweep, nanoseconds
-CITY_XY = np.array([1000.0, -700.0])  # where the map of `fixtures` lies
+CITY_XY = np.array([1000.0, -700.0])  # position of the map of `fixtures`
 EGO_YAW = 0.3
 Columns = dict[str, np.ndarray]
 
@@ -47,7 +47,7 @@ def ego_path(steps: int) -> np.ndarray:
 
 
 def small_tracks(steps: int = 130) -> list[Track]:
-    """A car, a slower one nearer to the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle and a glimpse."""
+    """A car, a slower one nearer to the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle and an object of one step."""
     return [
         Track("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0))),
         Track("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0))),
@@ -112,7 +112,7 @@ def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | No
 
 
 def read(path: Path, part: str = "000", **options: Any) -> Scene:
-    """A window of the log that lies at RAW/val/<log>."""
+    """Read a window of the log at RAW/val/<log>."""
     return Argoverse2Sensor(**options).read(Input(path, part), "val", path.parents[2]).validate()
 
 

@@ -34,12 +34,12 @@ def frame(*tracks: pd.DataFrame) -> pd.DataFrame:
 
 
 def two_tracks(steps: int = 10, **cells: Any) -> pd.DataFrame:
-    """Two tracks side by side."""
+    """Two parallel tracks."""
     return frame(track("a", range(steps), **cells), track("b", range(steps), (0.0, 4.0), **cells))
 
 
 def write(path: Path, table: pd.DataFrame) -> Path:
-    """Write a table as its suffix says."""
+    """Write a table in the format of the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":
         table.to_csv(path, index=False)

@@ -190,8 +190,8 @@ def test_agents_as_queries_start_from_going_on(monkeypatch: pytest.MonkeyPatch) 
         heading = torch.stack([batch.pose[..., 2].cos(), batch.pose[..., 2].sin()], -1)
         time = batch.period_s * FUTURE
         end = batch.pose[..., :2] + batch.velocity[:, :, -1] * time + ahead * heading
-        torch.testing.assert_close(found.likeliest()[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
-        torch.testing.assert_close(found.likeliest()[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
+        torch.testing.assert_close(found.most_probable()[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
+        torch.testing.assert_close(found.most_probable()[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
 
 
 def test_of_several_modes_the_best_one_learns_and_is_the_right_class() -> None:
@@ -209,7 +209,7 @@ def test_of_several_modes_the_best_one_learns_and_is_the_right_class() -> None:
     assert not both.position.grad[:, :, 0].any() and both.position.grad[:, :, 1].any()
     matched = mode_logit.grad.abs().sum(-1) > 0
     assert matched.sum() == valid.any(-1).sum() and (mode_logit.grad[matched][:, 1] < 0).all()
-    assert torch.equal(both.likeliest(), far[:, :, 0])  # what is claimed is the most probable mode
+    assert torch.equal(both.most_probable(), far[:, :, 0])  # what is claimed is the most probable mode
 
 
 def test_a_forecast_has_the_modes_of_one_query() -> None:

@@ -1,1 +1,1 @@
-"""Losses of a Forecast: functions of the forecast and the batch's targets."""
+"""Losses that several models share."""

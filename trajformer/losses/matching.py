@@ -1,7 +1,4 @@
-"""One matcher for every set loss: K predictions to G targets, one to one, at the smallest total cost.
-
-Costs are computed per scene or image, never across the batch, and those of all decoder layers reach the host in one copy.
-"""
+"""One-to-one matching of K predictions and G targets with the smallest total cost, for all set losses."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ AXES = ("problem", "prediction", "target")
 
 
 class Match(NamedTuple):
-    """M matched pairs: problem, prediction and target index, each int64 [M], on the cost's device."""
+    """M matched pairs: problem, prediction and target index, each int64 [M], on the device of the cost."""
 
     problem: Tensor
     prediction: Tensor
@@ -27,21 +24,22 @@ class Match(NamedTuple):
 
 @torch.no_grad()
 def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Match:
-    """Match the predictions and targets of independent problems, for example those of L decoder layers and B images.
+    """Match predictions and targets of independent problems, for example of L decoder layers and B images.
 
-    With a single target the best assignment is an argmin and is computed as such, on the device.
+    With a single target the best assignment is an argmin, computed on the device. Otherwise the costs of all problems are
+    copied to the host at once.
 
     Args:
-        cost: [..., K, G], cost of giving target g to prediction k.
-        target_mask: bool, broadcastable to [..., G]; True = a real target.
-        axes: names of the axes of `cost`, for complaints.
+        cost: [..., K, G], cost of assigning target g to prediction k.
+        target_mask: bool, broadcastable to [..., G]; True for real targets.
+        axes: names of the axes of `cost` in error messages.
 
     Returns:
-        One pair for every real target (for the cheapest K of them where there are more than K). Problems are counted through
-        all axes but the last two.
+        One pair for each real target (for the K cheapest if there are more than K). Problems are numbered over all axes except
+        the last two.
 
     Raises:
-        ValueError: a cost of a real target is NaN or infinite; names its place.
+        ValueError: a cost of a real target is NaN or infinite; the message gives its index.
     """
     shape = cost.shape
     problems = math.prod(shape[:-2])
@@ -52,28 +50,27 @@ def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Matc
         problem = real[:, 0].nonzero()[:, 0]
         prediction = cost[..., 0].argmin(1)[problem]
         return Match(problem, prediction, torch.zeros_like(problem))
-    # The mask travels as one more prediction: a second copy would make a GPU wait a second time.
+    # The mask is copied as one more prediction, since a second copy would make a GPU wait a second time.
     table = torch.cat([cost.transpose(1, 2).float(), real[..., None].float()], -1).cpu().numpy()
     return Match(*torch.from_numpy(_assign(table, shape, axes)).to(cost.device))
 
 
 def _assign(table: np.ndarray, shape: Sequence[int], axes: Sequence[str]) -> np.ndarray:
-    """Pairs int64 [3, M]; the last column of each problem of the table [N, G, K + 1] says which targets are real."""
+    """Pairs int64 [3, M] from a table [N, G, K + 1] of costs and, in the last column, the target mask."""
     cost, real = table[:, :, :-1], table[:, :, -1] > 0
     if not np.isfinite(cost).all():
         bad = (~np.isfinite(cost) & real[:, :, None]).transpose(0, 2, 1).reshape(shape)
         _check_finite(torch.from_numpy(np.argwhere(bad)), axes)
-    targets = [np.flatnonzero(row) for row in real]
-    found = [linear_sum_assignment(one[rows]) for one, rows in zip(cost, targets, strict=True)]
-    pairs = [
-        np.stack([np.full(len(columns), n), columns, which[rows]])
-        for n, ((rows, columns), which) in enumerate(zip(found, targets, strict=True))
-    ]
-    return np.concatenate(pairs, 1) if pairs else np.zeros((3, 0), np.int64)
+    pairs = [np.zeros((3, 0), np.int64)]
+    for problem, mask in enumerate(real):
+        targets = np.flatnonzero(mask)
+        rows, predictions = linear_sum_assignment(cost[problem, targets])
+        pairs.append(np.stack([np.full(len(rows), problem), predictions, targets[rows]]))
+    return np.concatenate(pairs, 1)
 
 
 def _check_finite(bad: Tensor, axes: Sequence[str]) -> None:
-    """Complain of the first place of int64 [n, axes]."""
+    """Raise an error for the first index in int64 [n, axes], if there is one."""
     if len(bad):
-        place = ", ".join(f"{name} {index}" for name, index in zip(axes, bad[0].tolist(), strict=True))
-        raise ValueError(f"matching cost is not finite: {place}")
+        index = ", ".join(f"{name} {number}" for name, number in zip(axes, bad[0].tolist(), strict=True))
+        raise ValueError(f"matching cost is not finite: {index}")

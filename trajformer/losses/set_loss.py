@@ -1,8 +1,8 @@
 """Set loss: K modes against the observed futures of an agent, matched one to one as in DETR (Carion et al. 2020).
 
-Cost of giving target g to mode k: w_class * (-p_k) + w_ade * ADE + w_fde * FDE. The matched modes are regressed
-(smooth L1) and classified (cross-entropy); beside them mmTransformer's confidence term (its eq. 6) pulls all scores
-towards softmax(-FDE). Auxiliary layers get the same terms, with matches of their own.
+The cost of target g for mode k is w_class * (-p_k) + w_ade * ADE + w_fde * FDE. Matched modes receive a regression loss (smooth
+L1) and a cross-entropy. The confidence term of mmTransformer (eq. 6) trains all scores towards softmax(-FDE). Each decoder layer
+is matched separately.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from trajformer.losses.matching import match
 from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
 from trajformer.scenes.geometry import to_frame
 
-_NOTHING = 1e-8  # square metres: a distance of zero has a gradient, too
+_EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
 
 
 @dataclass(frozen=True)
 class SetLossConfig:
-    """Weights of the matching cost and of the terms.
+    """Weights of matching cost and terms.
 
     Attributes:
         cost_class, cost_ade, cost_fde: the matching cost.
-        regression: smooth L1 on the matched mode's positions.
-        endpoint: further smooth L1 on its last position.
+        regression: smooth L1 of the matched mode's positions.
+        endpoint: additional smooth L1 of its last position.
         classification: cross-entropy towards the matched mode.
         confidence: KL divergence from softmax(-FDE / temperature) to the predicted scores.
-        temperature_m: of that softmax, metres.
-        huber_m: where smooth L1 turns from quadratic to linear, metres.
-        error: what smooth L1 is of: both coordinates, or their distance, which is what ADE and FDE measure.
-        single: regression and endpoint of the first mode, whichever mode is matched: it becomes the best single guess (K = 1).
-        auxiliary: weight of the earlier decoder layers' terms.
+        temperature_m: of that softmax, in metres.
+        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
+        error: smooth L1 is applied to both coordinates, or to the distance, as measured by ADE and FDE.
+        single: additional regression and endpoint terms for mode 0, which trains it as the best single prediction (K = 1).
+        auxiliary: weight of the terms of earlier decoder layers.
     """
 
     cost_class: float = 0.0
@@ -67,17 +67,17 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
     Args:
         forecast: K modes of B x S agents.
         target: [B, S, F, 2] in the batch frame, or [B, S, G, F, 2] with G possible futures of each agent.
-        valid: bool [B, S, F] or [B, S, G, F]; a future without a valid step is no target.
+        valid: bool [B, S, F] or [B, S, G, F]; futures without a valid step are ignored.
 
     Returns:
-        Means over matched futures: "regression", "endpoint", "classification", "confidence" of the last layer,
-        "auxiliary" of the others, and their weighted sum "loss" (the only one with a gradient to use).
+        Means over matched futures: "regression", "endpoint", "classification", "confidence" of the last layer, "single" if it
+        has a weight, "auxiliary" of the earlier layers, and the weighted sum "loss" with its gradient.
 
     Raises:
         ValueError: the forecast is joint, or a matching cost is not finite.
     """
     if forecast.is_joint:
-        raise ValueError("set_loss: joint forecasts [B, K] are not marginal ones [B, S, K]")
+        raise ValueError("set_loss: expected a marginal forecast [B, S, K], not a joint one [B, K]")
     if target.ndim == 4:
         target, valid = target[:, :, None], valid[:, :, None]
     if forecast.pose is not None:
@@ -94,26 +94,26 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossCon
     if config.cost_class:
         cost = cost - config.cost_class * logit.detach().softmax(-1)[..., None]
     exists = valid.any(-1)
-    problem, mode, which = match(cost, exists)
+    problem, mode, future = match(cost, exists)
     count = max(len(problem), 1)
-    truth, mask = target[problem, which], valid[problem, which]
+    truth, mask = target[problem, future], valid[problem, future]
     regression, endpoint = _errors(position[problem, mode], truth, mask, config)
     terms = {"regression": regression, "endpoint": endpoint}
     if config.single:
         terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum()
     log_probability = logit.log_softmax(-1)
     nearest = torch.where(exists[:, None], fde, torch.inf).amin(-1)[problem]  # [M, K]
-    wanted = (-nearest / config.temperature_m).softmax(-1)
+    expected = (-nearest / config.temperature_m).softmax(-1)
     terms["classification"] = -log_probability[problem, mode].sum() / count
-    terms["confidence"] = F.kl_div(log_probability[problem], wanted, reduction="sum") / count
+    terms["confidence"] = F.kl_div(log_probability[problem], expected, reduction="sum") / count
     return terms
 
 
 def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig) -> tuple[Tensor, Tensor]:
-    """Smooth L1 of positions [M, F, 2], mean over the valid steps, and that of the last of these; means over M."""
+    """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last valid step; means over M."""
     gap = position - target
     if config.error == "distance":
-        gap = (gap.square().sum(-1, keepdim=True) + _NOTHING).sqrt()
+        gap = (gap.square().sum(-1, keepdim=True) + _EPSILON_M2).sqrt()
     error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
     count = max(len(error), 1)
     mean = (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count
@@ -123,7 +123,7 @@ def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConf
 def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """ADE and FDE [N, K, G] in metres between modes [N, K, F, 2] and targets [N, G, F, 2] over their valid steps.
 
-    The final error is taken at the target's last valid step; both are zero for a target without one.
+    The final error is taken at the target's last valid step. Both are zero for a target without a valid step.
     """
     distance = (position[:, :, None] - target[:, None]).norm(dim=-1) * valid[:, None]
     ade = distance.sum(-1) / valid.sum(-1).clamp(min=1)[:, None]
@@ -132,6 +132,6 @@ def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Te
 
 
 def last_valid(valid: Tensor) -> Tensor:
-    """Index of the last True along the last axis, 0 where there is none."""
+    """Index of the last True along the last axis, 0 if there is none."""
     step = torch.arange(valid.shape[-1], device=valid.device)
     return torch.where(valid, step, 0).amax(-1)

@@ -1,4 +1,4 @@
-"""What all losses return, and how their terms are weighted and added."""
+"""The result of all losses: named terms and their weighted sum."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from trajformer.data.batch import SceneBatch
 
-Terms = dict[str, Tensor]  # scalars by name; "loss" is the only one with a gradient
+Terms = dict[str, Tensor]  # scalars by name; only "loss" has a gradient
 
 
 class ForecastLoss(nn.Module):
     """A loss of a model's forecast: calls `function(forecast, target, valid, config)`.
 
-    A loss is a module `(model, batch) -> Terms`, and its config's `build()` makes it. Losses with parameters of their own, or of
-    more than a forecast, are modules of their own (see `models/mmtransformer/loss.py`).
+    A loss is a module `(model, batch) -> Terms` that the `build()` of its config returns. Losses with parameters, or with
+    other inputs than a forecast, are separate modules (see `models/mmtransformer/loss.py`).
     """
 
     def __init__(self, function: Callable[[Any, Tensor, Tensor, Any], Terms], config: Any) -> None:
@@ -30,25 +30,25 @@ class ForecastLoss(nn.Module):
 
 
 def weigh(terms: Terms, weights: object) -> Tensor:
-    """The sum of terms, each times the attribute of `weights` that has its name."""
+    """The weighted sum of terms; the weight of a term is the attribute of `weights` with its name."""
     return torch.stack([getattr(weights, name) * value for name, value in terms.items()]).sum()
 
 
-def combine(last: Terms, earlier: Sequence[Terms], auxiliary: float, weighed: Callable[[Terms], Tensor]) -> Terms:
-    """What a loss returns.
+def combine(last: Terms, earlier: Sequence[Terms], auxiliary: float, weighted_sum: Callable[[Terms], Tensor]) -> Terms:
+    """Combine the terms of all decoder layers.
 
     Args:
-        last: terms of the last decoder layer.
-        earlier: those of the layers before it, first to last.
-        auxiliary: weight of the mean of these layers' sums.
-        weighed: terms to their weighted sum.
+        last: terms of the last layer.
+        earlier: terms of the layers before it, first to last.
+        auxiliary: weight of the mean of the earlier layers' weighted sums.
+        weighted_sum: maps terms to their weighted sum.
 
     Returns:
-        The last layer's terms and, where there are earlier layers, the mean of their sums as "auxiliary", all detached; and
-        "loss", the weighted sum with its gradient.
+        The terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
+        detached; and the total "loss" with its gradient.
     """
-    total, values = weighed(last), dict(last)
+    total, values = weighted_sum(last), dict(last)
     if earlier:
-        values["auxiliary"] = torch.stack([weighed(terms) for terms in earlier]).mean()
+        values["auxiliary"] = torch.stack([weighted_sum(terms) for terms in earlier]).mean()
         total = total + auxiliary * values["auxiliary"]
     return {name: value.detach() for name, value in values.items()} | {"loss": total}

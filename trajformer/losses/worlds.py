@@ -1,8 +1,7 @@
-"""Set loss of joint forecasts: K worlds against the joint future of a scene's targets (Forecast-MAE's joint loss).
+"""Set loss of joint forecasts: K worlds against the joint future of a scene's targets (joint loss of Forecast-MAE).
 
-A world is one future of all targets together. There is one joint truth, so that matching is an argmin: the best world is
-that of the smallest error averaged over the scene's targets. It is regressed (smooth L1) and classified (cross-entropy over
-worlds). Auxiliary layers get the same terms, with a best world of their own.
+A world is one joint future of all targets. The best world has the smallest mean error over the targets of the scene. It receives
+a regression loss (smooth L1), and the world scores a cross-entropy. The best world is chosen separately for each decoder layer.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from trajformer.scenes.geometry import to_frame
 
 @dataclass(frozen=True)
 class WorldLossConfig:
-    """Weights of the choice of the best world and of the terms.
+    """Weights of selection error and terms.
 
     Attributes:
-        cost_ade, cost_fde: the error that chooses it; Forecast-MAE takes ADE alone.
-        regression: smooth L1 on its positions.
-        endpoint: further smooth L1 on its last ones.
+        cost_ade, cost_fde: weights of the error that selects the best world; Forecast-MAE uses ADE only.
+        regression: smooth L1 of its positions.
+        endpoint: additional smooth L1 of its last positions.
         classification: cross-entropy over worlds.
-        huber_m: where smooth L1 turns from quadratic to linear, metres.
-        auxiliary: weight of the earlier decoder layers' terms.
+        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
+        auxiliary: weight of the terms of earlier decoder layers.
     """
 
     cost_ade: float = 0.5
@@ -56,18 +55,17 @@ def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldL
     Args:
         forecast: K worlds of B scenes with S targets each.
         target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; targets without a valid step do not count, nor do scenes without such a target.
+        valid: bool [B, S, F]; targets without a valid step and scenes without a valid target are ignored.
 
     Returns:
-        Means over scenes (of the regressions: of the means over a scene's targets): "regression", "endpoint" and
-        "classification" of the last layer, "auxiliary" of the others, and their weighted sum "loss" (the only one with a
-        gradient to use).
+        Means over scenes: "regression" and "endpoint" (means over the targets of a scene) and "classification" of the last
+        layer, "auxiliary" of the earlier layers, and the weighted sum "loss" with its gradient.
 
     Raises:
         ValueError: the forecast is marginal, or an error is not finite.
     """
     if not forecast.is_joint:
-        raise ValueError("world_loss: marginal forecasts [B, S, K] are not joint ones [B, K]")
+        raise ValueError("world_loss: expected a joint forecast [B, K], not a marginal one [B, S, K]")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
     last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
@@ -75,13 +73,13 @@ def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldL
 
 
 def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
-    actor = valid.any(-1)  # [B, S]
-    share = actor / actor.sum(-1, keepdim=True).clamp(min=1)
+    known = valid.any(-1)  # [B, S]
+    share = known / known.sum(-1, keepdim=True).clamp(min=1)
     truth = target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None]  # one future of each target
     errors = pairwise_errors(forecast.position.detach().flatten(0, 1), *truth)
-    # No product of matrices: in half precision the best world would be one of several.
-    ade, fde = ((error.view(*actor.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
-    scene, world, _ = match((config.cost_ade * ade + config.cost_fde * fde)[..., None], actor.any(-1)[:, None])
+    # A sum, not a matrix product, which autocast would compute in half precision.
+    ade, fde = ((error.view(*known.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
+    scene, world, _ = match((config.cost_ade * ade + config.cost_fde * fde)[..., None], known.any(-1)[:, None])
     count = max(len(scene), 1)
     share, valid = share[scene], valid[scene]
     gap = forecast.position[scene, :, world] - target[scene]  # [n, S, F, 2]

@@ -1,11 +1,11 @@
-"""A forecaster for crowds: K futures of everybody in one pass, in each agent's own frame and at its own pace.
+"""Forecaster for crowds of pedestrians: K futures of all agents in one pass.
 
-An agent's observed steps attend to one another, the agent then attends to its neighbours, and one linear map gives all K
-modes at once; no sampling, no rollout. Lengths are divided by the length of the agent's mean observed step, directions are
-turned by that of its net displacement: walking fast is walking, whatever way. There is no map and no kind of agent in it.
+The observed steps of an agent attend to each other, the agent attends to its neighbors, and an MLP gives all K modes. Positions
+are in the frame of the agent (x along its net displacement), divided by its mean step length, so that the model is independent of
+direction and, to some extent, of speed. It uses neither a map nor the kind of agent.
 
-Modes are trained by winner-takes-all, which is the set loss with one known future. Augmentation matters more than size:
-recordings differ in how noisy they are, and whoever has seen smooth ones only trusts the last step (`AugmentConfig.noise_m`).
+Modes are trained by winner-takes-all, which is the set loss with one future. Augmentation with position noise
+(`AugmentConfig.noise_m`) is important, because data sets differ in their noise.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class CrowdConfig:
     Attributes:
         num_future: F, steps to predict.
         modes: K.
-        block: shape of every transformer block.
-        time_layers: encoder layers over an agent's observed steps.
-        social_layers: layers in which agents attend to their neighbours; 0 for every agent by itself.
-        radius_m, max_neighbors: whom an agent attends to, itself included.
-        max_history: longest history that has learned positions.
-        step_m: added (as squares) to the mean length of a step, so that standing is no division by zero.
-        consensus_m: in evaluation modes are scored by `forecast.consensus` at this temperature.
-        first: the first mode is trained as the best single guess (`SetLossConfig.single`): in evaluation it is the most probable.
-        trust: share of the first mode's offset from constant velocity that is kept in evaluation. Crowds that were never seen
-            go their own ways: between the two, the error is smaller there than that of either, and no larger elsewhere.
+        block: shape of all transformer blocks.
+        time_layers: encoder layers over the observed steps of an agent.
+        social_layers: layers of attention to neighbors; 0 predicts each agent independently.
+        radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
+        max_history: longest history, which determines the number of learned positions.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
+        first: mode 0 is trained as the best single prediction (`SetLossConfig.single`) and is the most probable in evaluation.
+        trust: factor of mode 0's offset from constant velocity in evaluation. A factor below 1 reduces the error on data sets
+            that differ from the training data.
     """
 
     num_future: int = 12
@@ -69,14 +69,14 @@ class CrowdConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """Agents in their own frames.
+class AgentTracks:
+    """Tracks of agents, each in the frame of the agent.
 
     Attributes:
-        pose: [B, A, 3] of each agent's frame in the batch frame: last observed position, direction of its net displacement.
-        unit: [B, A], length of its mean step, in metres.
-        step: [B, A, H, 2], displacements since the step before in metres, zero where unknown.
-        known: bool [B, A, H], where they are not.
+        pose: [B, A, 3], pose of the frame in the batch frame: last observed position, direction of the net displacement.
+        unit: [B, A], unit of length in metres, about the mean step length.
+        step: [B, A, H, 2], displacements from the previous step in metres, zero if unknown.
+        known: bool [B, A, H], True for known displacements.
         xy: [B, A, H, 2], positions in metres.
     """
 
@@ -87,26 +87,26 @@ class Own:
     xy: Tensor
 
 
-def own_frames(observation: Observation, step_m: float) -> Own:
-    """What every agent did, seen from where it was last and looking where it went."""
-    valid, place = observation.valid, observation.pose[..., :2]
+def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
+    """Transform the observed track of each agent to its frame; `step_m` is the lower bound of the unit of length."""
+    valid, end = observation.valid, observation.pose[..., :2]
     index = torch.arange(observation.num_history, device=valid.device)
     first = torch.where(valid, index, observation.num_history).amin(-1).clamp(max=observation.num_history - 1)
     last = torch.where(valid, index, 0).amax(-1)
-    begin = observation.position.gather(2, first[..., None, None].expand(*first.shape, 1, 2)).squeeze(2)
-    travel = (place - begin) / (last - first).clamp(min=1)[..., None]
-    pace = travel.norm(dim=-1)
-    moved = pace > 1e-3  # who stands has no direction
-    angle = torch.where(moved, torch.atan2(travel[..., 1], torch.where(moved, travel[..., 0], 1.0)), 0.0)
-    pose = torch.cat([place, angle[..., None]], -1)
+    start = observation.position.gather(2, first[..., None, None].expand(*first.shape, 1, 2)).squeeze(2)
+    mean_step = (end - start) / (last - first).clamp(min=1)[..., None]
+    length = mean_step.norm(dim=-1)
+    moved = length > 1e-3  # a standing agent has no direction
+    angle = torch.where(moved, torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0)), 0.0)
+    pose = torch.cat([end, angle[..., None]], -1)
     known = valid & torch.cat([torch.zeros_like(valid[..., :1]), valid[..., :-1]], -1)
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
     step = torch.cat([torch.zeros_like(xy[:, :, :1]), xy[:, :, 1:] - xy[:, :, :-1]], 2) * known[..., None]
-    return Own(pose, (pace.square() + step_m**2).sqrt(), step, known, xy)
+    return AgentTracks(pose, (length.square() + step_m**2).sqrt(), step, known, xy)
 
 
 class History(nn.Module):
-    """Observed steps of every agent to one feature."""
+    """Encodes the observed steps of each agent to one feature."""
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
@@ -115,17 +115,17 @@ class History(nn.Module):
         self.time = LearnedPosition((config.max_history,), width)
         self.encoder = Encoder(config.block, config.time_layers)
 
-    def forward(self, own: Own, valid: Tensor) -> Tensor:
-        """[B, A, D]: the token of the last step, which an agent that left before does not have."""
-        unit = own.unit[..., None, None]
-        pace = unit.log().expand(*own.known.shape, 1)
-        tokens = self.token(torch.cat([0.3 * own.xy / unit, own.step / unit, own.known[..., None].float(), pace], -1))
+    def forward(self, tracks: AgentTracks, valid: Tensor) -> Tensor:
+        """The token of the last step [B, A, D]; `valid` [B, A, H] masks unseen steps."""
+        unit, known = tracks.unit[..., None, None], tracks.known[..., None].float()
+        scale = unit.log().expand_as(known)
+        tokens = self.token(torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1))  # [B, A, H, D]
         tokens = (tokens + self.time()[-tokens.shape[2] :]).flatten(0, 1)  # positions count back from the last observed step
         return self.encoder(tokens, valid.flatten(0, 1)[:, None])[:, -1].unflatten(0, valid.shape[:2])
 
 
-class Neighbours(nn.Module):
-    """Agents attend to those near them, who are told by place and velocity as the agent sees them."""
+class NeighborAttention(nn.Module):
+    """Targets attend to the agents near them; keys encode relative position and velocity in the frame of the target."""
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
@@ -134,60 +134,52 @@ class Neighbours(nn.Module):
         self.attention = Residual(config.block, config.block.attention())
         self.feedforward = Residual(config.block, FeedForward(config.block))
 
-    def forward(self, x: Tensor, own: Own, observation: Observation) -> Tensor:
-        """[B, S, D] of the targets to the same."""
+    def forward(self, x: Tensor, tracks: AgentTracks, observation: Observation) -> Tensor:
+        """Features of the targets [B, S, D] to the same shape."""
         index, near = neighbors(observation, self.config.radius_m, self.config.max_neighbors)
-        pose = own.pose[:, : observation.num_targets]
-        velocity = rotate(own.step[:, :, -1], own.pose[..., 2]) / observation.period_s  # in the batch frame
-        theirs = rotate(take(velocity, index), -pose[:, :, None, 2])
-        relative = theirs - (own.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
-        point = to_frame(take(own.pose[..., :2], index), pose[:, :, None])
+        pose = tracks.pose[:, : observation.num_targets]
+        velocity = rotate(tracks.step[:, :, -1], tracks.pose[..., 2]) / observation.period_s  # in the batch frame
+        velocity = rotate(take(velocity, index), -pose[:, :, None, 2])  # [B, S, n, 2], in the frame of the target
+        relative = velocity - (tracks.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
+        point = to_frame(take(tracks.pose[..., :2], index), pose[:, :, None])
         distance = point.norm(dim=-1, keepdim=True)
-        tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), theirs, relative], -1))
+        tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), velocity, relative], -1))
         query = self.attention.pre(x)[:, :, None]
-        found = self.attention.sublayer(query.flatten(0, 1), tokens.flatten(0, 1), mask=near.flatten(0, 1)[:, None])
-        return self.feedforward(self.attention.post(x, found.view_as(x)))
+        out = self.attention.sublayer(query.flatten(0, 1), tokens.flatten(0, 1), mask=near.flatten(0, 1)[:, None])
+        return self.feedforward(self.attention.post(x, out.view_as(x)))
 
 
 class CrowdForecaster(Forecaster):
-    """Observation -> Forecast in each target's own frame."""
+    """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
         self.config = config
         width = config.block.width
         self.history = History(config)
-        self.social = nn.ModuleList(Neighbours(config) for _ in range(config.social_layers))
+        self.social = nn.ModuleList(NeighborAttention(config) for _ in range(config.social_layers))
         self.norm = nn.LayerNorm(width)
         self.trajectory = mlp(width, 2 * width, config.modes * config.num_future * 2, norm=False)
         self.score = mlp(width, width, config.modes, norm=False)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
-
-        Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
-        """
+        """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        own, targets = own_frames(observation, self.config.step_m), observation.num_targets
-        x = self.history(own, observation.valid)[:, :targets]
+        tracks, targets = agent_tracks(observation, self.config.step_m), observation.num_targets
+        x = self.history(tracks, observation.valid)[:, :targets]
         for layer in self.social:
-            x = layer(x, own, observation)
+            x = layer(x, tracks, observation)
         x = self.norm(x)
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
-        ahead = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * own.step[:, :targets, -1:]
-        offset = offset * own.unit[:, :targets, None, None, None]
+        straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
+        offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
         if self.config.first and not self.training:
             offset = torch.cat([self.config.trust * offset[:, :, :1], offset[:, :, 1:]], 2)
-        forecast = Forecast(ahead[:, :, None] + offset, self.score(x).float(), Frame.AGENT, own.pose[:, :targets])
+        forecast = Forecast(straight[:, :, None] + offset, self.score(x).float(), Frame.AGENT, tracks.pose[:, :targets])
         if self.training:
             return forecast
         forecast = consensus(forecast, self.config.consensus_m)
-        return _first_first(forecast) if self.config.first else forecast
-
-
-def _first_first(forecast: Forecast) -> Forecast:
-    """With the first mode's score raised just above all others'."""
-    logit = forecast.logit
-    best = logit.amax(-1, keepdim=True) + 1e-3
-    return replace(forecast, logit=torch.cat([best, logit[..., 1:]], -1))
+        if self.config.first:  # mode 0 becomes the most probable mode
+            best = forecast.logit.amax(-1, keepdim=True) + 1e-3
+            forecast = replace(forecast, logit=torch.cat([best, forecast.logit[..., 1:]], -1))
+        return forecast

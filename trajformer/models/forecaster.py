@@ -17,12 +17,12 @@ class Forecaster(nn.Module):
     """A module `Observation -> Forecast`, in training and in evaluation.
 
     Attributes:
-        losses: classes of the loss configs that the model can be trained with, the default first.
+        losses: config classes of the losses that the model supports, the default first.
         joint: mode k of all targets is one joint future of the scene, with one probability.
         equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and shifted predictions. If
             False, predictions are translation-equivariant only.
-        partial: a training step may leave some parameters without a gradient (several devices then need to be told).
-        needs_first_stage: `prepare` needs a trained model of another kind (`first_stage` of a recipe).
+        partial: a training step may leave parameters without a gradient; distributed training must know this.
+        needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
     """
 
     losses: tuple[type[Any], ...] = (SetLossConfig,)
@@ -32,15 +32,15 @@ class Forecaster(nn.Module):
     needs_first_stage: bool = False
 
     def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
-        """Compute what the model needs from the training data, once, before training starts. The default does nothing.
+        """Fit constants of the model to the training data, once before training. The default does nothing.
 
-        Results belong into parameters or buffers, so that checkpoints contain them. The same arguments must give the same
-        results: a resumed run calls this again, and so does every process of a distributed run.
+        Store the results in parameters or buffers, so that checkpoints contain them. The same arguments must give the same
+        results, because resumed runs and all processes of a distributed run call this method.
 
         Args:
             scenes: the training scenes.
-            seed: of the recipe.
-            first_stage: the model of the recipe's `first_stage`, if it has one.
+            seed: seed of the recipe.
+            first_stage: the model of the recipe's `first_stage`, or None.
 
         Raises:
             TrajformerError: the data or the first stage cannot be used.
@@ -52,10 +52,10 @@ class Predictor:
     """A model that is ready to run.
 
     Attributes:
-        model: in evaluation mode, on `device`.
-        batch: how scenes become its input.
-        device: of the model.
-        trained_on: the training split of its recipe, empty for a model without training.
+        model: a model in evaluation mode, on `device`.
+        batch: settings that turn scenes into its input.
+        device: the device of the model.
+        trained_on: the training split of its recipe, or empty for a model without training.
     """
 
     model: nn.Module

@@ -1,18 +1,19 @@
 """Gatformer (Zhang, Feng, Wu, He, T-ITS 2022): graph attention over a sparse scene graph, then a transformer for all agents.
 
-Nodes are agents at each step and lanes. At each step an agent has edges to the agents and lanes nearest to it within a radius;
-graph attention along them is all that agents learn of one another and of the road, so that cost grows with the edges. What an
-agent has gathered at its steps is then a sequence of its own: a transformer reads it, and K learned queries become K futures.
+Nodes are lanes, and agents at each step. In each step, an agent has edges to the nearest agents and lanes within a radius, and
+graph attention along these edges is the only exchange between nodes, so that the cost is linear in the number of edges. Then a
+transformer encodes the features of each agent over time, and K learned queries decode K futures.
 
-Readings taken. Spatial features are those of displacement vectors and of polylines, each in its own frame, where the paper has
-a CNN on pictures. The position encoder is learned in time (steps count back from the last one, added to the nodes) and an
-embedding of relative pose and velocity in space: it belongs to an edge and is added to h_j of alpha_ij = softmax LeakyReLU(a^T
-[W h_i || W h_j]), so h_j is node j as agent i sees it and nothing depends on the world's frame. Edges are those of our choice,
-nearest first up to a number; an agent that is still there has one to itself. Lanes do not change, and in the last layer
-targets alone receive. Steps are summed up and added to the place where the target would be at constant velocity.
+Interpretation of the paper:
+- Node features are displacement vectors and polylines, each in its own frame, instead of a CNN on images.
+- The position encoding is learned in time (steps count back from the last one; added to the nodes). In space it encodes relative
+  pose and velocity of an edge and is added to h_j in alpha_ij = softmax LeakyReLU(a^T [W h_i || W h_j]).
+- The edges lead to the nearest nodes up to a maximum number, and from each visible agent to itself.
+- Lane features are constant over layers. In the last layer, targets are the only receivers.
+- Predicted offsets are cumulated and added to constant velocity.
 
-With `joint` (ours, not the paper's) mode k of all targets is one world: a last layer of graph attention lets targets that are
-near each other meet in it, each mode those of its own world, whose score is that of their mean feature.
+With `joint` (an extension), mode k of all targets is one world: a final layer of graph attention connects the same mode of
+targets near each other, and the score of a world is computed from the mean feature of its targets.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 @dataclass(frozen=True)
 class GatformerConfig:
-    """Sizes and reach of Gatformer.
+    """Sizes and radii of Gatformer.
 
     Attributes:
         num_future: F, steps to predict.
         modes: K.
-        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
-            loss; 0 keeps the scores of the network.
-        max_history: longest history that has learned positions.
-        steps_per_token: displacement vectors in a node of an agent.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
+            loss); 0 keeps the scores of the network.
+        max_history: longest history, which determines the number of learned positions.
+        steps_per_token: displacement vectors of an agent's node.
         block: shape of graph and transformer blocks.
         graph_layers: layers of graph attention.
-        encoder_layers, decoder_layers: of the transformer.
-        social_radius_m, max_neighbors: agents that an agent has edges to, itself included.
-        map_radius_m, max_polylines: lanes that it has edges to.
+        encoder_layers, decoder_layers: layers of the transformer.
+        social_radius_m, max_neighbors: maximum length and number of edges to agents, including the edge to itself.
+        map_radius_m, max_polylines: maximum length and number of edges to lanes.
         map_width: width inside the polyline subgraph.
-        joint: mode k of all targets is one world, with one probability; recipes then train with `world_loss`.
+        joint: mode k of all targets is one world with one probability, trained with the loss `worlds`.
     """
 
     num_future: int
@@ -85,33 +86,23 @@ class GatformerConfig:
     joint: bool = False
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            positive=(
-                "num_future",
-                "modes",
-                "max_history",
-                "steps_per_token",
-                "max_neighbors",
-                "max_polylines",
-                "map_width",
-                "graph_layers",
-                "decoder_layers",
-            ),
+        positive = (
+            "num_future modes max_history steps_per_token max_neighbors max_polylines map_width graph_layers decoder_layers"
         )
+        check_numbers(self, positive=positive.split())
 
     def build(self) -> Gatformer:
-        """The model, with random weights."""
+        """The model."""
         return Gatformer(self)
 
 
 class Graph(NamedTuple):
-    """Edges from the first R agents, at all T steps of all scenes, to agents and then to lanes.
+    """Edges from the first R agents in all steps to agents of the same step and to lanes.
 
     Attributes:
         receivers: R.
-        edges: queries are [B, T, R] in a row; keys are agents [B, T, A] in a row and, behind them, lanes [B, M].
-        position: [E, D].
+        edges: queries are indices of flattened [B, T, R]; keys of flattened agents [B, T, A], followed by lanes [B, M].
+        position: [E, D], encoded relative poses.
     """
 
     receivers: int
@@ -120,7 +111,7 @@ class Graph(NamedTuple):
 
 
 class Lanes(PolylineEncoder):
-    """A node for each polyline, in its own frame: the middle of it, heading along it."""
+    """A node for each polyline, in the frame of its middle point and direction."""
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Nodes [B, M, D] and their poses [B, M, 3]."""
@@ -132,7 +123,7 @@ class Lanes(PolylineEncoder):
 
 
 class SceneGraph(nn.Module):
-    """Who is near whom at each step, and how they are seen (the position encoder in space)."""
+    """Edges of each step with their encoded relative poses."""
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
@@ -140,33 +131,42 @@ class SceneGraph(nn.Module):
         self.agent, self.lane = (nn.Sequential(nn.Linear(size, width), nn.ReLU()) for size in (7, 5))
 
     def forward(self, observation: Observation, lane: Tensor, receivers: int) -> Graph:
-        """The graph in which the first agents, so many, receive; `lane` [B, M, 3] are the poses of lanes."""
+        """Edges of the first `receivers` agents to other agents and to lanes with poses `lane` [B, M, 3]."""
         config, valid = self.config, observation.valid & observation.agent_mask[..., None]
         step = torch.arange(observation.num_history - 1, 0, -config.steps_per_token, device=lane.device).flip(0)
         pose = torch.cat([observation.position, observation.heading[..., None]], -1)[:, :, step].transpose(1, 2)  # [B, T, A, 3]
-        velocity = observation.velocity[:, :, step].transpose(1, 2).flatten(0, 1)
-        looks = valid[:, :receivers, step].transpose(1, 2)
-        seen = (valid[:, :, step] & valid[..., -1:]).transpose(1, 2)  # who is lost by now is nobody's neighbour
-        # An agent looks from where it was then, in the direction that its displacement vectors have, which is its last one.
-        turn = observation.pose[:, None, :receivers, 2:].expand(*looks.shape, 1)
-        eye = torch.cat([pose[:, :, :receivers, :2], turn], -1)
-        who, others = (eye.flatten(0, 1), looks.flatten(0, 1)), (pose.flatten(0, 1), seen.flatten(0, 1))  # a graph a step
-        index, real, place = _around(*who, *others, config.social_radius_m, config.max_neighbors)
-        speed = rotate(take(velocity, index), -eye.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
-        agents = Edges.from_neighbors(index, real, pose.shape[2])
-        near = self.agent(torch.cat([pose_features(place), speed], -1)).flatten(0, 2)
-        scene = (eye.flatten(1, 2), looks.flatten(1, 2), lane, observation.polyline_mask)
-        index, real, place = _around(*scene, config.map_radius_m, config.max_polylines)
-        edges = agents.concat(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
-        return Graph(receivers, edges, torch.cat([near, self.lane(pose_features(place)).flatten(0, 2)]))
+        velocity = observation.velocity[:, :, step].transpose(1, 2).flatten(0, 1)  # [B * T, A, 2]
+        exists = valid[:, :receivers, step].transpose(1, 2)
+        visible = (valid[:, :, step] & valid[..., -1:]).transpose(1, 2)  # agents that are lost later have no incoming edges
+        # The frame of a receiver: its position in this step and, as for its displacement vectors, its last heading.
+        heading = observation.pose[:, None, :receivers, 2:].expand(*exists.shape, 1)
+        frame = torch.cat([pose[:, :, :receivers, :2], heading], -1)  # [B, T, R, 3]
+        nodes = (frame.flatten(0, 1), exists.flatten(0, 1), pose.flatten(0, 1), visible.flatten(0, 1))
+        index, real, relative = _nearest_nodes(*nodes, config.social_radius_m, config.max_neighbors)
+        velocity = rotate(take(velocity, index), -frame.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
+        agent_edges = Edges.from_neighbors(index, real, pose.shape[2])
+        agents = self.agent(torch.cat([pose_features(relative), velocity], -1)).flatten(0, 2)
+        nodes = (frame.flatten(1, 2), exists.flatten(1, 2), lane, observation.polyline_mask)
+        index, real, relative = _nearest_nodes(*nodes, config.map_radius_m, config.max_polylines)
+        edges = agent_edges.concat(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
+        return Graph(receivers, edges, torch.cat([agents, self.lane(pose_features(relative)).flatten(0, 2)]))
 
 
-def _around(
-    eye: Tensor, looks: Tensor, pose: Tensor, exists: Tensor, radius_m: float, count: int
+def _nearest_nodes(
+    frame: Tensor, exists: Tensor, pose: Tensor, visible: Tensor, radius_m: float, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of poses [N, S, 3] the nearest that each [N, R, 3] sees: indices and bool [N, R, n], and relative poses [N, R, n, 3]."""
-    index, real = nearest(pairwise_distances(eye[..., :2], pose[..., :2]), exists[:, None], radius_m, count)
-    return index, real & looks[..., None], relative_pose(take(pose, index), eye[:, :, None])
+    """The nearest nodes of each receiver.
+
+    Args:
+        frame, exists: poses [N, R, 3] of receivers and bool [N, R].
+        pose, visible: poses [N, S, 3] of nodes and bool [N, S].
+        radius_m, count: maximum distance and number of nodes.
+
+    Returns:
+        indices [N, R, n], bool [N, R, n]: False for missing nodes, and relative poses [N, R, n, 3].
+    """
+    index, real = nearest(pairwise_distances(frame[..., :2], pose[..., :2]), visible[:, None], radius_m, count)
+    return index, real & exists[..., None], relative_pose(take(pose, index), frame[:, :, None])
 
 
 class GraphBlock(nn.Module):
@@ -178,43 +178,39 @@ class GraphBlock(nn.Module):
         self.feedforward = Residual(config, FeedForward(config))
 
     def forward(self, x: Tensor, lane: Tensor, graph: Graph) -> Tensor:
-        """Agents [B, T, A, D] and lanes [B, M, D] to the agents that receive [B, T, R, D]."""
-        own = x[:, :, : graph.receivers]
-        query = self.attention.pre(own.flatten(0, 2))
+        """Update the receivers [B, T, R, D] among agents [B, T, A, D] from agents and lanes [B, M, D]."""
+        receiver = x[:, :, : graph.receivers]
+        query = self.attention.pre(receiver.flatten(0, 2))
         nodes = self.attention.pre(torch.cat([x.flatten(0, 2), lane.flatten(0, 1)]))
-        found = self.attention.sublayer(query, nodes, graph.edges, graph.position)
-        return self.feedforward(self.attention.post(own, found.view_as(own)))
+        out = self.attention.sublayer(query, nodes, graph.edges, graph.position)
+        return self.feedforward(self.attention.post(receiver, out.view_as(receiver)))
 
 
 class Worlds(nn.Module):
-    """Targets meet in every world, along edges to those near them."""
+    """Graph attention between the same mode of targets near each other."""
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
-        self.reach = (config.social_radius_m, config.max_neighbors)
+        self.limits = (config.social_radius_m, config.max_neighbors)
         self.place = nn.Sequential(nn.Linear(5, config.block.width), nn.ReLU())
         self.block = GraphBlock(config.block)
 
     def forward(self, observation: Observation, mode: Tensor) -> Tensor:
         """Modes [B, S, K, D] to the same shape."""
-        who = (observation.pose[:, : observation.num_targets], observation.target_mask)
-        index, real, place = _around(*who, *who, *self.reach)
-        x = mode.transpose(1, 2)  # worlds stand where steps do
+        targets = (observation.pose[:, : observation.num_targets], observation.target_mask)
+        index, real, relative = _nearest_nodes(*targets, *targets, *self.limits)
+        x = mode.transpose(1, 2)  # [B, K, S, D]: worlds take the axis of steps
 
-        def each(value: Tensor) -> Tensor:
+        def repeat(value: Tensor) -> Tensor:
             return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
 
-        edges = Edges.from_neighbors(each(index).flatten(0, 1), each(real).flatten(0, 1), observation.num_targets)
-        graph = Graph(observation.num_targets, edges, each(self.place(pose_features(place))).flatten(0, 3))
+        edges = Edges.from_neighbors(repeat(index).flatten(0, 1), repeat(real).flatten(0, 1), observation.num_targets)
+        graph = Graph(observation.num_targets, edges, repeat(self.place(pose_features(relative))).flatten(0, 3))
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 
 
 class Gatformer(Forecaster):
-    """Observation -> Forecast in each target's own frame.
-
-    Raises:
-        TrajformerError: a size that must be at least 1 is not.
-    """
+    """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
@@ -232,13 +228,9 @@ class Gatformer(Forecaster):
         self.score = mlp(width, width, 1)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
-
-        Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
-        """
+        """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        x, keys = (part.flatten(0, 1) for part in self._gathered(observation))
+        x, keys = (part.flatten(0, 1) for part in self._agent_features(observation))
         memory = self.encoder(x, keys[:, None])
         queries = self.queries.expand(len(memory), -1, -1)
         mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
@@ -249,17 +241,17 @@ class Gatformer(Forecaster):
         forecast = forecast_from_offsets(observation, self.trajectory(mode), self.score(mode))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
-    def _gathered(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """What targets know at each step after the graph [B, S, T, D], and bool [B, S, T], at which steps."""
+    def _agent_features(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Features of the targets in each step after the graph layers [B, S, T, D], and their mask bool [B, S, T]."""
         token, real = self.motion(observation)
         x = (token + self.time(token.shape[2]).flip(0)).transpose(1, 2)  # positions count back from the last observed step
         lane, pose = self.lanes(observation)
         *earlier, last = self.layers
         if earlier:
-            everybody = self.graph(observation, pose, x.shape[2])
+            graph = self.graph(observation, pose, x.shape[2])
             for layer in earlier:
-                x = layer(x, lane, everybody)
+                x = layer(x, lane, graph)
         x = last(x, lane, self.graph(observation, pose, observation.num_targets))
-        # Who was seen at the last step alone has no displacement, but a place in the graph.
+        # An agent that is seen in the last step only has no displacement, but it has edges.
         known = torch.cat([real[..., :-1], real[..., -1:] | observation.valid[..., -1:]], -1)
         return x.transpose(1, 2), known[:, : observation.num_targets]

@@ -1,4 +1,4 @@
-"""What models of a fixed horizon share: sizes and lengths that they are built for, and offsets from constant velocity."""
+"""Checks of the horizon and the history, and forecasts as offsets from constant velocity."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from trajformer.scenes.geometry import rotate
 
 
 def check_lengths(observation: Observation, num_future: int, max_history: int | None = None) -> None:
-    """Refuse scenes that a model was not built for.
+    """Check that a model can predict these scenes.
 
     Raises:
-        TrajformerError: the batch wants another horizon than `num_future`, or has a longer history than `max_history`.
+        TrajformerError: the horizon is not `num_future`, or the history is longer than `max_history`.
     """
     if observation.num_future != num_future:
-        raise TrajformerError(f"scenes want {observation.num_future} future steps, the model predicts {num_future}")
+        raise TrajformerError(f"scenes have {observation.num_future} future steps, the model predicts {num_future}")
     if max_history is not None and observation.num_history > max_history:
-        raise TrajformerError(f"scenes have {observation.num_history} observed steps, the model max_history {max_history}")
+        raise TrajformerError(f"scenes have {observation.num_history} observed steps, the model has max_history {max_history}")
 
 
 def world_features(observation: Observation, x: Tensor) -> Tensor:
-    """Features [B, K, ...] of worlds: means of their targets' modes [B, S, K, ...]."""
+    """Features [B, K, ...] of worlds: means of modes [B, S, K, ...] over the targets of a scene."""
     real = observation.target_mask[..., None, None]
     return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
 
 def constant_velocity_path(observation: Observation) -> Tensor:
-    """Positions [B, S, 1, F, 2] in each target's own frame, were it to keep its last velocity."""
+    """Positions [B, S, 1, F, 2] for a constant velocity, the last observed one, in the frame of each target."""
     targets = slice(0, observation.num_targets)
     velocity = rotate(last_velocity(observation)[:, targets], -observation.pose[:, targets, 2])
     time = torch.arange(1, observation.num_future + 1, device=velocity.device) * observation.period_s
@@ -40,10 +40,11 @@ def constant_velocity_path(observation: Observation) -> Tensor:
 
 
 def forecast_from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> Forecast:
-    """A forecast in each target's own frame: offsets are summed up and added to where it would be at constant velocity.
+    """A forecast in the frame of each target: cumulated offsets are added to the positions at constant velocity.
 
     Args:
-        offset: [B, S, K, F * 2], from step to step, metres.
+        observation: B scenes with S targets.
+        offset: [B, S, K, F * 2], from step to step, in metres.
         score: [B, S, K, 1] of modes, or [B, K, 1] of worlds.
     """
     offset = offset.unflatten(-1, (observation.num_future, 2)).float()

@@ -1,15 +1,16 @@
-"""Lane-set transformer (Huang, Mo, Lv, ICRA 2022): a graph of agents, a set of lanes, and a separate attention for each mode.
+"""Lane-set transformer (Huang, Mo, Lv, ICRA 2022): a graph of agents, a set of lanes, and separate attention for each mode.
 
-Every agent's history is encoded by an LSTM; a target and the agents around it attend to one another. Each lane near the
-target is summed up by the target's attention to its waypoints; each mode then has an attention of its own over the lanes, a
-feed-forward layer is shared. A trajectory is decoded from [mode's map feature || target's feature], and so is its score, which
-sends no gradient back to these features.
+An LSTM encodes the history of each agent. A target and the agents around it attend to each other. The target attends to the
+waypoints of each lane nearby, which gives one feature per lane; then each mode has separate attention over the lanes, and all
+modes share a feed-forward layer. Trajectory and score are decoded from [map feature of the mode || target feature]. The score
+sends no gradient to these features.
 
-Readings taken. All agents of a scene are encoded once, in their own frames, and placed by relative poses where a target sees
-them; the paper normalises a scene to one target. The LSTM reads the eight numbers of a displacement vector, earliest first,
-those of steps unseen left out; the paper's eight are those of a state. Attention to waypoints and to lanes has no residual,
-since a target's feature is given to the decoder beside them. An output is two offsets a step, summed up and added to the place
-where the target would be at constant velocity. Where no lane is near, modes differ by what they have learned alone.
+Interpretation of the paper:
+- Agents are encoded once, in their own frames, with relative poses; the paper normalizes a scene to one target.
+- The LSTM reads displacement vectors (8 numbers), without unseen steps; the paper has states of 8 numbers.
+- Attention to waypoints and lanes has no residual connection, since the decoder receives the target feature separately.
+- Predicted offsets are cumulated and added to constant velocity.
+- Without lanes nearby, modes differ by learned biases only.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from trajformer.scenes.scene import AgentKind
 
 @dataclass(frozen=True)
 class LaneSetConfig:
-    """Sizes and reach of the lane-set transformer; those of the paper by default, as far as it gives them.
+    """Sizes and radii of the lane-set transformer, by default as in the paper.
 
     Attributes:
         num_future: F, steps to predict.
         modes: K.
-        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
-            loss; 0 keeps the scores of the network.
-        steps_per_token: displacement vectors that the LSTM reads at once; the paper has 1.
-        lstm_layers: its depth.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
+            loss); 0 keeps the scores of the network.
+        steps_per_token: displacement vectors in each input of the LSTM; the paper has 1.
+        lstm_layers: layers of the LSTM.
         block: shape of all attention and feed-forward layers.
-        agent_layers: depth of the encoder over a target and the agents around it.
-        social_radius_m, max_neighbors: agents that are seen, the target itself included.
-        map_radius_m, max_polylines: lanes that are seen.
+        agent_layers: encoder layers over a target and the agents around it.
+        social_radius_m, max_neighbors: maximum distance and number of agents, including the target.
+        map_radius_m, max_polylines: maximum distance and number of lanes.
     """
 
     num_future: int
@@ -72,12 +73,12 @@ class LaneSetConfig:
         check_numbers(self, positive=("num_future", "modes", "steps_per_token", "lstm_layers", "max_neighbors", "max_polylines"))
 
     def build(self) -> LaneSetTransformer:
-        """The model, with random weights."""
+        """The model."""
         return LaneSetTransformer(self)
 
 
 class History(nn.Module):
-    """An LSTM over the displacement vectors of every agent, and what kind of agent it is."""
+    """LSTM over the displacement vectors of each agent, plus an embedding of the agent's kind."""
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
@@ -86,18 +87,20 @@ class History(nn.Module):
         self.kind = nn.Embedding(len(AgentKind), width)
 
     def forward(self, observation: Observation) -> Tensor:
-        """[B, A, D]; of an agent without a displacement, its kind alone."""
+        """Features [B, A, D]; the embedding of the kind only for an agent without a displacement."""
         vector, seen = (x.flatten(0, 1) for x in motion_vectors(observation, self.steps))
         order = seen.int().argsort(dim=-1, descending=True, stable=True)
-        # What was seen comes first: behind it the LSTM runs on over zeros, to states that nobody reads.
-        state, _ = self.lstm(vector.gather(1, order[..., None].expand_as(vector)))
+        # Seen steps are moved to the front; the states after the last seen step are not used.
+        vector = vector.gather(1, order[..., None].expand_as(vector))
+        with torch.autocast(vector.device.type, enabled=False):  # not every CPU has an LSTM in bfloat16
+            state, _ = self.lstm(vector.float())
         last = (seen.sum(-1) - 1).clamp(min=0)
         state = state[torch.arange(len(state), device=state.device), last] * seen.any(-1, keepdim=True)
         return state.unflatten(0, observation.agent_mask.shape) + self.kind(observation.agent_kind)
 
 
 class AgentGraph(nn.Module):
-    """Targets with the agents around them attend to one another."""
+    """Attention between a target and the agents around it."""
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
@@ -106,14 +109,14 @@ class AgentGraph(nn.Module):
         self.encoder = Encoder(config.block, config.agent_layers)
 
     def forward(self, observation: Observation) -> Tensor:
-        """[B, S, D], of the targets."""
+        """Features of the targets [B, S, D]."""
         token, mask = self.tokens(observation, self.history(observation))
-        out = self.encoder(token.flatten(0, 1), mask.flatten(0, 1)[:, None])[:, 0]  # who is nearest to a target: itself
+        out = self.encoder(token.flatten(0, 1), mask.flatten(0, 1)[:, None])[:, 0]  # the target itself
         return out.unflatten(0, token.shape[:2])
 
 
 class LaneSet(nn.Module):
-    """A target's view of the lanes around it: one feature a mode."""
+    """Features of the lanes around a target, one for each mode."""
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
@@ -126,29 +129,25 @@ class LaneSet(nn.Module):
         self.mode = Residual(block, FeedForward(block))
 
     def forward(self, observation: Observation, agent: Tensor) -> Tensor:
-        """[B, S, D] of the targets to [B, S, K, D]."""
+        """Features of the targets [B, S, D] to map features [B, S, K, D]."""
         waypoint, real = self._waypoints(observation)
         query = agent[:, :, None].expand(*real.shape, -1).flatten(0, 2)[:, None]  # [B * S * n, 1, D]
         lane = self.norm(self.lane(self.look(query, waypoint.flatten(0, 2)))).squeeze(1).unflatten(0, real.shape)
-        found = self.choose(agent[:, :, None], lane, mask=real[:, :, None])  # [B, S, K, 1, D]
-        return self.mode(found.squeeze(-2))
+        mode = self.choose(agent[:, :, None], lane, mask=real[:, :, None])  # [B, S, K, 1, D]
+        return self.mode(mode.squeeze(-2))
 
     def _waypoints(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Features [B, S, n, P, D] of the waypoints of lanes and bool [B, S, n], which lanes are real."""
-        reach = (self.config.map_radius_m, self.config.max_polylines)
-        index, real, point = nearest_polylines(observation, observation.num_targets, *reach)
-        ahead = point[..., 1:, :] - point[..., :-1, :]
-        ahead = torch.cat([ahead, ahead[..., -1:, :]], -2)
-        x = self.point(torch.cat([point, ahead, point.norm(dim=-1, keepdim=True)], -1))
+        """Features of waypoints [B, S, n, P, D] and bool [B, S, n]: False for missing lanes."""
+        limits = (self.config.map_radius_m, self.config.max_polylines)
+        index, real, point = nearest_polylines(observation, observation.num_targets, *limits)
+        step = point[..., 1:, :] - point[..., :-1, :]
+        step = torch.cat([step, step[..., -1:, :]], -2)
+        x = self.point(torch.cat([point, step, point.norm(dim=-1, keepdim=True)], -1))
         return self.waypoint(x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]), real
 
 
 class LaneSetTransformer(Forecaster):
-    """Observation -> Forecast in each target's own frame.
-
-    Raises:
-        TrajformerError: a size that must be at least 1 is not.
-    """
+    """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
@@ -158,11 +157,7 @@ class LaneSetTransformer(Forecaster):
         self.score = mlp(2 * width, width, 1)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
-
-        Raises:
-            TrajformerError: the batch wants another horizon than the model was built for.
-        """
+        """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future)
         agent = self.agents(observation)
         mode = self.lanes(observation, agent)

@@ -15,17 +15,17 @@ _MIN_SPREAD_M = 0.01  # smaller sums of distances are rounding errors
 
 
 def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecast:
-    """Greedy non-maximum suppression of end points: the `num_modes` most probable modes that lie `radius_m` apart.
+    """Greedy non-maximum suppression of end points: the `num_modes` most probable modes at least `radius_m` apart.
 
-    Where fewer than `num_modes` survive, the most probable suppressed modes fill up, so that every agent keeps
-    `num_modes` modes. Gradients do not flow through the choice. (mmTransformer, section 3.4.)
+    If fewer modes survive, the most probable suppressed modes are added, so that each agent keeps `num_modes` modes. Gradients
+    flow through the selected modes, not through the selection. (mmTransformer, section 3.4.)
     """
     end = forecast.position[..., -1, :].detach()
     close = pairwise_distances(end, end) < radius_m  # [B, S, K, K]
-    # Modes are worth their rank, K for the most probable: exact, where sums with tiny probabilities would tie.
+    # Modes are compared by rank (K for the most probable), which is exact where small probabilities would be tied.
     rank = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True).argsort(-1)
     rest = (forecast.num_modes - rank).float()
-    suppressed = torch.zeros_like(rest)  # what suppressed modes are worth when nothing else is left
+    suppressed = torch.zeros_like(rest)  # ranks of suppressed modes, used if no other mode is left
     chosen = []
     for _ in range(num_modes):
         best = torch.where(rest > 0, rest + forecast.num_modes, suppressed).argmax(-1, keepdim=True)
@@ -37,15 +37,15 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
 
 
 def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
-    """Score every mode by how near the end points it expects the truth to be: softmax(-E[distance] / temperature).
+    """Score each mode by its expected end-point error: softmax(-E[distance] / temperature).
 
-    Modes compete in classification: where several lie close together each gets a small share, and the most probable
-    one need not be the best single guess. The expected end-point distance of mode k, sum_j p_j |end_k - end_j|, is
-    what K = 1 metrics measure; scores trained towards softmax(-FDE / temperature) keep their meaning and scale.
+    Several modes that are close together share probability, so that the most probable mode may not be the best single prediction.
+    The expected end-point error of mode k is sum_j p_j |end_k - end_j|, which K = 1 metrics measure. Scores trained towards
+    softmax(-FDE / temperature) keep their scale.
 
     Args:
         forecast: marginal, [B, S, K, F, 2].
-        temperature_m: metres, that of the confidence loss; 0 leaves the scores as they are.
+        temperature_m: temperature of the confidence loss, in metres; 0 keeps the scores of the forecast.
     """
     if not temperature_m:
         return forecast
@@ -56,17 +56,17 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 
 
 def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None) -> Forecast:
-    """Score equally likely samples so that, for any k, the k most probable ones stand for all.
+    """Score equally likely samples such that, for any k, the k most probable samples represent all samples (greedy k-medoids).
 
-    The first is that with the smallest mean end-point distance to all others; each further one shortens the mean distance of
-    a sample to the nearest chosen one the most. By how much it does is its share of the probability, a centimetre being nothing.
-    Two samples that stand for each other shorten it alike: then the one nearer to all others is taken.
+    The first sample has the smallest mean end-point distance to all others. Each further sample reduces the mean distance from a
+    sample to the nearest selected one the most; probabilities are proportional to this reduction (plus 1 cm). Samples with equal
+    reductions are ordered by their mean distance to all others.
 
     Args:
         forecast: marginal, [B, S, K, F, 2].
-        together: bool [B, S], agents whose k-th samples are one world: worlds are scored, by means over these agents.
-        guess: [B, S, F, 2], the single best guess where that is known otherwise: the sample that ends nearest to it is the first
-            one, with the share that the best first one has.
+        together: bool [B, S], agents with joint samples: mode k of these agents is one world, and worlds are scored by means over
+            them.
+        guess: [B, S, F, 2], the best single prediction if it is known: the sample that ends nearest to it becomes the first one.
     """
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
@@ -88,7 +88,7 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
 
 
 def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
-    """[B, S, ...]; with agents bool [B, S] their mean [B, 1, ...]."""
+    """Distances [B, S, ...], or their mean over agents bool [B, S] as [B, 1, ...]."""
     if agents is None:
         return distance
     counted = agents[..., None, None].float()

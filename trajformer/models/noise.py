@@ -1,6 +1,6 @@
-"""Chance in evaluation that neither order nor batch mates change.
+"""Random numbers for evaluation that do not depend on the order of scenes or agents, or on the batch.
 
-It is a function of names, which no graph can hold: a compiled model that evaluates with it has a graph before and one after.
+They are a function of names, which `torch.compile` cannot trace: the graph of a compiled model breaks here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from trajformer.data.batch import Observation
 
 
 def named_noise(observation: Observation, agents: int, count: int, seed: int) -> Tensor:
-    """Standard normal numbers, of each agent a function of the seed, its scene's name and its own.
+    """Standard normal numbers that depend on the seed, the id of the scene and the id of the agent only.
 
     Args:
-        agents: N, of the first so many agents.
-        count: n, numbers of each.
-        seed: of all.
+        observation: B scenes.
+        agents: N, the number of agents, first ones first.
+        count: n, numbers for each agent.
+        seed: any integer.
 
     Returns:
-        float32 [B, N, n] on the CPU, zero where there is no agent.
+        float32 [B, N, n] on the CPU, zero for padding.
     """
     noise = np.zeros((observation.num_scenes, agents, count), np.float32)
     for b, names in enumerate(observation.agent_id):

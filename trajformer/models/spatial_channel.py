@@ -1,14 +1,14 @@
-"""Spatial-Channel Transformer (Zhao et al. 2021): agents' histories through a transformer whose encoder weighs channels.
+"""Spatial-Channel Transformer (Zhao et al. 2021): a transformer over agents' histories with squeeze-and-excite in each block.
 
-A target's history and those of the agents around it, seen from it, are one sequence of tokens, every agent at every step.
-In each encoder block squeeze-and-excite weighs what attention gives before the feed-forward: "a channel-wise module is
-inserted to measure the social interaction between agents" is all that the abstract says of it.
+The histories of a target and the agents around it, in the frame of the target, are one sequence with a token for each agent and
+step. The abstract only states that "a channel-wise module is inserted to measure the social interaction between agents".
 
-Readings taken. A channel is a feature or an agent, by choice; agents are in the order of their distance from the target,
-so that "the third nearest" is a channel and the order of a file is not. What is weighed is attention's output, before it is
-added to the tokens (as in SE-ResNet). K learned queries read the encoder's output, one for each mode; the paper predicts one
-future. Lanes, where they are wanted, are further tokens of the sequence and in no agent's channel. Steps are summed up and
-added to the place where the target would be at constant velocity; every decoder layer's forecast is kept for the set loss.
+Interpretation of the paper:
+- Squeeze-and-excite scales the output of self-attention before it is added to the tokens (as in SE-ResNet).
+- A channel is a feature or an agent (`channel_axis`). Agents are ordered by their distance from the target.
+- K learned queries decode K modes; the paper predicts one future.
+- Lanes are optional additional tokens, without an agent channel.
+- Predicted offsets are cumulated and added to constant velocity. The forecasts of all decoder layers are trained.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbors,
 
 @dataclass(frozen=True)
 class SpatialChannelConfig:
-    """Sizes and reach of the Spatial-Channel Transformer.
+    """Sizes and radii of the Spatial-Channel Transformer.
 
     Attributes:
         num_future: F, steps to predict.
         modes: K queries of the decoder.
-        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the confidence
-            loss; 0 keeps the scores of the network.
-        channel_axis: what squeeze-and-excite weighs: features, the same for all agents, or agents, whatever their features.
-        reduction: channels to one of its hidden units.
-        max_history: longest history that has learned positions.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
+            loss); 0 keeps the scores of the network.
+        channel_axis: channels of squeeze-and-excite: features (equal for all agents), or agents (equal for all features).
+        reduction: ratio of channels to hidden units of squeeze-and-excite.
+        max_history: longest history, which determines the number of learned positions.
         steps_per_token: states of an agent in a token.
-        block: shape of every transformer block.
-        encoder_layers, decoder_layers: depth.
-        social_radius_m, max_neighbors: agents that are seen, the target itself included.
-        road: lanes are seen, too.
-        map_radius_m, max_polylines: how far and how many.
+        block: shape of all transformer blocks.
+        encoder_layers, decoder_layers: number of blocks.
+        social_radius_m, max_neighbors: maximum distance and number of agents, including the target.
+        road: add tokens of lanes.
+        map_radius_m, max_polylines: maximum distance and number of lanes.
         map_width: width inside the polyline subgraph.
     """
 
@@ -71,40 +71,24 @@ class SpatialChannelConfig:
     map_width: int = 64
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            positive=(
-                "num_future",
-                "modes",
-                "max_history",
-                "steps_per_token",
-                "max_neighbors",
-                "max_polylines",
-                "map_width",
-                "reduction",
-                "decoder_layers",
-            ),
-        )
+        positive = "num_future modes max_history steps_per_token max_neighbors max_polylines map_width reduction decoder_layers"
+        check_numbers(self, positive=positive.split())
 
     def build(self) -> SpatialChannel:
-        """The model, with random weights."""
+        """The model."""
         return SpatialChannel(self)
 
 
 class SpatialChannel(Forecaster):
-    """Observation -> Forecast in each target's own frame, with those of earlier decoder layers as auxiliary ones.
-
-    Raises:
-        TrajformerError: a size that must be at least 1 is not.
-    """
+    """Observation -> Forecast in the frame of each target; auxiliary forecasts of earlier decoder layers."""
 
     def __init__(self, config: SpatialChannelConfig) -> None:
         super().__init__()
         self.config, width = config, config.block.width
         self.state = mlp(state_width(config.steps_per_token), width, width)
         self.time = LearnedPosition((-(-config.max_history // config.steps_per_token),), width)
-        reach = (config.map_radius_m, config.max_polylines)
-        self.road = MapTokenizer(width, config.map_width, *reach) if config.road else None
+        limits = (config.map_radius_m, config.max_polylines)
+        self.road = MapTokenizer(width, config.map_width, *limits) if config.road else None
         axis: Literal["group", "feature"] = "group" if config.channel_axis == "agent" else "feature"
         squeeze = SqueezeConfig(axis, config.max_neighbors, config.reduction)
         self.encoder = Encoder(replace(config.block, squeeze=squeeze), config.encoder_layers)
@@ -114,23 +98,19 @@ class SpatialChannel(Forecaster):
         self.score = mlp(width, width, 1)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
-
-        Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
-        """
+        """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         memory, keys = self._memory(observation)
         queries = self.queries.expand(len(memory), -1, -1)
         layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
-        *earlier, last = [
-            self._decode(observation, x.unflatten(0, (observation.num_scenes, observation.num_targets))) for x in layers
-        ]
+        shape = (observation.num_scenes, observation.num_targets)
+        modes = [layer.unflatten(0, shape) for layer in layers]  # [B, S, K, D]
+        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes]
         forecast = replace(last, auxiliary=tuple(earlier))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)
 
     def _memory(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Tokens [B * S, L, D] around every target and bool [B * S, 1, L]: agents, step after step, then lanes."""
+        """Encoded tokens [B * S, L, D] around each target, agents of each step and then lanes, and bool [B * S, 1, L]."""
         index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         time = self.time(state.shape[2]).flip(0)  # positions count back from the last observed step
@@ -138,12 +118,8 @@ class SpatialChannel(Forecaster):
         real = (seen & near[:, :, None]).flatten(2, 3)
         lanes = 0
         if self.road is not None:
-            lane, there = self.road(observation, observation.num_targets)
-            token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, there], 2), lane.shape[2]
+            lane, lane_mask = self.road(observation, observation.num_targets)
+            token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, lane_mask], 2), lane.shape[2]
         keys = real.flatten(0, 1)[:, None]
         agents = Groups(index.shape[2], index.shape[2], (lanes, lanes))
         return self.encoder(token.flatten(0, 1), keys, groups=agents), keys
-
-    def _decode(self, observation: Observation, x: Tensor) -> Forecast:
-        """Features [B, S, K, D] to a forecast."""
-        return forecast_from_offsets(observation, self.trajectory(x), self.score(x))

@@ -1,7 +1,6 @@
-"""From a SceneBatch to tokens: agents' motion in their own frames, lanes and neighbours around chosen agents.
+"""Tokens of an observation: motion of agents, and lanes and neighbors around agents.
 
-Everything here is expressed relative to an agent's pose at its last observed step, so that what a model learns from
-these tokens cannot depend on where the world's origin lies or how it is turned.
+All features are relative to the pose of an agent at its last observed step, so that they are SE(2)-invariant.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from trajformer.data.distances import pairwise_distances
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
-LENGTH_SCALE_M = 10.0  # brings metres to the order of one; a matter of conditioning, not of meaning
+LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of one
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
 NUM_ATTRIBUTES = len(PolylineKind) + len(_FLAGS)
 
 
 def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
-    """Linear layers with (layer norm and) ReLU between them; the last one is bare."""
+    """Linear layers with optional layer norm and ReLU between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after), *([nn.LayerNorm(after)] if norm else []), nn.ReLU()]
@@ -30,23 +29,25 @@ def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
 
 
 def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Tensor]:
-    """Displacements between consecutive observed steps, in each agent's own frame (mmTransformer, section 3.1).
+    """Displacements between consecutive observed steps, in the frame of each agent (mmTransformer, section 3.1).
 
     Args:
-        steps: consecutive vectors that are put side by side; the last ones end at the last step.
+        observation: B scenes with A agents.
+        steps: number of consecutive vectors that are concatenated; the last group ends in the last observed step.
 
     Returns:
-        features [B, A, L, 8 steps] with L = ceil((H - 1) / steps): displacement, time in seconds before the last step, end
-        point, end point's heading as cosine and sine, one, zeros for a missing vector; and bool [B, A, L], where any is there.
+        features [B, A, L, 8 * steps] with L = ceil((H - 1) / steps), for each vector: displacement, time in seconds (0 for the
+        last step), end point, cosine and sine of the heading at the end point, and one; zeros if a step is unseen. And bool
+        [B, A, L]: groups with at least one vector.
     """
     pose = observation.pose[:, :, None]
     mask = observation.valid[..., 1:] & observation.valid[..., :-1]
-    own = to_frame(observation.position, pose) / LENGTH_SCALE_M
-    step = (own[..., 1:, :] - own[..., :-1, :]) * LENGTH_SCALE_M
+    xy = to_frame(observation.position, pose) / LENGTH_SCALE_M
+    step = (xy[..., 1:, :] - xy[..., :-1, :]) * LENGTH_SCALE_M
     angle = observation.heading[..., 1:] - pose[..., 2]
     count = observation.num_history - 1
-    time = torch.arange(-count + 1, 1, device=own.device, dtype=own.dtype) * observation.period_s
-    parts = [step, time.expand(mask.shape)[..., None], own[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
+    time = torch.arange(-count + 1, 1, device=xy.device, dtype=xy.dtype) * observation.period_s
+    parts = [step, time.expand(mask.shape)[..., None], xy[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
     features = torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None]
     missing = -count % steps
     features = nn.functional.pad(features, (0, 0, missing, 0)).unflatten(2, (-1, steps)).flatten(-2)
@@ -54,15 +55,12 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
 
 
 def last_velocity(observation: Observation) -> Tensor:
-    """Velocities [B, A, 2] at the last observed step; zero for agents that were not seen there."""
+    """Velocities [B, A, 2] in the last step of the history; zero for agents that are not seen at this step."""
     return observation.velocity[:, :, -1] * observation.valid[:, :, -1:]
 
 
 class MotionTokenizer(nn.Module):
-    """Motion tokens: the displacement vectors of `steps` consecutive steps each, plus what kind of agent it is.
-
-    mmTransformer has one token a step (`steps` 1); more steps a token cost proportionally less.
-    """
+    """Motion tokens: the vectors of `steps` consecutive steps (mmTransformer: 1), plus an embedding of the agent's kind."""
 
     def __init__(self, width: int, steps: int = 1) -> None:
         super().__init__()
@@ -71,7 +69,7 @@ class MotionTokenizer(nn.Module):
         self.kind = nn.Embedding(len(AgentKind), width)
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Tokens [B, A, L, D] and bool [B, A, L], L = ceil((H - 1) / steps); the last token ends at the last step."""
+        """Tokens [B, A, L, D] and bool [B, A, L], L = ceil((H - 1) / steps); the last token ends in the last step."""
         features, mask = motion_vectors(observation, self.steps)
         return self.vector(features) + self.kind(observation.agent_kind)[:, :, None], mask
 
@@ -83,10 +81,10 @@ def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tupl
         distance: [..., N], metres.
         mask: bool, broadcastable to [..., N]; which candidates exist.
         radius_m: may be infinite.
-        count: n, at most.
+        count: maximum number of candidates.
 
     Returns:
-        indices int64 [..., n] with n = min(count, N), nearest first, and bool [..., n]: which of them are real.
+        indices int64 [..., n] with n = min(count, N), nearest first, and bool [..., n]: False for missing candidates.
     """
     distance = torch.where(mask, distance, torch.inf)
     value, index = distance.topk(min(count, distance.shape[-1]), largest=False)
@@ -99,39 +97,40 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
-    """Every target's neighbours, itself included (it is the nearest), of the agents seen at the last observed step.
+    """The nearest agents of each target among the agents seen in the last step; the first one is the target itself.
 
     Returns:
-        indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: which of them are real.
+        indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: False for missing neighbors.
     """
     distance = pairwise_distances(observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2])
     seen = observation.agent_mask & observation.valid[..., -1]
-    own = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
-    return nearest(distance.masked_fill(own, -1.0), seen[:, None] | own, radius_m, count)
+    same = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
+    return nearest(distance.masked_fill(same, -1.0), seen[:, None] | same, radius_m, count)
 
 
 def state_width(steps: int) -> int:
-    """C of `agent_states`."""
+    """Number of features C of `agent_states`."""
     return 7 * steps + len(AgentKind)
 
 
 def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
-    """Histories of agents as their target sees them, all at the same times (Wayformer's agent interactions).
+    """Histories of agents in the frame of a target (Wayformer's agent interactions).
 
     Args:
-        index: int64 [B, S, n], which agents.
-        steps: consecutive states that are put side by side; Wayformer has one.
+        observation: B scenes with S targets.
+        index: int64 [B, S, n], agents of each target.
+        steps: number of consecutive states that are concatenated; Wayformer has 1. The last group ends in the last step.
 
     Returns:
-        features [B, S, T, n, C] with T = ceil(H / steps), the last ones of the last observed step: position, velocity,
-        heading as cosine and sine, one (zeros for a step unseen), and the agent's kind; and bool [B, S, T, n].
+        features [B, S, T, n, C] with T = ceil(H / steps), for each state: position, velocity, cosine and sine of the heading,
+        and one (zeros for an unseen step); then the agent's kind. And bool [B, S, T, n]: groups with at least one seen step.
     """
     pose = observation.pose[:, : observation.num_targets, None, None]
-    seen, turn = take(observation.valid, index), -pose[..., 2]
-    place = to_frame(take(observation.position, index), pose) / LENGTH_SCALE_M
-    velocity = rotate(take(observation.velocity, index), turn) / LENGTH_SCALE_M
-    angle = (take(observation.heading, index) + turn)[..., None]
-    state = torch.cat([place, velocity, angle.cos(), angle.sin(), torch.ones_like(angle)], -1) * seen[..., None]
+    seen, angle = take(observation.valid, index), -pose[..., 2]
+    position = to_frame(take(observation.position, index), pose) / LENGTH_SCALE_M
+    velocity = rotate(take(observation.velocity, index), angle) / LENGTH_SCALE_M
+    heading = (take(observation.heading, index) + angle)[..., None]
+    state = torch.cat([position, velocity, heading.cos(), heading.sin(), torch.ones_like(heading)], -1) * seen[..., None]
     missing = -observation.num_history % steps
     state = nn.functional.pad(state, (0, 0, missing, 0)).unflatten(3, (-1, steps)).flatten(-2)  # [B, S, n, T, 7 steps]
     seen = nn.functional.pad(seen, (missing, 0)).unflatten(3, (-1, steps)).any(-1)
@@ -141,7 +140,7 @@ def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tup
 
 
 class PolylineEncoder(nn.Module):
-    """VectorNet's polyline subgraph: the vectors of a polyline, pooled to one token.
+    """Polyline subgraph of VectorNet: the vectors of a polyline are encoded and pooled to one token.
 
     Args:
         width: D of the tokens.
@@ -157,9 +156,9 @@ class PolylineEncoder(nn.Module):
         self.out = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     def encode(self, point: Tensor, attribute: Tensor) -> Tensor:
-        """Points [..., P, 2] as somebody sees them, over `LENGTH_SCALE_M`, and what `attribute` gave [..., C], to [..., D]."""
+        """Encode points [..., P, 2] divided by `LENGTH_SCALE_M`, and outputs of `attribute` [..., hidden], to [..., D]."""
         start, end = point[..., :-1, :], point[..., 1:, :]
-        # The nearest point tells how far the lane is: without it a subgraph must find a minimum by itself.
+        # Distance of the nearest point: the subgraph would have to learn this minimum.
         gap = point.norm(dim=-1).amin(-1, keepdim=True)[..., None].expand(*start.shape[:-1], 1)
         x = self.vector(torch.cat([start, end, gap], -1)) + attribute[..., None, :]
         for layer, pooled in zip(self.layers, self.pooled, strict=True):
@@ -168,11 +167,11 @@ class PolylineEncoder(nn.Module):
 
 
 class MapTokenizer(PolylineEncoder):
-    """A token for each polyline near an agent, seen from the agent.
+    """A token for each polyline near an agent, in the frame of the agent.
 
     Args:
-        width, hidden: of `PolylineEncoder`.
-        radius_m, count: how far and how many polylines an agent sees.
+        width, hidden: as for `PolylineEncoder`.
+        radius_m, count: maximum distance and number of polylines of an agent.
     """
 
     def __init__(self, width: int, hidden: int, radius_m: float, count: int) -> None:
@@ -180,17 +179,17 @@ class MapTokenizer(PolylineEncoder):
         self.radius_m, self.count = radius_m, count
 
     def forward(self, observation: Observation, agents: int) -> tuple[Tensor, Tensor]:
-        """Tokens [B, N, n, D] and bool [B, N, n] of the first N agents' surroundings."""
+        """Tokens [B, N, n, D] and bool [B, N, n] of the polylines around the first N agents."""
         index, mask, point = nearest_polylines(observation, agents, self.radius_m, self.count)
         return self.encode(point, take(self.attribute(polyline_attributes(observation)), index)), mask
 
 
 def nearest_polylines(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The polylines whose middles are the nearest to each of the first N agents.
+    """The polylines with the nearest middle points for each of the first N agents.
 
     Returns:
-        indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n], which of them are real; and their
-        points [B, N, n, P, 2] as the agent sees them, over `LENGTH_SCALE_M`.
+        indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n]: False for missing polylines; and points
+        [B, N, n, P, 2] in the frame of the agent, divided by `LENGTH_SCALE_M`.
     """
     pose = observation.pose[:, :agents]
     distance = pairwise_distances(pose[..., :2], observation.polyline[:, :, observation.polyline.shape[2] // 2])
@@ -199,24 +198,24 @@ def nearest_polylines(observation: Observation, agents: int, radius_m: float, co
 
 
 def polyline_attributes(observation: Observation) -> Tensor:
-    """Kinds and flags of polylines: float [B, M, NUM_ATTRIBUTES], ones and zeros."""
+    """Kinds (one-hot) and flags of polylines: float [B, M, NUM_ATTRIBUTES]."""
     kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))
     flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 
 
 def pose_features(relative: Tensor) -> Tensor:
-    """Poses [..., 3] as somebody sees them to [..., 5]: place and distance over `LENGTH_SCALE_M`, heading as cosine and sine."""
+    """Relative poses [..., 3] to [..., 5]: position and distance over `LENGTH_SCALE_M`, cosine and sine of the heading."""
     xy, angle = relative[..., :2] / LENGTH_SCALE_M, relative[..., 2:]
     return torch.cat([xy, xy.norm(dim=-1, keepdim=True), angle.cos(), angle.sin()], -1)
 
 
 class NeighborTokenizer(nn.Module):
-    """Every target's neighbours: the neighbours' features with their pose and velocity seen from the target.
+    """Features of each target's neighbors, plus an encoding of their pose and velocity in the frame of the target.
 
     Args:
         width: D.
-        radius_m, count: how far and how many neighbours, the target itself included (it is the nearest).
+        radius_m, count: maximum distance and number of neighbors, including the target itself, which is the first.
     """
 
     def __init__(self, width: int, radius_m: float, count: int) -> None:
@@ -230,5 +229,5 @@ class NeighborTokenizer(nn.Module):
         index, mask = neighbors(observation, self.radius_m, self.count)
         relative = relative_pose(take(observation.pose, index), pose[:, :, None])
         velocity = rotate(take(last_velocity(observation), index), -pose[:, :, None, 2])
-        place = self.relative(torch.cat([pose_features(relative), velocity / LENGTH_SCALE_M], -1))
-        return take(feature, index) + place.view(*place.shape[:3], *[1] * (feature.ndim - 3), place.shape[3]), mask
+        x = self.relative(torch.cat([pose_features(relative), velocity / LENGTH_SCALE_M], -1))  # [B, S, n, D]
+        return take(feature, index) + x.view(*x.shape[:3], *[1] * (feature.ndim - 3), x.shape[3]), mask

@@ -5,7 +5,7 @@
     def test_my_model():
         check_model(MyConfig(num_future=12))
 
-Each check takes a model and a batch and raises an AssertionError that states the difference; `CHECKS` lists all of them.
+Each check takes a model and a batch and raises an AssertionError that states the difference; `CHECKS` lists all checks.
 The tolerances allow for float32 rounding only, which depends on the processor and on the order of sums.
 """
 

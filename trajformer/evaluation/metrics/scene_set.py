@@ -30,7 +30,7 @@ def set_hits(
         leaves before the last step is counted as wrong.
     """
     claim, known = found.logit.sigmoid() >= least, valid[..., -1]
-    gap = torch.cdist(found.likeliest()[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
+    gap = torch.cdist(found.most_probable()[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
     missed = ~((gap <= threshold_m) & claim[..., None])  # [B, Q, S]; what is not a number hits nothing
     pairs = match(missed.float(), known)
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]

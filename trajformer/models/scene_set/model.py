@@ -1,18 +1,18 @@
-"""A scene as a set of trajectories, as DETR has an image as a set of boxes (Carion et al. 2020); a model of our own.
+"""Scene set: predicts the futures of a scene as a set of trajectories, as DETR predicts boxes (Carion et al. 2020).
 
-Tokens are agents (their histories, and where they are) and lanes, all seen from one frame of the scene, and pass an encoder.
-Q learned queries read them in a decoder, all at once; each becomes a whole trajectory, the current position first, and how
-surely it is somebody's. Who is whose is settled by a one-to-one matching in the loss, and by nothing else.
+Tokens of agents (history and pose) and lanes, all in one frame of the scene, pass an encoder. Q queries decode them in parallel.
+Each query gives K trajectories, which start with the current position, and the probability that it represents an agent. The
+loss matches queries and agents one to one.
 
-Choices. The scene's frame is the focal agent's, or without one that of the agent nearest to the middle of all, so that the set
-moves with the world. Queries are the decoder's input as well as positions: zeros, as in DETR, leave its first self-attention
-nothing to learn. A trajectory is a learned correction of the attention-weighted mean of the agents' places and velocities,
-continued: boxes lie in a picture, agents anywhere in 100 m, and finding them from nothing takes hundreds of epochs. Without
-learned queries (`queries: 0`) the agents' own tokens are the queries, as an encoder's proposals are in two-stage detectors
-(Deformable DETR, Zhu et al. 2021), and a trajectory corrects, in the agent's own frame, its going on as it is; who stands for
-whom is still for the matching to say. With several `modes` each query has as many trajectories and says how likely each is. As a
-`Forecast` every target gets the modes of one query: the one whose current position is nearest, one that hardly exists counting
-as farther away, moved to where the target is. Its future is not asked: nobody knows it when a forecast is made.
+Design:
+- The frame of the scene is the pose of the focal agent, or, without one, the pose of the agent nearest to the mean, for SE(2)-equivariance.
+- Queries are positions and also the input of the decoder: with zeros, as in DETR, its first self-attention would have no effect.
+- A trajectory is an offset from constant velocity, for the attention-weighted mean of the agents' positions and velocities. To
+  find agents within 100 m without this reference takes hundreds of epochs.
+- With `queries: 0` the tokens of agents are the queries, as in two-stage detectors (Deformable DETR, Zhu et al. 2021), and a
+  trajectory is an offset from the constant velocity of the agent, in its frame. The loss still matches queries and agents.
+- As a `Forecast`, each target gets the modes of the query with the nearest current position (plus a penalty for a low
+  probability of existence), shifted to the position of the target. This selection does not use the future.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokeniz
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
 
-_DOUBT_M = 5.0  # a query that does not exist counts as so much farther away
+_PENALTY_M = 5.0  # added to the distance of a query with existence probability 0
 
 
 @dataclass(frozen=True)
 class SceneSetConfig:
-    """Sizes and reach of the scene set.
+    """Sizes and radii of the scene set.
 
     Attributes:
         num_future: F, steps to predict.
-        queries: Q, more than there are agents to predict in any scene; or 0, where agents' tokens are the queries and Q is A.
+        queries: Q, more than the number of agents to predict in a scene; or 0 for the tokens of agents as queries (Q = A).
         modes: K, trajectories of a query.
-        max_history: longest history that has learned positions.
+        max_history: longest history, which determines the number of learned positions.
         steps_per_token: displacement vectors in a motion token.
-        block: shape of every transformer block.
-        history_layers: encoder layers over each agent's history.
-        encoder_layers, decoder_layers: of the scene's tokens, and of the queries.
-        map_radius_m, max_polylines: lanes around the scene's frame.
+        block: shape of all transformer blocks.
+        history_layers: encoder layers over the history of each agent.
+        encoder_layers, decoder_layers: layers over the tokens of the scene, and decoder layers.
+        map_radius_m, max_polylines: maximum distance from the origin of the scene's frame, and number of lanes.
         map_width: width inside the polyline subgraph.
     """
 
@@ -79,16 +79,12 @@ class SceneSetConfig:
         )
 
     def build(self) -> SceneSet:
-        """The model, with random weights."""
+        """The model."""
         return SceneSet(self)
 
 
 class SceneSet(Forecaster):
-    """Observation -> Forecast in the batch frame; `trajectories` is the set itself.
-
-    Raises:
-        TrajformerError: a size that must be at least 1 is not.
-    """
+    """Observation -> Forecast in the batch frame; `trajectories` returns the set."""
 
     losses = (SceneSetLossConfig,)
 
@@ -105,95 +101,94 @@ class SceneSet(Forecaster):
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.queries, width))) if learned else None
         self.decoder = Decoder(config.block, config.decoder_layers)
         self.pointer = nn.Linear(width, width) if learned else None
-        self.pointed = nn.Linear(width, width, bias=False) if learned else None  # the same for all keys would change no softmax
+        self.pointed = nn.Linear(width, width, bias=False) if learned else None  # a bias of keys has no effect
         self.trajectory = mlp(width, width, config.modes * (1 + config.num_future) * 2)
         self.existence = mlp(width, width, 1)
         self.mode = mlp(width, width, config.modes) if config.modes > 1 else None
 
     def forward(self, observation: Observation) -> Forecast:
-        """K futures of every target of every scene.
-
-        Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
-        """
-        found, place = self.trajectories(observation), observation.pose[:, : observation.num_targets, :2]
-        gap = pairwise_distances(place, found.likeliest()[:, :, 0])
-        doubt = (_DOUBT_M * (1.0 - found.logit.sigmoid())).masked_fill(found.logit.isneginf(), torch.inf)
-        nearest = (gap + doubt[:, None]).argmin(-1)  # [B, S]
+        """K futures of all targets; raises the errors of `check_lengths`."""
+        queries, start = self.trajectories(observation), observation.pose[:, : observation.num_targets, :2]
+        distance = pairwise_distances(start, queries.most_probable()[:, :, 0])
+        penalty = (_PENALTY_M * (1.0 - queries.logit.sigmoid())).masked_fill(queries.logit.isneginf(), torch.inf)
+        nearest = (distance + penalty[:, None]).argmin(-1)  # [B, S]
         scene = torch.arange(len(nearest), device=nearest.device)[:, None]
-        chosen = found.position[scene, nearest]  # [B, S, K, 1 + F, 2]
-        future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + place[:, :, None, None]
-        return Forecast(future, found.mode_logit[scene, nearest], observation.frame)
+        chosen = queries.position[scene, nearest]  # [B, S, K, 1 + F, 2]
+        future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + start[:, :, None, None]
+        return Forecast(future, queries.mode_logit[scene, nearest], observation.frame)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile what is called in forecasting and in training."""
+        """Compile `forward` and `trajectories`, which the loss calls."""
         super().compile(*args, **kwargs)
         self.__dict__["trajectories"] = torch.compile(self.trajectories, *args, **kwargs)
 
     def trajectories(self, observation: Observation) -> SceneTrajectories:
-        """The set of each scene; raises what a forecast raises."""
+        """The trajectories of each scene; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        there = _present(observation)
-        pose = _scene_pose(observation, there)
-        own = relative_pose(observation.pose, pose[:, None])
-        state = torch.cat([own[..., :2], rotate(last_velocity(observation), -pose[:, None, 2])], -1) * there[..., None]
-        agents = self._agents(observation, own, state)
+        present = _present(observation)
+        pose = _scene_pose(observation, present)
+        relative = relative_pose(observation.pose, pose[:, None])
+        velocity = rotate(last_velocity(observation), -pose[:, None, 2])
+        state = torch.cat([relative[..., :2], velocity], -1) * present[..., None]
+        agents = self._agents(observation, relative, state)
         lanes, lane_mask = self.lanes(replace(observation, pose=pose[:, None]), 1)
-        keys = torch.cat([there, lane_mask[:, 0]], 1)[:, None]
+        keys = torch.cat([present, lane_mask[:, 0]], 1)[:, None]
         memory = self.encoder(torch.cat([agents, lanes[:, 0]], 1), keys)
         encoded = memory[:, : agents.shape[1]]
         if self.queries is None:
-            layers = self.decoder(encoded, memory, mask=there[:, None], memory_mask=keys, position=agents)
-            *earlier, last = [self._decode(observation, x, state, own[..., 2], there, pose) for x in layers]
+            layers = self.decoder(encoded, memory, mask=present[:, None], memory_mask=keys, position=agents)
+            *earlier, last = [self._decode(observation, x, state, relative[..., 2], present, pose) for x in layers]
         else:
-            ahead = torch.zeros_like(self.queries[:, 0])
+            angle = torch.zeros_like(self.queries[:, 0])
             layers = self.decoder(self.queries.expand(len(memory), -1, -1), memory, memory_mask=keys, position=self.queries)
-            *earlier, last = [
-                self._decode(observation, x, self._pointed(x, encoded, state, there), ahead, None, pose) for x in layers
-            ]
+            states = [self._mean_state(x, encoded, state, present) for x in layers]
+            *earlier, last = [self._decode(observation, *pair, angle, None, pose) for pair in zip(layers, states, strict=True)]
         return replace(last, auxiliary=tuple(earlier))
 
-    def _agents(self, observation: Observation, own: Tensor, state: Tensor) -> Tensor:
-        """A token [B, A, D] for every agent at pose `own` [B, A, 3] with place and velocity `state` [B, A, 4]."""
+    def _agents(self, observation: Observation, pose: Tensor, state: Tensor) -> Tensor:
+        """Tokens [B, A, D] of agents with poses [B, A, 3], positions and velocities `state` [B, A, 4] in the scene's frame."""
         tokens, mask = self.motion(observation)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
         tokens = apply_along_axis(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
-        return mean + self.place(torch.cat([pose_features(own), state[..., 2:] / LENGTH_SCALE_M], -1))
+        return mean + self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
 
-    def _pointed(self, x: Tensor, agents: Tensor, state: Tensor, there: Tensor) -> Tensor:
-        """The mean place and velocity [B, Q, 4] of the agents that queries [B, Q, D] attend to."""
+    def _mean_state(self, x: Tensor, agents: Tensor, state: Tensor, present: Tensor) -> Tensor:
+        """Mean position and velocity [B, Q, 4] of agents, weighted by the attention of queries [B, Q, D]."""
         assert self.pointer is not None and self.pointed is not None
         key = self.pointed(agents)
-        with torch.autocast(x.device.type, enabled=False):  # places in half precision would be decimetres off
-            return attend(self.pointer(x.float()), key.float(), state.float(), there[:, None])
+        with torch.autocast(x.device.type, enabled=False):  # positions in half precision have errors of decimetres
+            return attend(self.pointer(x.float()), key.float(), state.float(), present[:, None])
 
     def _decode(
-        self, observation: Observation, x: Tensor, state: Tensor, angle: Tensor, there: Tensor | None, pose: Tensor
+        self, observation: Observation, x: Tensor, state: Tensor, angle: Tensor, present: Tensor | None, pose: Tensor
     ) -> SceneTrajectories:
-        """Queries' features [B, Q, D] to trajectories: corrections, turned by `angle`, of `state` [B, Q, 4] continued."""
+        """Trajectories of queries [B, Q, D]: offsets, rotated by `angle`, from constant velocity of `state` [B, Q, 4].
+
+        Queries that are not `present` [B, Q] are padding. `pose` [B, 3] is the scene's frame.
+        """
         offset = self.trajectory(x).unflatten(-1, (self.config.modes, -1, 2)).float()
         logit = self.existence(x).squeeze(-1).float()
         mode_logit = torch.zeros_like(offset[..., 0, 0]) if self.mode is None else self.mode(x).float()
         time = torch.arange(observation.num_future + 1, device=x.device) * observation.period_s
         straight = state[..., None, :2] + state[..., None, 2:] * time[:, None]  # [B, Q, 1 + F, 2]
         position = straight[:, :, None] + rotate(offset.cumsum(-2), angle[..., None, None])
-        if there is not None:
-            logit = logit.masked_fill(~there, -torch.inf)
+        if present is not None:
+            logit = logit.masked_fill(~present, -torch.inf)
         return SceneTrajectories(from_frame(position, pose[:, None, None, None]), logit, mode_logit)
 
 
 def _present(observation: Observation) -> Tensor:
-    """Bool [B, A]: targets, and others seen at the last observed step."""
+    """Bool [B, A]: targets, and agents that are seen in the last step of the history."""
     target = torch.zeros_like(observation.agent_mask)
     target[:, : observation.num_targets] = observation.target_mask
     return observation.agent_mask & (observation.valid[..., -1] | target)
 
 
-def _scene_pose(observation: Observation, there: Tensor) -> Tensor:
-    """The scene's frame [B, 3]: the pose of the focal agent, or of the one nearest to the mean place of all who are there."""
+def _scene_pose(observation: Observation, present: Tensor) -> Tensor:
+    """The scene's frame [B, 3]: the pose of the focal agent, else of the agent nearest to the mean position."""
     xy = observation.pose[..., :2]
-    middle = (xy * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp(min=1)
-    gap = (xy - middle[:, None]).norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
-    chosen = gap.masked_fill(~there, torch.inf).argmin(-1)
+    mean = (xy * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
+    distance = (xy - mean[:, None]).norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
+    chosen = distance.masked_fill(~present, torch.inf).argmin(-1)
     return observation.pose[torch.arange(len(chosen), device=chosen.device), chosen]

@@ -9,23 +9,23 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SceneTrajectories:
-    """What Q queries say of each of B scenes.
+    """The trajectories of Q queries for each of B scenes.
 
-    `position` is in the frame of the batch, the current position first; the sigmoid of `logit` is the probability that a
-    query stands for somebody, the softmax of `mode_logit` that of its modes then.
+    `position` is in the frame of the batch and starts with the current position. The sigmoid of `logit` is the probability that a
+    query represents an agent; the softmax of `mode_logit` is the probability of each mode, given that it does.
     """
 
     position: Tensor  # [B, Q, K, 1 + F, 2], metres
-    logit: Tensor  # [B, Q], -inf for padding, which stands for nobody and is matched with nobody
+    logit: Tensor  # [B, Q], -inf for padding, which is never matched
     mode_logit: Tensor  # [B, Q, K]
     auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
 
-    def likeliest(self) -> Tensor:
+    def most_probable(self) -> Tensor:
         """The most probable mode of each query [B, Q, 1 + F, 2]."""
         return one_mode(self.position, self.mode_logit.argmax(-1))
 
 
 def one_mode(position: Tensor, mode: Tensor) -> Tensor:
-    """Of trajectories [..., K, T, 2] the ones of modes int64 [...]: [..., T, 2]."""
+    """Select modes int64 [...] of trajectories [..., K, T, 2]: [..., T, 2]."""
     index = mode[..., None, None, None].expand(*mode.shape, 1, *position.shape[-2:])
     return position.gather(-3, index).squeeze(-3)

@@ -5,7 +5,7 @@ Each query gives K trajectories, which start with the current position, and the 
 loss matches queries and agents one to one.
 
 Design:
-- The frame of the scene is the pose of the focal agent, or, without one, the pose of the agent nearest to the mean, for SE(2)-equivariance.
+- The frame of the scene is the pose of the focal agent, else of the agent nearest to the mean, for SE(2)-equivariance.
 - Queries are positions and also the input of the decoder: with zeros, as in DETR, its first self-attention would have no effect.
 - A trajectory is an offset from constant velocity, for the attention-weighted mean of the agents' positions and velocities. To
   find agents within 100 m without this reference takes hundreds of epochs.

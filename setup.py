@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "trajformer/__init__.py").read_text())[1]
+LIBRARY = "trajformer.recipes.library"  # configs/ inside a wheel, see trajformer/recipes/names.py
 
 setup(
     name="trajformer",
@@ -16,8 +17,13 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["trajformer*", "data_prep*"]),
-    package_data={"trajformer": ["py.typed", "recipes/*.yaml", "pretrained/*/*.safetensors"]},
+    packages=[*find_packages(include=["trajformer*", "data_prep*"]), LIBRARY],
+    package_dir={LIBRARY: "configs"},
+    package_data={
+        "trajformer": ["py.typed", "*.pyi"],
+        "trajformer.recipes": ["weights/*/*.safetensors"],
+        LIBRARY: ["*.yaml", "*/*.yaml"],
+    },
     entry_points={"console_scripts": ["trajformer = trajformer.cli:main"]},
     install_requires=[
         "torch>=2.6",
@@ -32,11 +38,11 @@ setup(
         "msgspec>=0.19",
         "matplotlib>=3.8",
         "torch-geometric>=2.5",
-        "tensorboard>=2.15",
         "tqdm>=4.66",
         "filelock>=3.30",
     ],
     extras_require={
+        "logs": ["tensorboard>=2.15"],
         "argoverse": ["av2>=0.3"],
         "ray": ["ray>=2.30"],
         "heads": ["sentencepiece>=0.2", "sacrebleu>=2.4", "pycocotools>=2.0.7", "scikit-learn>=1.4", "pillow>=10"],

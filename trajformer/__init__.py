@@ -1,3 +1,33 @@
-"""trajformer: multi-agent trajectory prediction on one shared attention core."""
+"""Multi-agent trajectory prediction on one shared attention core.
 
-__version__ = "0.1.0"
+The public names are imported on first use, so that `import trajformer` is fast; `__init__.pyi` has their types.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.2.0"
+_MODULES = {
+    "Forecast": "data.forecast",
+    "Scene": "scenes.scene",
+    "SceneBatch": "data.batch",
+    "SceneStore": "scenes.store",
+    "build_model": "recipes.names",
+    "collate": "data.batch",
+    "evaluate": "evaluation.evaluate",
+    "load_checkpoint": "recipes.checkpoint",
+    "plot_scene": "plotting.scene",
+}
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'trajformer' has no attribute '{name}'")
+    return getattr(import_module(f"trajformer.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

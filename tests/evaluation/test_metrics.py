@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.evaluation.metrics.accumulate import CrowdMetrics, DisplacementMetrics, MultiWorldMetrics
+from trajformer.evaluation.metrics.averages import CrowdMetrics, DisplacementMetrics, MultiWorldMetrics
 from trajformer.evaluation.metrics.displacement import NAMES, SEPARATE_NAMES, displacement, separate_minima
 from trajformer.evaluation.metrics.joint import (
     JOINT_NAMES,

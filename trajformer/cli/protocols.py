@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.errors import TrajformerError
+from trajformer.recipes.names import WEIGHTS
 from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from trajformer.models.forecaster import Predictor
 
 _PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
-SHIPPED = Path(__file__).parents[1] / "pretrained" / "crowd"  # weights that come with the software
+SHIPPED = WEIGHTS / "crowd"
 Figures = dict[str, dict[str, float]]  # by scene or "mean", and by name
 
 

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.forecast import Forecast
-from trajformer.data.sample import samples
+from trajformer.data.sample import BatchConfig, samples
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
-from trajformer.evaluation.metrics.accumulate import MANY
-from trajformer.evaluation.metrics.collection import forecast_metrics
-from trajformer.evaluation.metrics.displacement import displacement
+from trajformer.evaluation.metrics.displacement import MANY_MODES, displacement
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentKind, Scene
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_KS = (1, 6, MANY)
+_KS = (1, 6, MANY_MODES)
 
 
 class Scenes(Protocol):
@@ -91,34 +90,56 @@ def run(
             bar.update(len(read))
 
 
-def evaluate(predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = False) -> Evaluation:
+def evaluate(
+    model: Predictor | nn.Module,
+    scenes: Scenes,
+    batch: BatchConfig | None = None,
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> Evaluation:
     """Score a model on all agents of a split with a known future.
 
+    This function loads no checkpoint: use `load_predictor`, or pass a model with its `batch` settings.
+
     Args:
-        predictor: the model with its batch settings and device (`load_predictor`, or `Predictor(model, batch)`).
+        model: a `Predictor`, or a module `Observation -> Forecast`, which is put into evaluation mode.
         scenes: a `SceneStore`, for example.
+        batch: how scenes become the input of a module; by default `BatchConfig()`. A `Predictor` has its own.
         batch_size: scenes per forward pass.
         progress: show a progress bar.
 
     Raises:
         TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
     """
+    from trajformer.evaluation.metrics.collection import forecast_metrics  # imports torchmetrics, which takes seconds
+
+    predictor = _predictor(model, batch)
     metrics = forecast_metrics().to(predictor.device)
     columns: dict[str, list[Any]] = {}
-    for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
-        metrics.update(forecast, batch)
-        for name, values in _agent_columns(batch, forecast).items():
+    for scene_batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
+        metrics.update(forecast, scene_batch)
+        for name, values in _agent_columns(scene_batch, forecast).items():
             columns.setdefault(name, []).extend(values)
     if not columns or not columns["scenario_id"]:
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
     return Evaluation(metrics.compute(), columns)
 
 
+def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predictor:
+    if isinstance(model, Predictor):
+        if batch is not None:
+            raise TypeError("batch is for a plain module, a Predictor has its own")
+        return model
+    first = next(model.parameters(), torch.zeros(()))
+    return Predictor(model.eval(), batch or BatchConfig(), first.device)
+
+
 def _agent_columns(batch: SceneBatch, forecast: Forecast) -> dict[str, list[Any]]:
     """Per-agent values by column: ids, type, and the errors at each k."""
     observation, truth = batch.observation, batch.truth
     columns: dict[str, list[Any]] = {}
-    for k in _KS[:-1] if forecast.num_modes < MANY else _KS:
+    for k in _KS[:-1] if forecast.num_modes < MANY_MODES else _KS:
         values, scored = displacement(forecast, truth.position, truth.valid, k)
         columns |= {f"{name}{k}": value[scored].tolist() for name, value in values.items()}
     rows = scored.nonzero().tolist()

@@ -1,9 +1,13 @@
-"""Logs of a run: a CSV file and TensorBoard events. A resumed run continues them without gaps or repetitions."""
+"""Logs of a run: a CSV file and, if TensorBoard is installed, its events.
+
+A resumed run continues them without gaps or repetitions.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from importlib.util import find_spec
 from pathlib import Path
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -13,7 +17,9 @@ from trajformer.scenes.files import write_atomically
 
 
 def make_loggers(out: Path, step: int) -> list[Logger]:
-    """Loggers to `out/tensorboard` and `out/csv` that keep the first `step` steps and drop later ones."""
+    """Loggers to `out/csv` and `out/tensorboard` that keep the first `step` steps and drop later ones."""
+    if find_spec("tensorboard") is None:
+        return [_csv_logger(out, step)]
     return [TensorBoardLogger(out, name="", version="tensorboard", purge_step=step), _csv_logger(out, step)]
 
 

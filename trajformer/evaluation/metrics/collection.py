@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 from torchmetrics import Metric, MetricCollection
 
-from trajformer.evaluation.metrics.accumulate import DisplacementMetrics, MultiWorldMetrics
+from trajformer.evaluation.metrics.averages import DisplacementMetrics, MultiWorldMetrics
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "displacement": DisplacementMetrics,

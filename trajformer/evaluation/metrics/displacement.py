@@ -12,6 +12,7 @@ from torch import Tensor
 from trajformer.data.forecast import Forecast
 
 MISS_THRESHOLD_M = 2.0
+MANY_MODES = 20  # models with this number of modes are also scored by the best of 20, as is usual for pedestrians
 NAMES = ("minADE", "minFDE", "MR", "brier_minFDE")
 SEPARATE_NAMES = ("ADE", "FDE", "FDE_at_best_ADE")
 

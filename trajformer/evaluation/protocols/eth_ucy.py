@@ -18,7 +18,7 @@ from trajformer.data.batch import Observation, Truth
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import run
-from trajformer.evaluation.metrics.accumulate import CrowdMetrics
+from trajformer.evaluation.metrics.averages import CrowdMetrics
 from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collided
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentRole, Scene

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 
 from trajformer.data.batch import SceneBatch, Truth
 from trajformer.data.forecast import Forecast
-from trajformer.evaluation.metrics.displacement import NAMES, SEPARATE_NAMES, displacement, separate_minima
+from trajformer.evaluation.metrics.displacement import MANY_MODES, NAMES, SEPARATE_NAMES, displacement, separate_minima
 from trajformer.evaluation.metrics.joint import (
     JOINT_NAMES,
     MULTI_WORLD_NAMES,
@@ -20,7 +20,6 @@ from trajformer.evaluation.metrics.joint import (
     multi_world,
 )
 
-MANY = 20  # modes: models with at least this many are also scored by their best of 20, as is usual for pedestrians
 _ALL = 1_000_000  # more modes than any model has
 
 
@@ -36,7 +35,7 @@ class DisplacementMetrics(Metric):
     count: Tensor
     modes: Tensor
 
-    def __init__(self, ks: Sequence[int] = (1, 6, MANY)) -> None:
+    def __init__(self, ks: Sequence[int] = (1, 6, MANY_MODES)) -> None:
         super().__init__()
         self.ks = (*ks, _ALL)
         self.add_state("total", torch.zeros(len(self.ks), len(NAMES), dtype=torch.float64), dist_reduce_fx="sum")
@@ -59,7 +58,7 @@ class DisplacementMetrics(Metric):
             f"{name}{k}": mean[row][i]
             for row, k in enumerate(self.ks[:-1])
             for i, name in enumerate(NAMES)
-            if k < MANY or k <= int(self.modes)
+            if k < MANY_MODES or k <= int(self.modes)
         }
         return {"num_agents": int(self.count)} | figures | {"minFDE": mean[-1][NAMES.index("minFDE")]}
 
@@ -110,7 +109,7 @@ class CrowdMetrics(Metric):
     windows: Tensor
     agents: Tensor
 
-    def __init__(self, k: int = MANY) -> None:
+    def __init__(self, k: int = MANY_MODES) -> None:
         super().__init__()
         self.k = k
         self.names = [f"{name}_{n}" for n in (1, k) for name in SEPARATE_NAMES] + [f"{name}_{k}" for name in JOINT_NAMES]

@@ -1,0 +1,124 @@
+"""The recipes and weights that are part of trajformer, by name: `mmtransformer_argoverse1`, `agentformer/eth`.
+
+This module imports no torch, so that `trajformer recipes` starts fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajformer.errors import TrajformerError
+
+if TYPE_CHECKING:
+    from trajformer.models.forecaster import Forecaster
+
+_HERE = Path(__file__).parent
+LIBRARY = _HERE / "library" if (_HERE / "library").is_dir() else _HERE.parents[1] / "configs"  # a wheel, or a checkout
+WEIGHTS = _HERE / "weights"  # weights/crowd has a checkpoint for each of the five scenes of ETH/UCY
+_FIELDS = ("Data", "Parameters", "Expected", "Time")
+
+
+@dataclass(frozen=True)
+class RecipeHeader:
+    """The comment at the start of a recipe.
+
+    Attributes:
+        title: the model and its task.
+        data: data set.
+        parameters: number of parameters of the model, in millions.
+        expected: result of the training.
+        time: duration of the training.
+    """
+
+    title: str
+    data: str = "-"
+    parameters: str = "-"
+    expected: str = "-"
+    time: str = "-"
+
+
+def recipe_names() -> list[str]:
+    """Names of all recipes: their paths in configs/ without the suffix."""
+    paths = (path.relative_to(LIBRARY) for path in LIBRARY.rglob("*.yaml"))
+    return sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "compare")  # lists of recipes
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The file of a recipe.
+
+    Args:
+        name: a file, or the name of a recipe if there is no such file.
+
+    Raises:
+        TrajformerError: neither a file nor a known name.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    path = LIBRARY / f"{name}.yaml"
+    if str(name) in recipe_names():
+        return path
+    raise TrajformerError(f"{name}: no such file and no recipe of this name; `trajformer recipes` lists the names")
+
+
+def recipe_header(path: Path) -> RecipeHeader:
+    """The header of a recipe: a title of one or more lines, then lines such as `# Data: Argoverse 2`."""
+    title, values = [], {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not line.startswith("#") or not text:
+            break
+        name, _, value = text.partition(": ")
+        if name in _FIELDS:
+            values[name.lower()] = value
+        elif not values:
+            title.append(text)
+    return RecipeHeader(" ".join(title), **values)
+
+
+def read_recipe(name: str | Path) -> Any:
+    """The `TrainConfig` of a forecaster's recipe.
+
+    Args:
+        name: a YAML file, or the name of a recipe.
+
+    Raises:
+        TrajformerError: no such recipe, a recipe of another task, or a field has a value outside its range.
+    """
+    import yaml
+
+    from trajformer.recipes.plain import from_plain
+    from trajformer.recipes.recipe import TrainConfig
+
+    path = recipe_file(name)
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrajformerError(f"{path}: not a readable recipe: {error}") from error
+    if not isinstance(plain, dict):
+        raise TrajformerError(f"{path}: not a recipe, expected fields such as `model`")
+    task = plain.pop("task", TrainConfig.task)
+    if task != TrainConfig.task:
+        raise TrajformerError(f"{path}: a recipe for {task}, expected one for {TrainConfig.task}")
+    try:
+        return from_plain(TrainConfig, plain)
+    except TrajformerError as error:
+        raise TrajformerError(f"{path}: {error}") from error
+
+
+def build_model(recipe: Any) -> Forecaster:
+    """A model with random weights.
+
+    Args:
+        recipe: a `TrainConfig`, the config of a model (`MMTransformerConfig(...)`), a YAML file, or the name of a recipe.
+
+    Raises:
+        TrajformerError: no such recipe, or the sizes of the model do not fit together.
+    """
+    from trajformer.recipes.recipe import TrainConfig
+
+    if isinstance(recipe, str | Path):
+        recipe = read_recipe(recipe)
+    config = recipe if isinstance(recipe, TrainConfig) else TrainConfig(model=recipe)
+    return config.build_model()

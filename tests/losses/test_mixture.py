@@ -1,4 +1,4 @@
-"""The loss of a mixture against torch.distributions, where its gradient goes, and how a recipe asks for it."""
+"""The mixture loss against torch.distributions, its gradients, and its selection by a recipe."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.batch import collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.losses.set_loss import SetLossConfig, set_loss
-from trajformer.models import MMTransformerConfig, ModelConfig, WayformerConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.wayformer.fusion import SceneEncoderConfig
+from trajformer.models.wayformer.model import WayformerConfig
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import rotate, to_frame
-from trajformer.training.forecasting import ForecastingModule
 
 CONFIG = MixtureLossConfig(classification=0.7, regression=0.3)
 SMALL = WayformerConfig(12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbors=4)
@@ -32,7 +31,7 @@ def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
 
 
 def make(modes: int = 4, steps: int = 5) -> tuple[Forecast, Tensor, Tensor]:
-    """A random mixture for 2 x 3 agents that wants gradients; futures with gaps, one of them unknown."""
+    """A random mixture for 2 x 3 agents with gradients; futures with gaps, one of which is unknown."""
     position, logit = draw(2, 3, modes, steps, 2).requires_grad_(), draw(2, 3, modes, seed=1, scale=1.0).requires_grad_()
     scale = draw(2, 3, modes, steps, 2, seed=2, scale=0.5).exp().requires_grad_()
     valid = torch.rand(2, 3, steps, generator=torch.Generator().manual_seed(3)) > 0.3
@@ -40,8 +39,8 @@ def make(modes: int = 4, steps: int = 5) -> tuple[Forecast, Tensor, Tensor]:
     return Forecast(position, logit, Frame.SCENE, scale=scale), draw(2, 3, steps, 2, seed=4), valid
 
 
-def oracle(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, float]:
-    """Agent by agent, mode by mode."""
+def reference(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, float]:
+    """The terms with torch.distributions."""
     terms: dict[str, list[Tensor]] = {"classification": [], "regression": []}
     for b, s in valid.any(-1).nonzero().tolist():
         steps, truth = valid[b, s], target[b, s][valid[b, s]]
@@ -56,16 +55,16 @@ def oracle(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
 
 
 @pytest.mark.parametrize("least", [0.01, 1.0])
-def test_it_is_the_likelihood_that_torch_distributions_has(least: float) -> None:
+def test_equals_the_likelihood_of_torch_distributions(least: float) -> None:
     forecast, target, valid = make()
     config = replace(CONFIG, least_m=least)
     terms = mixture_loss(forecast, target, valid, config)
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(
-        oracle(forecast, target, valid, config), rel=1e-5
+        reference(forecast, target, valid, config), rel=1e-5
     )
 
 
-def test_the_nearest_mean_is_meant_whatever_its_probability_and_spread() -> None:
+def test_the_nearest_mean_is_selected_for_any_probability_and_sigma() -> None:
     position = torch.tensor([[[[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [5.0, 0.0]]]]])
     sigma = torch.tensor([1e-6, 3.0])[:, None, None].expand_as(position)
     forecast = Forecast(position, torch.tensor([[[-9.0, 9.0]]]), Frame.SCENE, scale=sigma)
@@ -75,24 +74,24 @@ def test_the_nearest_mean_is_meant_whatever_its_probability_and_spread() -> None
     assert terms["regression"].item() == pytest.approx(0.5 * (2.0 / 0.1) ** 2 + 4 * (0.9189385 - 2.3025851), rel=1e-5)
 
 
-def test_gradient_reaches_the_nearest_mode_alone_and_its_valid_steps() -> None:
+def test_only_valid_steps_of_the_nearest_mode_receive_a_gradient() -> None:
     forecast, target, valid = make()
     mixture_loss(forecast, target, valid, CONFIG)["loss"].backward()
-    apart = ((forecast.position - target[:, :, None]).square().sum(-1) * valid[:, :, None]).sum(-1)
-    wanted = torch.nn.functional.one_hot(apart.argmin(-1), 4).bool()[..., None] & valid[:, :, None]
+    distance = ((forecast.position - target[:, :, None]).square().sum(-1) * valid[:, :, None]).sum(-1)
+    expected = torch.nn.functional.one_hot(distance.argmin(-1), 4).bool()[..., None] & valid[:, :, None]
     for tensor in (forecast.position, forecast.scale):
-        assert torch.equal(tensor.grad.abs().sum(-1) > 0, wanted)
+        assert torch.equal(tensor.grad.abs().sum(-1) > 0, expected)
     assert torch.equal(forecast.logit.grad.abs().sum(-1) > 0, valid.any(-1))
 
 
-def test_unknown_steps_may_hold_anything() -> None:
+def test_invalid_steps_are_ignored() -> None:
     forecast, target, valid = make()
     expected = mixture_loss(forecast, target, valid, CONFIG)["loss"]
     spoiled = torch.where(valid[..., None], target, torch.tensor(1e6))
     torch.testing.assert_close(mixture_loss(forecast, spoiled, valid, CONFIG)["loss"], expected)
 
 
-def test_a_certain_mistake_stays_finite() -> None:
+def test_a_large_error_with_sigma_zero_has_a_finite_loss() -> None:
     forecast, target, valid = make()
     scale = torch.zeros_like(forecast.scale).requires_grad_()
     loss = mixture_loss(replace(forecast, scale=scale), target + 1e4, valid, CONFIG)["loss"]
@@ -103,18 +102,18 @@ def test_a_certain_mistake_stays_finite() -> None:
 @pytest.mark.parametrize(
     ("sigma", "error", "slope"),
     [
-        (0.05, 0.05, 0.0),  # certain, and right: it may stay
-        (0.05, 0.3, 1 / 0.1 - 0.09 / 0.1**3),  # certain, and wrong: that of the bound leads back
+        (0.05, 0.05, 0.0),  # below the bound, with a small error: no gradient
+        (0.05, 0.3, 1 / 0.1 - 0.09 / 0.1**3),  # below the bound, with a large error: gradient at the bound
         (0.1, 0.3, 1 / 0.1 - 0.09 / 0.1**3),
         (0.2, 0.3, 1 / 0.2 - 0.09 / 0.2**3),
         (0.4, 0.3, 1 / 0.4 - 0.09 / 0.4**3),
     ],
 )
-def test_a_sigma_below_the_bound_is_led_back_by_large_errors_alone(sigma: float, error: float, slope: float) -> None:
+def test_sigma_below_the_bound_receives_a_gradient_from_large_errors_only(sigma: float, error: float, slope: float) -> None:
     scale = torch.full((1, 1, 1, 1, 2), sigma, requires_grad=True)
     forecast = Forecast(torch.tensor([error, -error]).expand(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE, scale=scale)
-    everywhere = torch.ones(1, 1, 1, dtype=torch.bool)
-    terms = mixture_loss(forecast, torch.zeros(1, 1, 1, 2), everywhere, MixtureLossConfig(least_m=0.1))
+    valid = torch.ones(1, 1, 1, dtype=torch.bool)
+    terms = mixture_loss(forecast, torch.zeros(1, 1, 1, 2), valid, MixtureLossConfig(least_m=0.1))
     terms["loss"].backward()
     assert scale.grad.flatten().tolist() == pytest.approx([slope, slope], rel=1e-4)
     density = Normal(torch.zeros(2), max(sigma, 0.1)).log_prob(torch.tensor([error, error])).sum()
@@ -122,8 +121,8 @@ def test_a_sigma_below_the_bound_is_led_back_by_large_errors_alone(sigma: float,
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_beta_says_how_far_sure_steps_weigh_more(beta: float) -> None:
-    """A mean is pulled by error / sigma^(2 - 2 beta), log sigma as by the density, times sigma^(2 beta)."""
+def test_beta_scales_gradients_by_sigma(beta: float) -> None:
+    """The gradient of a mean is error / sigma^(2 - 2 beta); the gradient of log sigma is multiplied by sigma^(2 beta)."""
     error, sigma = torch.tensor([[0.3, -0.2], [4.0, -9.0]]), torch.tensor([[0.2, 0.5], [3.0, 6.0]])
     position, log_scale = error.clone().requires_grad_(), sigma.log().requires_grad_()
     shape = (1, 1, 1, 2, 2)
@@ -134,8 +133,8 @@ def test_beta_says_how_far_sure_steps_weigh_more(beta: float) -> None:
     torch.testing.assert_close(log_scale.grad, sigma ** (2 * beta) * (1 - (error / sigma).square()))
 
 
-def test_it_is_least_at_the_truth_and_its_spread() -> None:
-    """Maximum likelihood: of many draws from one Gaussian, the mean and the deviation."""
+def test_minimum_is_the_maximum_likelihood_estimate() -> None:
+    """Mean and standard deviation of many samples of one Gaussian."""
     target = 2.0 + draw(500, 1, 1, 2, scale=0.5)
     mean, log_sigma = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
     optimizer = torch.optim.LBFGS([mean, log_sigma], max_iter=50)
@@ -153,20 +152,20 @@ def test_it_is_least_at_the_truth_and_its_spread() -> None:
     torch.testing.assert_close(log_sigma.detach().exp(), target.std((0, 1, 2), unbiased=False), atol=1e-3, rtol=0)
 
 
-def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
+def test_agent_frame_equals_batch_frame_for_any_rotation() -> None:
     forecast, target, valid = make()
     pose = torch.cat([draw(2, 3, 2, seed=5), draw(2, 3, 1, seed=6)], -1)
     local = replace(forecast, frame=Frame.AGENT, pose=pose)
     expected = mixture_loss(local, target, valid, CONFIG)
-    own = to_frame(target, pose[:, :, None])
-    assert mixture_loss(forecast, own, valid, CONFIG)["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-6)
+    local_target = to_frame(target, pose[:, :, None])
+    assert mixture_loss(forecast, local_target, valid, CONFIG)["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-6)
     angle = torch.tensor(1.3)
     turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
     moved = mixture_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
     assert moved["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-4)
 
 
-def test_auxiliary_layers_have_the_same_loss() -> None:
+def test_earlier_layers_have_the_same_loss() -> None:
     forecast, target, valid = make()
     layer = replace(forecast, position=draw(2, 3, 4, 5, 2, seed=7))
     alone = [mixture_loss(f, target, valid, CONFIG)["loss"].item() for f in (forecast, layer)]
@@ -176,7 +175,7 @@ def test_auxiliary_layers_have_the_same_loss() -> None:
     )
 
 
-def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
+def test_without_valid_steps_loss_and_gradient_are_zero() -> None:
     forecast, target, valid = make()
     terms = mixture_loss(forecast, target, torch.zeros_like(valid), CONFIG)
     assert all(value == 0 for value in terms.values())
@@ -184,23 +183,18 @@ def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
     assert not forecast.position.grad.any() and not forecast.logit.grad.any()
 
 
-def test_forecasts_that_are_no_mixture_are_refused() -> None:
+def test_forecasts_without_scale_and_joint_forecasts_are_errors() -> None:
     forecast, target, valid = make()
     for other in (replace(forecast, scale=None), replace(forecast, logit=torch.zeros(2, 4))):
-        with pytest.raises(ValueError, match="with a spread"):
+        with pytest.raises(ValueError, match="with a scale"):
             mixture_loss(other, target, valid, CONFIG)
 
 
-def test_a_recipe_asks_for_it() -> None:
+def test_a_recipe_selects_the_mixture_loss() -> None:
     batch = collate([make_scene(4)])
-    for loss, terms in ((CONFIG, {"classification", "regression", "loss"}), (None, set(set_terms(batch)))):
-        config = TrainConfig(model=ModelConfig(wayformer=SMALL), mixture_loss=loss)
-        config.check()
-        assert set(ForecastingModule(config).loss(batch)) == terms
-    with pytest.raises(TrajformerError, match="mixture_loss: is not for this model"):
-        TrainConfig(model=ModelConfig(mmtransformer=MMTransformerConfig(12)), mixture_loss=CONFIG).check()
-
-
-def set_terms(batch: SceneBatch) -> dict[str, Tensor]:
-    position = torch.zeros(*batch.target_valid.shape[:2], 1, *batch.target.shape[2:])
-    return set_loss(Forecast(position, position[..., 0, 0], Frame.SCENE), batch.target, batch.target_valid, SetLossConfig())
+    for loss, name in ((CONFIG, "regression"), (None, "confidence")):  # the default of Wayformer is the set loss
+        recipe = TrainConfig(model=SMALL, loss=loss)
+        model = recipe.build_model()
+        assert name in recipe.build_loss(model)(model, batch)
+    with pytest.raises(TrajformerError, match="MixtureLossConfig is not for MMTransformer"):
+        TrainConfig(model=MMTransformerConfig(12), loss=CONFIG).check()

@@ -1,4 +1,4 @@
-"""The set loss of forecasts: by hand, its invariances, where its gradient goes."""
+"""The set loss of forecasts: values by hand, invariances, and gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
 
 
 def make(modes: int = 3, futures: int = 0, steps: int = 4, batch: tuple[int, int] = (2, 3)) -> tuple[Forecast, Tensor, Tensor]:
-    """A random forecast in the batch frame that wants gradients, targets and their masks (all valid)."""
+    """A random forecast in the batch frame with gradients, targets and a mask (all valid)."""
     position = draw(*batch, modes, steps, 2).requires_grad_()
     logit = draw(*batch, modes, seed=1, scale=1.0).requires_grad_()
     target = draw(*batch, *([futures] if futures else []), steps, 2, seed=2)
@@ -49,22 +49,22 @@ def test_value_by_hand() -> None:
     target = torch.tensor([[[[1.0, 0.0], [2.0, 3.0]]]])
     forecast = Forecast(position, torch.tensor([[[0.0, math.log(3.0)]]]), Frame.SCENE)
     terms = set_loss(forecast, target, torch.ones(1, 1, 2, dtype=torch.bool), SetLossConfig(temperature_m=2.0))
-    # Mode 0 ends 3 m away, mode 1 ends 5 m away. Smooth L1 of (0.5, 0) is 0.125, of (0, 3) 2.5.
-    wanted = 1 / (1 + math.exp(-(5.0 - 3.0) / 2.0))
-    confidence = wanted * math.log(wanted / 0.25) + (1 - wanted) * math.log((1 - wanted) / 0.75)
+    # The final errors of the modes are 3 m and 5 m. Smooth L1 of (0.5, 0) is 0.125, of (0, 3) it is 2.5.
+    share = 1 / (1 + math.exp(-(5.0 - 3.0) / 2.0))
+    confidence = share * math.log(share / 0.25) + (1 - share) * math.log((1 - share) / 0.75)
     expected = {"regression": 1.3125, "endpoint": 2.5, "classification": math.log(4.0), "confidence": confidence}
     expected["loss"] = 1.3125 + 0.2 * 2.5 + 0.2 * math.log(4.0) + 1.0 * confidence
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
 
 
-def test_huber_width_is_metres() -> None:
+def test_huber_width_is_in_metres() -> None:
     forecast = Forecast(torch.zeros(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE)
     target, valid = torch.tensor([[[[1.0, 0.0]]]]), torch.ones(1, 1, 1, dtype=torch.bool)
     for width, expected in ((1.0, 0.5), (2.0, 0.25), (0.5, 0.75)):
         assert set_loss(forecast, target, valid, SetLossConfig(huber_m=width))["regression"].item() == pytest.approx(expected)
 
 
-def test_errors_of_coordinates_or_of_their_distance() -> None:
+def test_smooth_l1_of_coordinates_or_of_the_distance() -> None:
     position = torch.tensor([3.0, -4.0]).expand(1, 1, 1, 2, 2).clone().requires_grad_()
     forecast = Forecast(position, torch.zeros(1, 1, 1), Frame.SCENE)
     target, valid = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool)
@@ -79,7 +79,7 @@ def test_errors_of_coordinates_or_of_their_distance() -> None:
     assert exact["regression"].item() < 1e-5 and position.grad is not None and position.grad.isfinite().all()
 
 
-def test_the_first_mode_alone_can_be_trained_as_the_best_single_guess() -> None:
+def test_mode_0_can_be_trained_as_the_best_single_prediction() -> None:
     forecast, target, valid = make(modes=3)
     alone = replace(forecast, position=forecast.position[:, :, :1], logit=forecast.logit[..., :1])
     expected = set_loss(alone, target, valid, SetLossConfig())
@@ -91,7 +91,7 @@ def test_the_first_mode_alone_can_be_trained_as_the_best_single_guess() -> None:
 
 
 @pytest.mark.parametrize("futures", [0, 2])
-def test_the_order_of_modes_does_not_matter(futures: int) -> None:
+def test_the_order_of_modes_has_no_effect(futures: int) -> None:
     forecast, target, valid = make(modes=4, futures=futures)
     order = torch.tensor([2, 0, 3, 1])
     mixed = replace(forecast, position=forecast.position[:, :, order], logit=forecast.logit[..., order])
@@ -107,7 +107,7 @@ def test_a_perfect_mode_has_no_regression() -> None:
     assert terms["classification"].item() == pytest.approx(-forecast.logit.log_softmax(-1)[..., 1].mean().item(), rel=1e-5)
 
 
-def test_gradient_reaches_the_matched_mode_alone() -> None:
+def test_only_the_matched_mode_receives_a_position_gradient() -> None:
     forecast, target, valid = make(modes=5)
     ade, fde = pairwise_errors(forecast.position.flatten(0, 1), target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None])
     set_loss(forecast, target, valid, SetLossConfig())["loss"].backward()
@@ -117,7 +117,7 @@ def test_gradient_reaches_the_matched_mode_alone() -> None:
     assert (forecast.logit.grad.abs() > 0).all()
 
 
-def test_only_valid_steps_count() -> None:
+def test_invalid_steps_are_ignored() -> None:
     forecast, target, valid = make(steps=5)
     valid[..., 3:] = False
     short = replace(forecast, position=forecast.position[..., :3, :])
@@ -129,7 +129,7 @@ def test_only_valid_steps_count() -> None:
     assert not forecast.position.grad[..., 3:, :].any()
 
 
-def test_agents_without_a_known_future_do_not_count() -> None:
+def test_agents_without_a_known_future_are_ignored() -> None:
     forecast, target, valid = make(batch=(1, 4))
     valid[0, 1], valid[0, 3] = False, False
     known = torch.tensor([0, 2])
@@ -141,7 +141,7 @@ def test_agents_without_a_known_future_do_not_count() -> None:
     assert not forecast.position.grad[0, [1, 3]].any() and not forecast.logit.grad[0, [1, 3]].any()
 
 
-def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
+def test_without_valid_steps_loss_and_gradient_are_zero() -> None:
     forecast, target, valid = make()
     terms = set_loss(forecast, target, torch.zeros_like(valid), SetLossConfig())
     assert all(value == 0 for value in terms.values())
@@ -149,17 +149,17 @@ def test_nothing_to_learn_is_a_zero_with_a_gradient() -> None:
     assert not forecast.position.grad.any() and not forecast.logit.grad.any()
 
 
-def test_several_futures_take_different_modes() -> None:
+def test_several_futures_are_matched_to_different_modes() -> None:
     forecast, target, valid = make(modes=3, futures=2, batch=(1, 1))
     near, far = target[0, 0]
     position = torch.stack([far + 0.1, near + torch.tensor([0.2, 0.0]), near - 0.4])[None, None]
     terms = set_loss(replace(forecast, position=position), target, valid, SetLossConfig())
-    # Smooth L1 below 1 m is half the square: both coordinates 0.1 off, and one coordinate 0.2 off.
+    # Smooth L1 below 1 m is half the square; the errors are (0.1, 0.1) and (0.2, 0).
     assert terms["regression"].item() == pytest.approx((0.01 + 0.02) / 2, rel=1e-4)
     assert terms["classification"].item() == pytest.approx(-forecast.logit.log_softmax(-1)[0, 0, :2].mean().item(), rel=1e-5)
 
 
-def test_one_future_is_the_same_with_or_without_its_axis_and_with_padding() -> None:
+def test_the_axis_of_futures_and_padded_futures_have_no_effect() -> None:
     forecast, target, valid = make()
     expected = set_loss(forecast, target, valid, CONFIG)
     assert_equal_terms(set_loss(forecast, target[:, :, None], valid[:, :, None], CONFIG), expected)
@@ -167,7 +167,7 @@ def test_one_future_is_the_same_with_or_without_its_axis_and_with_padding() -> N
     assert_equal_terms(set_loss(forecast, *padded, CONFIG), expected)
 
 
-def test_auxiliary_layers_have_the_same_loss() -> None:
+def test_earlier_layers_have_the_same_loss() -> None:
     forecast, target, valid = make()
     layers = tuple(Forecast(draw(2, 3, 3, 4, 2, seed=s).requires_grad_(), draw(2, 3, 3, seed=s), Frame.SCENE) for s in (7, 8))
     alone = [set_loss(layer, target, valid, CONFIG)["loss"] for layer in (forecast, *layers)]
@@ -179,13 +179,13 @@ def test_auxiliary_layers_have_the_same_loss() -> None:
     assert not any(value.requires_grad for name, value in terms.items() if name != "loss")
 
 
-def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
+def test_agent_frame_equals_batch_frame_for_any_rotation() -> None:
     forecast, target, valid = make()
     pose = torch.cat([draw(2, 3, 2, seed=4), draw(2, 3, 1, seed=5)], -1)
-    own = to_frame(forecast.position, pose[:, :, None, None]).detach()
-    local = Forecast(own, forecast.logit, Frame.AGENT, pose=pose)
+    local_position = to_frame(forecast.position, pose[:, :, None, None]).detach()
+    local = Forecast(local_position, forecast.logit, Frame.AGENT, pose=pose)
     expected = set_loss(local, target, valid, CONFIG)
-    back = Forecast(from_frame(own, pose[:, :, None, None]), forecast.logit, Frame.SCENE)
+    back = Forecast(from_frame(local_position, pose[:, :, None, None]), forecast.logit, Frame.SCENE)
     for name in ("classification", "confidence"):
         torch.testing.assert_close(set_loss(back, target, valid, CONFIG)[name], expected[name], atol=1e-5, rtol=1e-5)
     angle = torch.tensor(1.3)
@@ -195,7 +195,7 @@ def test_agent_frame_equals_batch_frame_and_does_not_see_its_rotation() -> None:
     assert set(expected) == {*TERMS, "loss"}
 
 
-def test_joint_forecasts_are_refused() -> None:
+def test_a_joint_forecast_is_an_error() -> None:
     forecast = Forecast(torch.zeros(2, 1, 3, 4, 2), torch.zeros(2, 3), Frame.SCENE)
     with pytest.raises(ValueError, match="joint"):
         set_loss(forecast, torch.zeros(2, 1, 4, 2), torch.ones(2, 1, 4, dtype=torch.bool), SetLossConfig())

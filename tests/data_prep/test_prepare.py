@@ -28,7 +28,7 @@ SMALL = PrepareOptions(shard_size=2, progress=False)
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """RAW with five train and five test sequences of Argoverse 1, one of them broken, and the STORE made from it."""
+    """RAW with five train and five test sequences of Argoverse 1 (one is broken), and the STORE made from it."""
     folder = tmp_path_factory.mktemp("prepared")
     raw = fixtures.argoverse1_folder(folder / "raw", sequences=5)
     (raw / "test_obs" / "data" / "3.csv").write_text("broken\n")

@@ -94,14 +94,14 @@ def test_inputs_that_vanish_or_change_are_listed(tmp_path: Path) -> None:
 
 
 def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
-    words = ("fine", "kill", "fine", "exit", "abort", "leave", "once", "fine")
+    words = ("fine", "kill", "leave", "once", "fine")
     for workers in (1, 2):
         raw = odd_folder(tmp_path / f"{workers}" / "raw", *words)
         summary = prepare(Odd(), raw, tmp_path / f"store{workers}", replace(SMALL, workers=workers))
-        names = [f"s/{i:03d}.txt" for i in (1, 3, 4, 5)]
+        names = ["s/001.txt", "s/002.txt"]
         assert summary.skipped == [(name, f"{name}: {KILLED}") for name in names]
-        assert SceneStore(tmp_path / f"store{workers}", "s").scene_ids() == ["000", "002", "006", "007"]
-        assert [reads(raw).count(f"{i:03d}") for i in (1, 3, 4, 5)] == [2, 2, 2, 2], "two attempts"
+        assert SceneStore(tmp_path / f"store{workers}", "s").scene_ids() == ["000", "003", "004"]
+        assert [reads(raw).count(name) for name in ("001", "002", "003")] == [2, 2, 2], "two attempts"
     assert content(tmp_path / "store1") == content(tmp_path / "store2")
 
 
@@ -120,7 +120,7 @@ def test_a_process_that_dies_without_an_input_is_an_error(tmp_path: Path) -> Non
 
 
 def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine")  # two of them would take ten minutes
+    raw = odd_folder(tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine")  # "slow" and "deaf" take ten minutes
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, workers=2, timeout_s=2.0))
     assert summary.skipped == [(n, f"{n}: took longer than 2 s") for n in ("s/001.txt", "s/003.txt")]
     assert summary.scenes == 3

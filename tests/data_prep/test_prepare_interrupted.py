@@ -24,7 +24,7 @@ SCENES, SHARD_SIZE = 400, 5
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 scenarios of Argoverse 2 in two splits, one of them broken."""
+    """400 scenarios of Argoverse 2 in two splits, one broken."""
     folder = tmp_path_factory.mktemp("raw")
     first = {split: fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent for split in ("train", "val")}
     for number in range(1, SCENES // 2):

@@ -13,7 +13,7 @@ from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
 from trajformer.scenes.scene import Scene
 
-EARLY, LATE = 1000, 3000
+EARLY, LATE = 500, 1500
 GROWTH_MB = 30.0  # a scene of this test is 0.1 MB
 
 

@@ -54,7 +54,7 @@ def worlds() -> list[tuple[World, int]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file by its path in ``folder``."""
+    """SHA-256 of all files by their path in ``folder``."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
-from support.pictures import collection, empty_axes, fan, fans, labels, lines, path_of, vertices
+from support.pictures import collection, empty_axes, fan, labels, lines, path_of, vertices
 from support.scenes import make_scene, transform_scene
 
 from trajformer.errors import TrajformerError
@@ -117,22 +117,14 @@ def test_every_mode_is_a_line_with_its_trajectory() -> None:
             np.testing.assert_allclose(path_of(line), forecast.position[mode] - scene.origin, atol=1e-9)
 
 
-def test_opacity_and_drawing_order_follow_probability() -> None:
+def test_probable_modes_are_opaque_and_on_top_and_the_focal_agent_differs_in_color_width_and_marker() -> None:
     scene = make_scene()
-    forecast = fan(scene, 0, 5)
-    forecast = replace(forecast, probability=forecast.probability[[2, 0, 4, 1, 3]])
-    modes = lines(draw_forecasts(empty_axes(), scene, match_forecasts(scene, [forecast])), "mode:1000:")
-    by_mode = {int(str(line.get_gid()).split(":")[2]): line for line in modes}
-    order = np.argsort(forecast.probability)
-    for value in ("get_alpha", "get_zorder"):
-        assert (np.diff([getattr(by_mode[int(mode)], value)() for mode in order]) > 0).all()
-    assert by_mode[int(order[-1])].get_alpha() == 1.0
-
-
-def test_focal_and_other_forecasts_differ_in_color_width_and_marker() -> None:
-    scene = make_scene()
-    ax = draw_forecasts(empty_axes(), scene, match_forecasts(scene, fans(scene)))
-    focal, other = lines(ax, "mode:1000:")[0], lines(ax, "mode:1001:")[0]
+    forecast = replace(fan(scene, 0, 5), probability=fan(scene, 0, 5).probability[[2, 0, 4, 1, 3]])
+    ax = draw_forecasts(empty_axes(), scene, match_forecasts(scene, [forecast, fan(scene, 1)]))
+    modes = [lines(ax, f"mode:1000:{mode}")[0] for mode in np.argsort(forecast.probability)]
+    assert (np.diff([line.get_alpha() for line in modes]) > 0).all() and modes[-1].get_alpha() == 1.0
+    assert (np.diff([line.get_zorder() for line in modes]) > 0).all()
+    focal, other = modes[0], lines(ax, "mode:1001:")[0]
     assert focal.get_color() == style.FOCAL and other.get_color() == style.SCORED
     assert focal.get_linewidth() > other.get_linewidth() and focal.get_marker() != other.get_marker()
 

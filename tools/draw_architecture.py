@@ -133,8 +133,8 @@ class ImportGraph:
         return [pair for edge, pairs in self.edges.items() if order.index(edge[0]) < order.index(edge[1]) for pair in pairs]
 
     def reduced(self) -> list[tuple[str, str]]:
-        """Edges of the transitive reduction."""
-        return [(a, b) for a, b in self.edges if not any(b in self.reachable(c) for c in self.imports(a) if c != b)]
+        """Edges of the transitive reduction, sorted."""
+        return [(a, b) for a, b in sorted(self.edges) if not any(b in self.reachable(c) for c in self.imports(a) if c != b)]
 
 
 def report(graph: ImportGraph) -> str:

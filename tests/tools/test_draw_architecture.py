@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from draw_architecture import ImportGraph, corners, report, svg
+from draw_architecture import ROOT, ImportGraph, corners, report, svg
 
 FILES = {
     "trajformer/__init__.py": "from trajformer.cli import main",
@@ -63,3 +63,8 @@ def test_the_drawing_has_a_box_per_package_and_an_arrow_per_reduced_edge(tmp_pat
     assert set(graph.packages) <= boxes.keys() and len(drawing.findall(f"{space}polyline")) == 6
     assert all(boxes[upper] < boxes[lower] for upper, lower in graph.reduced())
     assert list(corners([(0.0, 0.0), (5.0, 100.0)])) == [(0.0, 23.0), (5.0, 77.0)]
+
+
+def test_the_committed_drawing_is_current() -> None:
+    committed = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    assert committed == svg(ImportGraph.read()), "run python tools/draw_architecture.py"

@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 from data_prep.reader import Input, Stages, finish
 from data_prep.readers.columns import groups, numbers, values_at
 from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
@@ -240,21 +240,13 @@ def map_file(raw: Path, city: str, path: Path) -> Path:
     return files[city]
 
 
+@cached_by_file(8)
 def load_map(path: Path) -> VectorMap:
-    """All lanes of a city; each process parses a file once, also if it is broken.
+    """All lanes of a city.
 
     Raises:
         SceneError: the file is not XML, or a lane names a missing node or has fewer than two points.
     """
-    loaded = _load_once(path)
-    if isinstance(loaded, str):
-        raise SceneError(loaded)
-    return loaded
-
-
-@lru_cache(maxsize=8)
-def _load_once(path: Path) -> VectorMap | str:
-    """The lanes, or the error message."""
     lanes = _LaneBuilder()
     try:
         data = read_file(path, MAX_MAP_BYTES)
@@ -267,13 +259,13 @@ def _load_once(path: Path) -> VectorMap | str:
         parser.feed(data)
         parser.close()
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
-        return f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}"
+        raise SceneError(f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}") from error
     except SceneError as error:
-        return f"{path}: {error}"
+        raise SceneError(f"{path}: {error}") from error
     if not lanes.lines:
-        return f"{path}: way: no lanes"
+        raise SceneError(f"{path}: way: no lanes")
     if len({head[0] for head in lanes.heads}) < len(lanes.heads):
-        return f"{path}: way: two lanes of one lane_id"
+        raise SceneError(f"{path}: way: two lanes of one lane_id")
     return build_map(lanes.heads, [len(line) for line in lanes.lines], np.concatenate(lanes.lines), lanes.links)
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from data_prep.reader import Input
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, Scene
@@ -224,22 +223,13 @@ class Recording:
         return self.agent[begin:end][on_grid], step[on_grid], self.position[begin:end][on_grid]
 
 
+@cached_by_file(16)
 def read_recording(path: Path) -> Recording:
-    """Parse a text file with a row for every pedestrian and frame; cached until the file changes.
+    """Parse a text file with a row for every pedestrian and frame.
 
     Raises:
         SceneError: names the file and the line and column that cannot be used.
     """
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise SceneError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parse(path, (state.st_size, state.st_mtime_ns))
-
-
-@lru_cache(maxsize=16)
-def _parse(path: Path, stamp: tuple[int, int]) -> Recording:
-    """Parse a file; `stamp` is part of the cache key only."""
     try:
         text = read_file(path, MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,12 +1,19 @@
-"""Safe reading of raw files, and one-line messages of errors."""
+"""Safe reading of raw files, a cache of parsed files, and one-line error messages."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+from trajformer.errors import SceneError
 
 MAX_MESSAGE = 300  # characters
+_Parsed = TypeVar("_Parsed")
+_Args = TypeVarTuple("_Args")
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -29,6 +36,38 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         return data
     finally:
         os.close(descriptor)
+
+
+def cached_by_file(
+    maxsize: int,
+) -> Callable[[Callable[[Path, *_Args], _Parsed]], Callable[[Path, *_Args], _Parsed]]:
+    """Decorator that caches `parse(path, ...)` until the file changes; a SceneError is cached, too.
+
+    Many scenes share a file, so each process parses it once. The cached value must not be a text.
+    """
+
+    def decorate(parse: Callable[[Path, *_Args], _Parsed]) -> Callable[[Path, *_Args], _Parsed]:
+        @lru_cache(maxsize)
+        def cached(path: Path, stamp: tuple[int, int], *args: *_Args) -> _Parsed | str:
+            try:
+                return parse(path, *args)
+            except SceneError as error:
+                return str(error)
+
+        @wraps(parse)
+        def load(path: Path, *args: *_Args) -> _Parsed:
+            try:
+                state = path.stat()
+            except OSError as error:
+                raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
+            result = cached(path, (state.st_mtime_ns, state.st_size), *args)
+            if isinstance(result, str):
+                raise SceneError(result)
+            return result
+
+        return load
+
+    return decorate
 
 
 def one_line(error: BaseException) -> str:

@@ -73,7 +73,7 @@ def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_pat
 
 def test_many_agents_are_estimated_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = read(tmp_path, two_tracks())
-    monkeypatch.setattr("data_prep.readers.table.tracks._BLOCK", 1)
+    monkeypatch.setattr("data_prep.readers.table.tracks.BLOCK_SIZE", 1)
     assert scenes_equal(read(tmp_path, two_tracks()), expected)
 
 

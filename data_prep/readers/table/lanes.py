@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
@@ -41,6 +40,7 @@ def find_lanes(path: Path, raw: Path) -> Path | None:
     return next((file for file in (*specific, *shared) if file.is_file()), None)
 
 
+@cached_by_file(4)
 def read_lanes(path: Path) -> VectorMap:
     """All polylines of a file; links to absent lanes are dropped.
 
@@ -49,22 +49,9 @@ def read_lanes(path: Path) -> VectorMap:
             the coordinates are degrees; names file, entry and field.
     """
     try:
-        state = path.stat()
-    except OSError as error:
-        raise SceneError(f"{path}: lanes cannot be read: {error.strerror}") from error
-    loaded = _read(path, (state.st_mtime_ns, state.st_size))
-    if isinstance(loaded, str):
-        raise SceneError(loaded)
-    return loaded
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
-    """The map or its error message; cached in both cases, because many scenes share a file."""
-    try:
         document = msgspec.json.decode(read_file(path, MAX_BYTES))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return f"{path}: lanes cannot be read: {one_line(error)}"
+        raise SceneError(f"{path}: lanes cannot be read: {one_line(error)}") from error
     heads: _Links = []
     lines: list[np.ndarray] = []
     links: _Links = []
@@ -84,11 +71,11 @@ def _read(path: Path, stamp: tuple[int, int]) -> VectorMap | str:
             lines.append(_line(points, is_ring))
             links += [] if is_ring else _links_of(fields, number)
     except (ValueError, OverflowError) as error:
-        return f"{path}: {where}: {error}"
+        raise SceneError(f"{path}: {where}: {error}") from error
     links += [(b, a, int(EdgeKind.PREDECESSOR)) for a, b, kind in links if kind == EdgeKind.SUCCESSOR]
     links += [(b, a, int(EdgeKind.SUCCESSOR)) for a, b, kind in links if kind == EdgeKind.PREDECESSOR]
     if lines and all(map(_looks_like_degrees, lines)):
-        return f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
+        raise SceneError(f"{path}: coordinates look like degrees, expected metres in the frame of the tracks")
     return build_map(heads, [len(line) for line in lines], np.concatenate([np.zeros((0, 2)), *lines]), links)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from data_prep.reader import Input
+from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.table.tracks import MAX_BYTES, SUFFIXES, TIME, Columns, Cuts, Cutting, Tracks, cut_scenes, read_columns
 from data_prep.readers.vector_map import NO_MAP
@@ -154,24 +154,10 @@ class _Loaded:
     cuts: Cuts
 
 
+@cached_by_file(2)
 def _load(path: Path, cutting: Cutting) -> _Loaded:
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise SceneError(f"{path}: cannot be read: {error.strerror}") from error
-    loaded = _load_once(path, (state.st_mtime_ns, state.st_size), cutting)
-    if isinstance(loaded, str):
-        raise SceneError(loaded)
-    return loaded
-
-
-@lru_cache(maxsize=2)
-def _load_once(path: Path, stamp: tuple[int, int], cutting: Cutting) -> _Loaded | str:
-    """A file or its error message; cached in both cases, because a file may hold many scenes."""
-    try:
-        columns = read_columns(path)
-    except SceneError as error:
-        return str(error)
+    """Read a file and find its scenes."""
+    columns = read_columns(path)
     cuts = cut_scenes(columns, path.stem, cutting)
     return _Loaded(columns.take(cuts.order), cuts)
 

@@ -34,7 +34,7 @@ _READ = pa_csv.ReadOptions(use_threads=False)
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 _ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
 _THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
-_BLOCK = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
+BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
 
 # ---- columns -------------------------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Tracks:
                 self._fail("vx", "one of vx and vy is empty", half[0])
         missing = np.isnan(heading) | np.isnan(velocity[:, 0])
         agents = np.unique(self.agent[missing])
-        for block in np.array_split(agents, max(1, len(agents) * self.row.shape[1] ** 2 // _BLOCK)):
+        for block in np.array_split(agents, max(1, len(agents) * self.row.shape[1] ** 2 // BLOCK_SIZE)):
             rows, valid = self.row[block][self.valid[block]], self.valid[block]
             v, h, _ = estimate_motion(position[block], valid, self.num_history, period_s)
             heading[rows] = np.where(np.isnan(heading[rows]), h[valid], heading[rows])

@@ -141,7 +141,7 @@ def test_real_logs_are_prepared_evaluated_and_plotted(
     assert cli.main(["evaluate", *model, "--store", str(store), "--split", "logs", "--json", str(figures)]) == 0
     scores = json.loads(figures.read_text())
     assert 100 < scores["num_agents"] < 250, scores
-    assert 5.0 < scores["minFDE_1"] < 15.0, scores  # 6 s ahead
+    assert 5.0 < scores["minFDE1"] < 15.0, scores  # 6 s ahead
     assert cli.main(["plot", str(store), "--split", "logs", "--random", "1", "--out", str(tmp_path / "pictures")]) == 0
     assert len(list((tmp_path / "pictures").glob("*.png"))) == 1
     capsys.readouterr()

@@ -17,7 +17,7 @@ from data_prep.engine.estimate import SAMPLE_SIZE, Estimate, estimate
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
-from trajformer.cli import main, run_data
+from trajformer.cli import data, main
 from trajformer.errors import TrajformerError
 from trajformer.scenes.scene import Scene
 
@@ -101,11 +101,11 @@ def test_the_command_prints_the_estimate(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**6, 0, 1000))
     raw = odd_folder(tmp_path / "raw", "value", *["fine"] * 24)
-    run_data.preprocess_dry_run(Growing(), raw, tmp_path / "store", shard_size=5)
+    data.preprocess_dry_run(Growing(), raw, tmp_path / "store", shard_size=5)
     out = capsys.readouterr().out
     assert "s: 25 scenes, 101 B raw; 0 of 5 shards finished\n" in out
     assert f"1 of {SAMPLE_SIZE} sampled scenes skipped\n    would skip s/000.txt: s/000.txt: ValueError: a number is wrong" in out
-    assert "1.0 kB free there: WARNING: " in out
+    assert "1.0 kB free: WARNING: " in out
     assert " will not fit\n" in out
     assert "the complete published odd: 1,500 scenes, about " in out
     assert out.endswith("dry run: nothing was written\n")

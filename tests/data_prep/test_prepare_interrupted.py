@@ -120,7 +120,7 @@ def test_ten_kills_do_not_change_the_store(raw: Path, uninterrupted: dict[str, b
     running = start(raw, store)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 0, err
-    assert f" of {SCENES // 2 // SHARD_SIZE} shards were there already" in out
+    assert f" of {SCENES // 2 // SHARD_SIZE} shards were already finished" in out
     assert shards(store) | finished == shards(store)
     assert content(store) == uninterrupted
 
@@ -133,7 +133,7 @@ def test_a_stopped_run_prints_one_line_and_leaves_no_process(raw: Path, tmp_path
     send = os.killpg if stop == "SIGINT" else os.kill  # a terminal sends Ctrl-C to all processes
     send(running.pid, signal.Signals[stop])
     _, err = running.communicate(timeout=60)
-    again = "finished shards are kept: run the same command again to go on"
+    again = "finished shards are kept; run the same command again to resume"
     assert (running.returncode, err) == (code, f"trajformer preprocess: {word}; {again}\n")
     assert_gone(running.pid)
     assert 2 <= len(shards(store)) < SCENES // SHARD_SIZE

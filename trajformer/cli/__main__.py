@@ -1,4 +1,4 @@
-"""`python -m trajformer.cli` is `trajformer`."""
+"""`python -m trajformer.cli` runs `trajformer`."""
 
 import sys
 

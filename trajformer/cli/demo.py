@@ -1,27 +1,44 @@
-"""`trajformer demo`: the whole straight line on simulated scenes, in a few minutes on two CPU cores."""
+"""`trajformer demo`: from simulated raw data to pictures of forecasts, in about two minutes on two CPU cores."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from trajformer.cli import run_data as data
-from trajformer.cli import run_models as models
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from trajformer.cli import data, models
+from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.pictures import plot
-from trajformer.core.blocks import BlockConfig
-from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.files import write_atomically
+
+if TYPE_CHECKING:
+    from trajformer.recipes.recipe import TrainConfig
 
 VAL = "val"
 
 
+def demo_parser() -> Parser:
+    """[--out DIR]."""
+    parser = new_parser("Simulate scenes, prepare a store, train a small model, evaluate, predict and plot, in a few minutes.")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
+    parser.add_argument("--scenes", type=PositiveInt, default=360, help="number of simulated scenes")
+    parser.add_argument("--epochs", type=PositiveInt, default=36, help="passes over the training scenes")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the simulation and of the training")
+    return parser
+
+
 def demo_recipe(store: Path, epochs: int, seed: int) -> TrainConfig:
-    """A small mmTransformer for 50 observed and 60 future steps, sized to learn in three minutes."""
+    """A small mmTransformer for 50 observed and 60 future steps."""
+    from trajformer.core.blocks import BlockConfig
+    from trajformer.data.sample import BatchConfig
+    from trajformer.models.mmtransformer.model import MMTransformerConfig
+    from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+
     block = BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
     model = MMTransformerConfig(
         num_future=60, steps_per_token=7, block=block, max_polylines=40, max_neighbors=8, social_layers=(1, 2)
@@ -36,51 +53,51 @@ def demo_recipe(store: Path, epochs: int, seed: int) -> TrainConfig:
     )
 
 
-def _remember(out: Path, arguments: dict[str, int]) -> None:
-    """Write down what the demo was asked for: half of it with other arguments would be no demo.
+def _check_arguments(out: Path, arguments: dict[str, int]) -> None:
+    """Write the arguments of the demo to a file, or compare them with the file: a folder holds one demo.
 
     Raises:
         TrajformerError: the folder holds a demo with other arguments.
     """
     path, text = out / "arguments.json", json.dumps(arguments) + "\n"
     if path.is_file() and path.read_text() != text:
-        raise TrajformerError(f"{path}: this demo was begun with {path.read_text().strip()}; give another --out")
+        raise TrajformerError(f"{path}: the demo in this folder has {path.read_text().strip()}; give another --out")
     write_atomically(path, text)
 
 
-def _headline(text: str) -> None:
-    print(f"\n== {text}", flush=True)
-
-
-def demo(out: Path, *, scenes: int, epochs: int, seed: int) -> None:
-    """Simulate, prepare, train, evaluate, predict and plot under `out`; a second call goes on where the first stopped.
+def run_demo(args: Namespace) -> None:
+    """`trajformer demo`: a second run reuses finished steps and resumes the interrupted one.
 
     Raises:
-        TrajformerError: a step failed; what it left behind is used by the next call.
+        TrajformerError: a step failed.
     """
     from data_prep.readers.argoverse2.reader import Argoverse2
     from trajformer.training.forecasting import TASK
     from trajformer.training.run import train
 
-    began = time.monotonic()
-    raw, store, run = out / "raw", out / "store", out / "run"
-    _remember(out, {"scenes": scenes, "epochs": epochs, "seed": seed})
-    _headline(f"simulating {scenes} traffic scenes in the Argoverse 2 raw layout: {raw}")
-    data.synthesize(raw, scenes, seed, workers=2)
-    _headline(f"preparing them: {store}")
+    start_time, out = time.monotonic(), args.out
+    raw, store, run, forecasts = out / "raw", out / "store", out / "run", out / "forecasts.parquet"
+    steps = iter(range(1, 6))
+
+    def headline(text: str) -> None:
+        print(f"\n== {next(steps)} of 5, {time.monotonic() - start_time:.0f} s: {text}", flush=True)
+
+    _check_arguments(out, {"scenes": args.scenes, "epochs": args.epochs, "seed": args.seed})
+    headline(f"simulate {args.scenes} traffic scenes in the raw layout of Argoverse 2: {raw}")
+    data.synthesize(raw, args.scenes, args.seed, workers=2)
+    headline(f"prepare a store: {store}")
     data.preprocess(Argoverse2(), raw, store, workers=2)
-    _headline(f"training an mmTransformer: {run}")
-    checkpoint = train(demo_recipe(store, epochs, seed), TASK, run, resume=True)
-    _headline("scoring held-out scenes, constant velocity first")
-    options: dict[str, Any] = {"json_file": None, "csv_file": None, "accelerator": "auto", "batch_size": 32}
-    floor = models.evaluate(None, store, VAL, **options)
-    learned = models.evaluate(checkpoint, store, VAL, **options)
-    _headline("predicting and drawing")
-    forecasts = out / "forecasts.parquet"
-    choice: dict[str, Any] = {"targets": "scored", "accelerator": "auto", "batch_size": 32}
-    models.predict(checkpoint, store, VAL, forecasts, **choice)
-    pictures = plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=seed)
-    _headline(f"done in {time.monotonic() - began:.0f} s; held-out scenes, metres")
-    models.print_table([("constant velocity", floor), ("mmTransformer", learned)])
+    headline(f"train an mmTransformer, most of the time: {run}")
+    checkpoint = train(demo_recipe(store, args.epochs, args.seed), TASK, run, resume=True)
+    headline("score held-out scenes, constant velocity first")
+    rows = {
+        "constant velocity": models.evaluate("constant_velocity", store, VAL),
+        "mmTransformer": models.evaluate(checkpoint, store, VAL),
+    }
+    headline("predict and plot")
+    models.predict(checkpoint, store, VAL, forecasts)
+    pictures = plot(store, VAL, forecasts, out / "pictures", scene=[], worst=2, random=4, seed=args.seed)
+    print(f"\n== finished in {time.monotonic() - start_time:.0f} s; held-out scenes, metres")
+    models.print_table(rows)
     print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}")
     print("\n".join(f"picture     {picture}" for picture in pictures))

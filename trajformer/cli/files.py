@@ -1,4 +1,4 @@
-"""Folders, files and progress bars of a command."""
+"""Output folders and files of commands, and progress bars."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ from trajformer.errors import TrajformerError
 
 
 def bars() -> bool:
-    """Progress bars are for terminals; a log file would fill with them."""
+    """True if progress bars are shown: on a terminal, not in a log file."""
     return sys.stderr.isatty()
 
 
-def make_folder(out: Path, wanted_for: Path | None = None) -> None:
-    """Make a folder before the work begins.
+def make_folder(out: Path, file: Path | None = None) -> None:
+    """Make a folder, before the work of a command starts.
+
+    Args:
+        out: the folder.
+        file: the file that will be written there, for the error message.
 
     Raises:
-        TrajformerError: it cannot be made; names what was to be written.
+        TrajformerError: the folder cannot be made.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrajformerError(f"{wanted_for or out}: cannot be written: {error.filename}: {error.strerror}") from error
+        raise TrajformerError(f"{file or out}: cannot be written: {error.filename}: {error.strerror}") from error
 
 
 def make_room(*files: Path | None) -> None:
-    """Make the folders of files that will be written, before the work begins."""
+    """Make the folders of output files, before the work of a command starts.
+
+    Raises:
+        TrajformerError: a folder cannot be made, or a file is a folder.
+    """
     for file in files:
         if file is not None and file.is_dir():
             raise TrajformerError(f"{file}: cannot be written: is a folder")

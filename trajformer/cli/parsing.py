@@ -1,4 +1,4 @@
-"""How a command line is read: help and complaints in a user's words, a complaint always one line."""
+"""Command-line parser with one-line error messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from argparse import ArgumentError
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import docstring_parser
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
+Accelerator = Literal["auto", "cpu", "gpu"]
+
 
 class Formatter(DefaultHelpFormatter):
-    """Help that speaks of kinds of values, not of Python classes."""
+    """Help texts that name types of values instead of Python classes."""
 
     def _expand_help(self, action: Any) -> str:
         names = {"<class 'Path'>": "path", "PositiveInt": "int > 0", "NonNegativeInt": "int >= 0"}
@@ -26,36 +28,41 @@ class Formatter(DefaultHelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser whose complaints are one line."""
+    """A parser with one-line error messages."""
 
-    recipes: Sequence[str] = ()  # files given with --config, to be named in complaints
+    recipes: Sequence[str] = ()  # values of --config, named in error messages
 
     def error(self, message: str, *rest: Any) -> None:  # type: ignore[override]
-        """Print the complaint and where to read on, and exit with 2; in a part of a recipe, leave that to the whole."""
+        """Print the message and exit with status 2. The parser of a part of a recipe raises an error for the main parser."""
         if not self.exit_on_error:
             raise ArgumentError(None, message)
-        program, line = self.prog or "trajformer", _plain(str(message))
+        program, line = self.prog or "trajformer", _one_line(str(message))
         recipe = f"recipe {', '.join(self.recipes)}; " if self.recipes else ""
         sys.stderr.write(f"{program}: {line} ({recipe}see {program} --help)\n")
         raise SystemExit(2)
 
     def parse_words(self, words: list[str]) -> Namespace:
-        """The values of a command line; exits with 2 where it is malformed."""
+        """The values of a command line; exits with status 2 if it is malformed."""
         self.recipes = [word for before, word in pairwise(words) if before == "--config"]
         try:
             return self.parse_args(words)
         except UnicodeDecodeError as error:
             self.error(f"not a text file: {error}")
-            raise AssertionError from error  # `error` has left already
+            raise AssertionError from error  # `self.error` has raised already
 
 
 def new_parser(text: str) -> Parser:
-    """A parser with our help, of a command described by `text`."""
+    """A parser of a command with this description."""
     return Parser(description=text, formatter_class=Formatter)
 
 
+def add_accelerator(parser: Parser) -> None:
+    """Add the option --accelerator."""
+    parser.add_argument("--accelerator", choices=get_args(Accelerator), default="auto", help="auto: a GPU if there is one")
+
+
 def add_fields(parser: Parser, kind: type[Any]) -> None:
-    """An option for every field of a dataclass (`map_radius_m` becomes --map-radius-m), explained by its docstring."""
+    """Add an option for each field of a dataclass (--map-radius-m for `map_radius_m`) with help from its docstring."""
     help_of = {param.arg_name: param.description for param in docstring_parser.parse(kind.__doc__ or "").params}
     hints = get_type_hints(kind)
     group = parser.add_argument_group(f"options of {kind.__name__}")
@@ -64,8 +71,8 @@ def add_fields(parser: Parser, kind: type[Any]) -> None:
         group.add_argument(option, type=hints[item.name], default=item.default, help=help_of.get(item.name, ""))
 
 
-def _plain(message: str) -> str:
-    """One line that names field and trouble, without jsonargparse's account of how it tried."""
+def _one_line(message: str) -> str:
+    """One line with the field and the reason, without the list of types that jsonargparse tried."""
     line = " ".join(message.split())
     line = re.sub(r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected a <class 'NoneType'>.*", r"\1", line)
     return re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))

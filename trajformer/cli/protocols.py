@@ -19,7 +19,7 @@ from trajformer.scenes.files import write_atomically
 if TYPE_CHECKING:
     import torch
 
-    from trajformer.cli.run_models import Accelerator
+    from trajformer.cli.parsing import Accelerator
     from trajformer.evaluation.protocols.eth_ucy import TestSet
     from trajformer.models.forecaster import Predictor
 

@@ -1,4 +1,4 @@
-"""How a long command ends when it is told to stop."""
+"""Clean end of long commands on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 class _Terminated(BaseException):
-    """SIGTERM came; no `Exception`, so that nothing takes it for a failure of its own."""
+    """SIGTERM was received. Not an `Exception`, so that no handler of errors catches it."""
 
 
 @contextmanager
 def stops_cleanly(command: str, hint: str) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM (the end of a cluster job) unwind the body, then say that and `hint` in one line.
+    """Let Ctrl-C and SIGTERM (the end of a cluster job) unwind the body, then report the signal and `hint` in one line.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C, with the hint.

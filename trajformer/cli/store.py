@@ -1,4 +1,4 @@
-"""Looking at stores, checking them, merging them, taking a scene out."""
+"""`trajformer store`: print, check and merge stores, and export a scene."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, make_room
+from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.stopping import stops_cleanly
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
@@ -19,15 +22,65 @@ from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.store import SceneStore, store_splits
 
 _HEAD = ("index", "scene", "city", "agents", "focal", "scored", "context", "observed", "future", "polylines", "kB")
+ACTIONS = {
+    "info": "Print counts and sizes. Also prints the source of the scenes, the skipped scenes, and the size of a typical scene. "
+    "Works while the store is being prepared.",
+    "head": "Print a table of the first scenes: agents by role, observed and future steps (in brackets if the recording ends "
+    "with the observed steps), polylines, and kB in the store.",
+    "verify": "Check every byte and scene. Files are compared with the checksums of the manifest, and scenes are validated.",
+    "merge": "Merge several stores. They may come from several machines or data sets. Shards are copied unchanged with new "
+    "numbers, and splits of the same name are joined. Nothing is written if a scene id occurs twice in a split. To resume an "
+    "interrupted merge, run the same command again. merged.json lists the origin of each shard.",
+    "export-scene": "Write one scene to a file with all its fields. JSON is for reading: one line per agent, polyline and edge, "
+    "kinds by name. npz holds numpy arrays named as the fields of trajformer.Scene; load it with numpy.load, without pickle. "
+    "Positions are in metres relative to `origin`, which is in the frame of the city; headings are in radians, counter-clockwise "
+    "from +x; entries that are not valid are zero. Numbers are exact.",
+}
+
+
+def store_parser(action: str = "") -> Parser:
+    """info|head|verify STORE, merge STORE... --out STORE, export-scene STORE --scene ID --out FILE."""
+    every = "Print, check or merge stores, or export a scene. `trajformer store ACTION --help` describes an action."
+    parser = new_parser(ACTIONS.get(action, every))
+    chosen = [action] if action in ACTIONS else list(ACTIONS)
+    summaries = "; ".join(f"{name}: {ACTIONS[name].split('. ')[0].rstrip('.').lower()}" for name in chosen)
+    parser.add_argument("action", choices=chosen, help=summaries)
+    if action == "merge":
+        parser.add_argument("stores", nargs="+", type=Path, metavar="store", help="finished stores, in this order")
+        parser.add_argument("--out", type=Path, required=True, help="folder of the new store: new or empty")
+        return parser
+    parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    if action in ("head", "export-scene"):
+        parser.add_argument("--split", help="only this split (default: all)")
+    if action == "head":
+        parser.add_argument("--count", type=PositiveInt, default=10, help="number of scenes per split")
+    if action == "export-scene":
+        parser.add_argument("--scene", required=True, help="id of the scene")
+        parser.add_argument("--out", type=Path, required=True, help="file to write; the suffix .json or .npz selects the format")
+    return parser
+
+
+def run_store(args: Namespace) -> None:
+    """`trajformer store`."""
+    if args.action == "merge":
+        merge(args.stores, args.out)
+    elif args.action == "head":
+        print_head(args.store, args.split, args.count)
+    elif args.action == "export-scene":
+        export(args.store, args.split, args.scene, args.out)
+    elif args.action == "verify":
+        verify(args.store)
+    else:
+        info(args.store)
 
 
 def info(store: Path) -> None:
-    """Print what every split holds, read from the shards themselves, so that an unfinished store can be looked at."""
+    """Print the content of all splits. It is read from the shards, so the store may be unfinished."""
     splits, note = _splits(store), ""
     if not (store / MANIFEST).exists():
-        note = "no manifest.json: it is being prepared, or preparing it was interrupted; so far it has"
+        note = "no manifest.json, the preparation is running or was interrupted; content so far"
     elif not manifest_matches_files(store, read_manifest(store)):
-        note = f"manifest.json does not list these shards: see `trajformer store verify {store}`; it has"
+        note = f"manifest.json does not list these shards, see `trajformer store verify {store}`; content"
     print(f"{store}: schema version {SCHEMA_VERSION}" + (f"; {note}" if note else ""))
     for split in splits:
         _print_split(store, split)
@@ -40,31 +93,33 @@ def _print_split(store: Path, split: str) -> None:
     size, scenes = sum(bytes_of.values()), len(sizes)
     each = f" ({size / scenes / 1e3:.1f} kB a scene)" if scenes else ""
     print(f"  {split}: {scenes} scenes, {size / 1e6:.1f} MB{each}, {len(shards)} shard{'s' * (len(shards) != 1)}")
-    sources, software = (sorted({getattr(told, name) for told, _ in shards}) for name in ("source", "software"))
+    sources, software = (sorted({getattr(shard, name) for shard, _ in shards}) for name in ("source", "software"))
     print(f"    from {', '.join(sources)}, prepared by version {', '.join(software)}")
-    skipped = [entry for told, _ in shards for entry in told.skipped]
+    skipped = [entry for shard, _ in shards for entry in shard.skipped]
     if scenes:
         median, largest = np.median(sizes, 0), sizes.max(0)
         names = ("agents", "polylines", "points")
-        amounts = (f"{name} {middle:.0f} (at most {most})" for name, middle, most in zip(names, median, largest, strict=True))
-        print(f"    in the median scene: {', '.join(amounts)}")
+        counts = (
+            f"{name} {middle:.0f} (at most {maximum})" for name, middle, maximum in zip(names, median, largest, strict=True)
+        )
+        print(f"    in the median scene: {', '.join(counts)}")
     print(f"    {len(skipped)} skipped")
     for name, reason in skipped:
         print(f"    skipped {name}: {reason}")
 
 
 def _splits(store: Path, split: str | None = None) -> list[str]:
-    """The splits to look at: one, or all that there are."""
+    """The given split, or all splits of the store."""
     if not store.is_dir():
         raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
     splits = store_splits(store)
     if not splits:
-        raise StoreError(f"{store}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`")
+        raise StoreError(f"{store}: not a store (no <split>/*.arrow); make one with `trajformer preprocess`")
     return [split] if split is not None else splits
 
 
-def head(store: Path, split: str | None, count: int) -> None:
-    """Print a table of the first scenes of one split or of every one."""
+def print_head(store: Path, split: str | None, count: int) -> None:
+    """Print a table of the first scenes of one split or of all splits."""
     for name in _splits(store, split):
         scenes = SceneStore(store, name)
         print(f"{name}: {min(count, len(scenes))} of {len(scenes)} scenes")
@@ -85,7 +140,7 @@ def _row(index: int, scene: Scene, size: int) -> tuple[str, ...]:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Scene and city to the left, numbers to the right."""
+    """Scene and city are aligned to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
@@ -93,9 +148,9 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
         print("  " + "  ".join(cells))
 
 
-def _bar(what: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
+def _bar(description: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
     def progress(items: Iterator[Any], total: int) -> Iterator[Any]:
-        return iter(tqdm(items, total=total, unit="shard", desc=what, dynamic_ncols=True, disable=not bars()))
+        return iter(tqdm(items, total=total, unit="shard", desc=description, dynamic_ncols=True, disable=not bars()))
 
     return progress
 
@@ -104,23 +159,23 @@ def verify(store: Path) -> None:
     """Check every shard and scene.
 
     Raises:
-        StoreError: there are faults; all of them have been printed.
+        StoreError: there are problems; all of them have been printed.
     """
     _splits(store)
-    faults = verify_store(store, _bar("verify"))
-    for fault in faults:
-        print(fault)
-    if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults, the first"
-        raise StoreError(f"{store}: {count}: {faults[0]}")
-    print(f"{store}: sound")
+    problems = verify_store(store, _bar("verify"))
+    for problem in problems:
+        print(problem)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems, the first"
+        raise StoreError(f"{store}: {count}: {problems[0]}")
+    print(f"{store}: no problems")
 
 
 def merge(stores: Sequence[Path], out: Path) -> None:
-    """Make one store of several and print what it holds."""
+    """Merge stores and print the content of the new store."""
     from trajformer.scenes.merge import merge_stores
 
-    with stops_cleanly("store", "copied shards are kept: run the same command again to go on"):
+    with stops_cleanly("store", "copied shards are kept; run the same command again to resume"):
         manifest = merge_stores(stores, out, _bar("merge"))
     for split, entry in manifest["splits"].items():
         shards, skipped = len(entry["shards"]), len(entry["skipped"])
@@ -129,21 +184,21 @@ def merge(stores: Sequence[Path], out: Path) -> None:
 
 
 def export(store: Path, split: str | None, scene_id: str, out: Path) -> None:
-    """Write one scene to a file of its own.
+    """Write one scene to a file.
 
     Raises:
-        StoreError: no split has the scene, or several do and none was named.
+        StoreError: no split has the scene, or several splits have it and `split` is None.
     """
     from trajformer.scenes.export import export_scene
 
     splits = [SceneStore(store, name) for name in _splits(store, split)]
-    found = [(scenes, index) for scenes in splits for index in scenes.indices([scene_id]).values()]
-    if not found:
+    matches = [(scenes, index) for scenes in splits for index in scenes.indices([scene_id]).values()]
+    if not matches:
         raise StoreError(f"{store}: no scene {scene_id} in {', '.join(scenes.split for scenes in splits)}")
-    if len(found) > 1:
-        names = " and in ".join(scenes.split for scenes, _ in found)
-        raise StoreError(f"{store}: there is a scene {scene_id} in {names}: say which with --split")
-    scenes, index = found[0]
+    if len(matches) > 1:
+        names = " and in ".join(scenes.split for scenes, _ in matches)
+        raise StoreError(f"{store}: scene {scene_id} is in {names}; choose with --split")
+    scenes, index = matches[0]
     scene = scenes[index]
     make_room(out)
     export_scene(scene, out)

@@ -14,8 +14,7 @@ from jsonargparse.typing import ClosedUnitInterval
 
 from trajformer.cli.files import bars, make_folder
 from trajformer.cli.heads.model_inputs import add_model_options, list_inputs, load_model, read_batches, unique_name
-from trajformer.cli.parsing import Parser, new_parser
-from trajformer.cli.run_models import Accelerator
+from trajformer.cli.parsing import Accelerator, Parser, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 

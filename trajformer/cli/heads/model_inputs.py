@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsonargparse.typing import PositiveInt
 
-from trajformer.cli.models import ACCELERATORS
-from trajformer.cli.parsing import Parser
-from trajformer.cli.run_models import Accelerator
+from trajformer.cli.parsing import Accelerator, Parser, add_accelerator
 from trajformer.errors import TrajformerError
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ def add_model_options(parser: Parser, batch_size: int, items: str) -> None:
     """Add --checkpoint, --batch-size and --accelerator; `items` names the elements of a batch."""
     parser.add_argument("--checkpoint", type=Path, required=True, help="of a run, or made by `trajformer weights convert`")
     parser.add_argument("--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, default="auto", help="auto uses a GPU if there is one")
+    add_accelerator(parser)
 
 
 def load_model(checkpoint: Path, recipe: type[R], accelerator: Accelerator) -> tuple[Any, R, torch.device]:

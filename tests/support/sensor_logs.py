@@ -47,7 +47,7 @@ def ego_path(steps: int) -> np.ndarray:
 
 
 def small_tracks(steps: int = 130) -> list[Track]:
-    """A car, a slower one nearer to the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle, an object of one step."""
+    """A car, a slower bus near the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle, an object of one step."""
     return [
         Track("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0))),
         Track("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0))),

@@ -1,9 +1,9 @@
-"""The reference heads beside PyTorch's own transformer of the same size, and decoding with a cache beside without one.
+"""Compare the reference heads with PyTorch's transformer of the same size, and decoding with and without a cache.
 
     python tools/bench_heads.py [--device cuda] [--precision bf16] [--repeats 9] [--json FILE]
 
-Training rows are forward and backward of one batch in training mode without dropout; ours and PyTorch's take turns, and the
-figures are medians. Decoding rows grow 16 hypotheses to 60 tokens. Run it on a quiet machine.
+Training rows time forward and backward passes of one batch without dropout. Both models alternate and medians are reported.
+Decoding rows extend 16 hypotheses to 60 tokens. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ Step = Callable[[], None]
 
 
 def seconds(steps: dict[str, Step], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each, taking turns, after a turn that does not count."""
+    """Median seconds of each step; the steps alternate, and a first warm-up round is not counted."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(repeats + 1):
+    for round_index in range(repeats + 1):
         for name, step in steps.items():
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             step()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if turn:
-                times[name].append(time.perf_counter() - began)
+            if round_index:
+                times[name].append(time.perf_counter() - start_time)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def training(ours: nn.Module, theirs: nn.Module, inputs: tuple[Tensor, ...], args: argparse.Namespace) -> dict[str, Step]:
+def training(model: nn.Module, reference: nn.Module, inputs: tuple[Tensor, ...], args: argparse.Namespace) -> dict[str, Step]:
     """A training step of two modules that map the same tokens [B, L, D] to [B, L, D]."""
 
-    def step(model: nn.Module) -> Step:
+    def step(module: nn.Module) -> Step:
         def run() -> None:
             with torch.autocast(inputs[0].device.type, torch.bfloat16, enabled=args.precision == "bf16"):
-                out = model(*inputs)
+                out = module(*inputs)
             out = out[-1] if isinstance(out, list) else out
             out.float().square().mean().backward()
-            model.zero_grad()
+            module.zero_grad()
 
         return run
 
-    return {"ours": step(ours.train()), "torch.nn": step(theirs.train())}
+    return {"trajformer": step(model.train()), "torch.nn": step(reference.train())}
 
 
-class Both(nn.Module):
-    """Our encoder and decoder behind one call."""
+class EncoderDecoder(nn.Module):
+    """Encoder and decoder of the core."""
 
     def __init__(self, block: BlockConfig, layers: int) -> None:
         super().__init__()
@@ -69,21 +69,21 @@ class Both(nn.Module):
 
 
 def heads(args: argparse.Namespace, device: torch.device) -> dict[str, dict[str, Step]]:
-    """Each head's transformer in its usual size."""
+    """Training steps of the transformer of each head."""
     rows: dict[str, dict[str, Step]] = {}
     for name, width, count, inner, layers, batch, source, target in (
         ("translation: 64 pairs of 20 tokens, D 256, 3 + 3", 256, 4, 512, 3, 64, 20, 20),
-        ("DETR: 2 images of 850 places, 100 queries, D 256, 6 + 6", 256, 8, 2048, 6, 2, 850, 100),
+        ("DETR: 2 images of 850 positions, 100 queries, D 256, 6 + 6", 256, 8, 2048, 6, 2, 850, 100),
     ):
         block = BlockConfig(width, count, inner, dropout=0.0, norm_first=False)
-        theirs = nn.Transformer(width, count, layers, layers, inner, 0.0, batch_first=True).to(device)
+        reference = nn.Transformer(width, count, layers, layers, inner, 0.0, batch_first=True).to(device)
         inputs = torch.randn(batch, source, width, device=device), torch.randn(batch, target, width, device=device)
-        rows[name] = training(Both(block, layers).to(device), theirs, inputs, args)
+        rows[name] = training(EncoderDecoder(block, layers).to(device), reference, inputs, args)
     block = BlockConfig(192, 3, 768, dropout=0.0, norm_first=True, activation="gelu")
     layer = nn.TransformerEncoderLayer(192, 3, 768, 0.0, "gelu", batch_first=True, norm_first=True)
-    theirs = nn.TransformerEncoder(layer, 12, nn.LayerNorm(192), enable_nested_tensor=False).to(device)
+    reference = nn.TransformerEncoder(layer, 12, nn.LayerNorm(192), enable_nested_tensor=False).to(device)
     patches = (torch.randn(8, 197, 192, device=device),)
-    rows["ViT: 8 images of 197 patches, D 192, 12 layers"] = training(Encoder(block, 12).to(device), theirs, patches, args)
+    rows["ViT: 8 images of 197 patches, D 192, 12 layers"] = training(Encoder(block, 12).to(device), reference, patches, args)
     return rows
 
 
@@ -122,8 +122,9 @@ def main() -> None:
     figures = {}
     for name, steps in rows.items():
         figures[name] = seconds(steps, args.repeats, device)
-        (ours, mine), (other, peer) = figures[name].items()
-        print(f"{name:<58} {ours} {mine * 1e3:8.1f} ms   {other} {peer * 1e3:8.1f} ms   {peer / mine:5.2f} times", flush=True)
+        (name_a, seconds_a), (name_b, seconds_b) = figures[name].items()
+        times = f"{name_a} {seconds_a * 1e3:8.1f} ms   {name_b} {seconds_b * 1e3:8.1f} ms"
+        print(f"{name:<58} {times}   {seconds_b / seconds_a:5.2f} times", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "seconds": figures}, indent=1) + "\n")
 

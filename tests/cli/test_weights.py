@@ -15,10 +15,11 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from test_vit import CLASSES, HEADS, LAYERS, SIZE, hugging_face, images, timm_forward, timm_state
+from support.cli import run
+from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
+from support.tensors import draw
 from torch import Tensor
 
-from trajformer import cli
 from trajformer.cli.weights import layouts
 from trajformer.core.weights import StateDictReader, read_state_dict
 from trajformer.errors import CheckpointError
@@ -27,14 +28,6 @@ from trajformer.recipes.checkpoint import load_checkpoint
 
 LABELS = ("ant", "bee", "cat", "dog", "elk")
 State = dict[str, Any]
-
-
-def run(*words: object) -> int:
-    """The exit code of a command line."""
-    try:
-        return cli.main([str(word) for word in words])
-    except SystemExit as stop:
-        return int(stop.code or 0)
 
 
 def convert(layout: str, file: Path, out: Path, *options: object) -> int:
@@ -55,7 +48,7 @@ def logits(checkpoint: Path, path: Path) -> Tensor:
 
 
 def test_hugging_faces_own_file_gives_its_scores_and_names(tmp_path: Path, capsys: Any) -> None:
-    theirs = hugging_face()
+    theirs = hf_vit()
     theirs.save_pretrained(tmp_path / "theirs")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
     path, x = picture(tmp_path)
@@ -94,8 +87,8 @@ def test_half_precision_files_become_single_precision_models(tmp_path: Path) -> 
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    expected = timm_forward(state, images())
-    torch.testing.assert_close(model(images()).double(), expected, atol=1e-5, rtol=1e-5)
+    expected = timm_forward(state, draw(2, 3, SIZE, SIZE))
+    torch.testing.assert_close(model(draw(2, 3, SIZE, SIZE)).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_heads_are_64_channels_wide_where_nothing_else_is_said(tmp_path: Path) -> None:
@@ -144,7 +137,7 @@ def test_every_tensor_of_timm_must_be_there_and_in_shape(tmp_path: Path, capsys:
 
 def test_every_tensor_of_hugging_face_must_be_there(tmp_path: Path, capsys: Any) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
-    hugging_face().save_pretrained(tmp_path / "theirs")
+    hf_vit().save_pretrained(tmp_path / "theirs")
     state = safetensors.load_file(tmp_path / "theirs" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:

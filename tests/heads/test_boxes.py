@@ -66,7 +66,7 @@ def test_corners_and_centres_are_two_ways_to_write_a_box() -> None:
         ([0.0, 0.0, 2.0, 2.0], 1.0, 1.0),
         ([1.0, 0.0, 3.0, 2.0], 1 / 3, 1 / 3),  # the box around both is their union
         ([1.0, 1.0, 3.0, 3.0], 1 / 7, 1 / 7 - 2 / 9),
-        ([4.0, 0.0, 6.0, 2.0], 0.0, -4 / 12),  # apart: told by the gap
+        ([4.0, 0.0, 6.0, 2.0], 0.0, -4 / 12),  # the gap decides
         ([2.0, 0.0, 4.0, 2.0], 0.0, 0.0),  # they touch
         ([0.5, 0.5, 1.5, 1.5], 0.25, 0.25),  # one inside the other
     ],
@@ -106,7 +106,10 @@ def test_suppression_keeps_the_surest_of_a_class() -> None:
     assert suppress(box, score, label, 0.5).tolist() == [1, 2, 3]  # 0 and 4 repeat 1; 2 is of another class
     assert suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
     chain = torch.tensor([[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]])  # each overlaps the next by 7/13
-    assert suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5).tolist() == [0, 2]  # 1 is not there to hide 2
+    assert suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5).tolist() == [
+        0,
+        2,
+    ]  # removed boxes suppress none
     assert suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
 
 

@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from support.cli import run
 
-from trajformer import cli
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
 from trajformer.heads.vit.data import ImageDataConfig, load_digits, load_split
 from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, ImageData, start_from
+from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, start_from
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
@@ -27,14 +27,6 @@ from trajformer.training.run import train
 RECIPE = Path(__file__).parents[2] / "configs" / "heads" / "vit_digits.yaml"
 CORNERS = ("lower left", "lower right", "upper left", "upper right")
 BLOCK = BlockConfig(width=32, heads=2, feedforward=32, dropout=0.0, activation="gelu")
-
-
-def run(*words: object) -> int:
-    """The exit code of a command line."""
-    try:
-        return cli.main([str(word) for word in words])
-    except SystemExit as stop:
-        return int(stop.code or 0)
 
 
 def corner(name: str, rng: np.random.Generator, size: int = 16) -> np.ndarray:
@@ -96,14 +88,8 @@ def test_a_trained_classifier_names_the_test_pictures(checkpoint: Path, corners:
         )
 
 
-def test_a_checkpoint_knows_its_classes_without_the_data(checkpoint: Path) -> None:
-    model, config = load_checkpoint(checkpoint, ClassificationRecipe)
-    assert config.labels == CORNERS and config.names() == CORNERS
-    assert model(torch.zeros(1, 3, 16, 16)).shape == (1, 4)
-
-
 def test_mistakes_are_counted_against_the_labels(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
-    """Pictures under another class's name: two of five are then mistakes, whatever order the folders have."""
+    """Two of five images are in the folder of another class."""
     for name in CORNERS[:2]:
         (tmp_path / "test" / name).mkdir(parents=True)
     for index in range(4):
@@ -132,18 +118,6 @@ def test_unreadable_pictures_are_listed_and_the_others_classified_and_drawn(
     assert len(lines) == 5 and lines[4].startswith(f"skipped {tmp_path}/in/b/broken.png: not a readable image")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1-2.png", "1.png", "c.png", "large.png"]
     assert all(Image.open(path).size == (1080, 390) for path in (tmp_path / "out").iterdir())
-
-
-def test_probabilities_are_the_models_own(checkpoint: Path, corners: Path, capsys: Any) -> None:
-    model, config = load_checkpoint(checkpoint, ClassificationRecipe)
-    path = corners / "test" / CORNERS[1] / "3.png"
-    pixels = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)[None] / 255
-    expected = model(pixels * 2 - 1).softmax(-1)[0]
-    assert run("classify", "--checkpoint", checkpoint, path, "--top", 9) == 0
-    words = capsys.readouterr().out.strip().split("  ")[1:]
-    assert {word.rsplit(" ", 1)[0]: word.rsplit(" ", 1)[1] for word in words} == {
-        name: f"{share:.3f}" for name, share in zip(config.names(), expected.tolist(), strict=True)
-    }
 
 
 @pytest.mark.parametrize(
@@ -325,14 +299,3 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_cross_entropy_on_validat
     assert table["val/accuracy"].max() == 1.0 and table["val/accuracy"].count() == 3 and table["train/loss"].notna().any()
     expected = torch.nn.functional.cross_entropy(model(config.prepare(batch.image)), batch.label)
     assert float(expected.detach()) == pytest.approx(table["val/cross_entropy"].min(), abs=1e-5)
-
-
-def test_chance_in_training_depends_on_the_step_alone(corners: Path) -> None:
-    config = recipe(corners, augment=ImageAugmentConfig(flip=0.5, rotate=0.3, shift=0.2))
-    module, data = ClassificationModule(config), ImageData(config)
-    module.log_terms = lambda terms, count: terms["loss"]  # type: ignore[method-assign]
-    module.seed_step = lambda: torch.Generator().manual_seed(3)  # type: ignore[method-assign]
-    batch = data.train[[0, 20, 40]]
-    first, second = module.training_step(batch, 0), module.training_step(batch, 1)
-    module.seed_step = lambda: torch.Generator().manual_seed(4)  # type: ignore[method-assign]
-    assert first == second != module.training_step(batch, 0)

@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint that knows one picture by heart, and the picture."""
+    """A checkpoint that was fitted to one image, and this image."""
     torch.manual_seed(0)
     example = draw_shapes(DATA.shapes, (8, 4))
     batch, model = collate([example]), Detr(replace(MODEL, classes=len(LABELS)))
@@ -266,7 +266,7 @@ def test_attention_maps_are_those_of_the_objects_queries(expert: tuple[Path, Pat
     torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(found.label)))
     with torch.no_grad():
         feature, _ = model.backbone(batch.pixels)
-        x, place = model.project(feature).flatten(2).transpose(1, 2), model._positions(feature, None).flatten(1, 2)
+        x, place = model.project(feature).flatten(2).transpose(1, 2), model.position_encoding(feature, None).flatten(1, 2)
         block = model.encoder.layers[0]
         weights = block.attention.sublayer.weights(x + place, x + place, x)[0].mean(0)  # [L, L]
         row, column = (found.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()

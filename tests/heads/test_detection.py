@@ -29,7 +29,7 @@ def test_a_shape_fills_its_box_and_has_its_area() -> None:
     chance, kinds = np.random.default_rng(0), set()
     config = replace(SMALL, height=200, width=200, radius=(0.1, 0.2))
     for _ in range(60):
-        shape = shapes._draw_shape(chance, config)
+        shape = shapes.draw_shape(chance, config)
         rows, columns = np.nonzero(shape.cover > 0.5)
         left, top = shape.window[1].start, shape.window[0].start
         seen = [columns.min() + left, rows.min() + top, columns.max() + left + 1, rows.max() + top + 1]
@@ -55,13 +55,13 @@ def test_pictures_hold_what_the_config_says() -> None:
 
 
 def test_at_least_half_of_every_shape_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, make = [], shapes._draw_shape
+    drawn, make = [], shapes.draw_shape
 
-    def note(chance: np.random.Generator, config: ShapesConfig) -> shapes._Shape:
+    def note(chance: np.random.Generator, config: ShapesConfig) -> shapes.Shape:
         drawn.append(make(chance, config))
         return drawn[-1]
 
-    monkeypatch.setattr(shapes, "_draw_shape", note)
+    monkeypatch.setattr(shapes, "draw_shape", note)
     hidden = 0
     for index in range(40):
         drawn.clear()
@@ -175,7 +175,7 @@ def annotation(*objects: tuple[str, float, float, float, float]) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Four pictures: two sound ones, one without annotation, one whose picture is cut short."""
+    """Four entries: two valid ones, one without annotation, one with a truncated image."""
     for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (tmp_path / part).mkdir(parents=True)
     for number, size in enumerate(((40, 30), (20, 50), (40, 30), (40, 30))):

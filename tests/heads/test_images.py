@@ -1,4 +1,4 @@
-"""Pictures as tensors: every kind of file Pillow knows, and those it does not; sizes, normalisation, variation."""
+"""Images as tensors: file formats, damaged files, resizing, normalization and augmentation."""
 
 from __future__ import annotations
 

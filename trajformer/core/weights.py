@@ -103,9 +103,9 @@ class StateDictReader:
         Args:
             build: builds the model; it is called on the meta device and uses no memory.
             rules: patterns of our names and templates of the foreign names; the first pattern that matches applies. In a
-                pattern `{name}` stands for a number and `*` for the rest. In a template `{name}` is that number, `{name1}`
+                pattern `{name}` is a number and `*` is the rest. In a template `{name}` is that number, `{name1}`
                 the number plus one, and `*` the rest. A template that ends with `[i/n]` is the i-th of n equal parts of
-                the rows of a foreign tensor. An empty template stands for zeros.
+                the rows of a foreign tensor. An empty template means zeros.
             known: tensors that were read already, by our name.
 
         Raises:

@@ -1,1 +1,1 @@
-"""Reference heads on the shared core, one short file each: what the attention core does outside traffic."""
+"""Reference tasks on the shared attention core: translation, image classification and object detection."""

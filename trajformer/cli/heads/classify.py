@@ -45,7 +45,7 @@ def run_classify(args: Namespace) -> None:
 def classify(
     checkpoint: Path, images: Sequence[Path], *, top: int, out: Path | None, accelerator: Accelerator, batch_size: int
 ) -> None:
-    """Print the most probable classes of every image, and draw it if `out` is given.
+    """Print the most probable classes of each image, and draw it if `out` is given.
 
     Raises:
         TrajformerError: there are no images, or none can be read.

@@ -32,7 +32,7 @@ def detect_parser() -> Parser:
     """--checkpoint CKPT (IMAGE_OR_FOLDER... [--out DIR] | [FOLDER] --split SPLIT)."""
     parser = new_parser(
         "Detect objects in images, or score a detector on a labeled split. Without --split, the class, score and corners (left, "
-        "top, right, bottom; pixels) of every object are printed; unreadable files are listed and skipped. With --split, the "
+        "top, right, bottom; pixels) of each object are printed; unreadable files are listed and skipped. With --split, the "
         "average precision of COCO on this split of the training data is printed: mean over thresholds, at 0.5, and per class."
     )
     parser.add_argument("images", nargs="*", type=Path, help="images or folders; with --split, another Pascal VOC folder")
@@ -74,7 +74,7 @@ def run_detect(args: Namespace) -> None:
 
 
 def detect(checkpoint: Path, images: Sequence[Path], out: Path | None, options: Options) -> None:
-    """Print the objects of every image; with `out`, also write and draw them.
+    """Print the objects in each image; with `out`, also write and draw them.
 
     Raises:
         TrajformerError: there are no images, or none can be read.

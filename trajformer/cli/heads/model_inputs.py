@@ -42,7 +42,7 @@ def list_inputs(images: Sequence[Path]) -> list[Path]:
     """The image files among files and folders.
 
     Raises:
-        TrajformerError: there is none, or a path does not exist.
+        TrajformerError: no path is given, or one does not exist.
     """
     from trajformer.heads.images import list_images
 

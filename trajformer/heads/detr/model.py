@@ -26,7 +26,7 @@ class DetrConfig:
         classes: C, number of object classes.
         queries: Q, maximum number of objects per image.
         block: sizes of encoder and decoder layers.
-        layers: number of encoder and of decoder layers.
+        layers: number of layers in the encoder and in the decoder.
         position: encoding of feature positions: sines and cosines, or learned rows and columns (at most 50 each).
         backbone: the convolutional network that computes the features.
     """
@@ -99,7 +99,7 @@ class Detr(nn.Module):
         """
         feature, real = self.backbone(pixels, mask)
         tokens = self.project(feature).flatten(2).transpose(1, 2)  # [B, L, D]
-        position = self._positions(feature, real).flatten(1, 2).to(tokens.dtype)
+        position = self.position_encoding(feature, real).flatten(1, 2).to(tokens.dtype)
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
@@ -109,7 +109,7 @@ class Detr(nn.Module):
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
 
-    def _positions(self, feature: Tensor, real: Tensor | None) -> Tensor:
+    def position_encoding(self, feature: Tensor, real: Tensor | None) -> Tensor:
         """Position encoding [B or 1, h, w, D] of features [B, C, h, w]."""
         height, width = feature.shape[-2:]
         if self.position is not None:

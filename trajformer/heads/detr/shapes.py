@@ -12,7 +12,7 @@ from trajformer.heads.detr.data import DetectionDataset, Example
 
 SPLITS = ("train", "val", "test")
 LABELS = ("disc", "rectangle", "triangle")
-MIN_VISIBLE = 0.5  # share of every shape that stays visible
+MIN_VISIBLE = 0.5  # share of a shape that must stay visible
 MIN_CONTRAST = 0.25  # difference from the background in at least one color channel
 
 
@@ -45,7 +45,7 @@ class ShapesConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shape:
+class Shape:
     """A shape at its position in an image.
 
     Attributes:
@@ -75,12 +75,12 @@ def draw_shapes(config: ShapesConfig, key: tuple[int, ...], name: str = "") -> E
     base = image.mean((1, 2))
     count = int(rng.integers(config.objects[0], config.objects[1] + 1))
     owner = np.zeros((height, width), np.int64)  # number of the topmost shape at each pixel, from 1; 0 is the background
-    drawn: list[_Shape] = []
+    drawn: list[Shape] = []
     visible = np.zeros(1)  # visible pixels of each shape; the first entry, the background, is not used
     tries = 0
     while len(drawn) < count and (tries < 4 * count or not drawn):
         tries += 1
-        shape, color = _draw_shape(rng, config), _draw_color(rng, base)
+        shape, color = draw_shape(rng, config), _draw_color(rng, base)
         inside = shape.cover > 0.5
         left = np.append(visible - np.bincount(owner[shape.window][inside], minlength=len(visible)), inside.sum())
         if all(pixels >= MIN_VISIBLE * one.area for one, pixels in zip((*drawn, shape), left[1:], strict=True)):
@@ -110,7 +110,7 @@ def _draw_color(rng: np.random.Generator, base: np.ndarray) -> np.ndarray:
             return color.astype(np.float32)
 
 
-def _draw_shape(rng: np.random.Generator, config: ShapesConfig) -> _Shape:
+def draw_shape(rng: np.random.Generator, config: ShapesConfig) -> Shape:
     """A shape of random class, size, orientation and position."""
     size = np.array([config.width, config.height])
     low, high = (share * size.min() for share in config.radius)
@@ -134,7 +134,7 @@ def _draw_shape(rng: np.random.Generator, config: ShapesConfig) -> _Shape:
     cover = np.clip(0.5 - outside, 0.0, 1.0).astype(np.float32)  # outside: distance from the edge in pixels, negative inside
     rows, columns = np.flatnonzero((cover > 0.5).any(1)) + top, np.flatnonzero((cover > 0.5).any(0)) + left
     box = np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] if len(rows) else [0, 0, 0, 0])
-    return _Shape((slice(top, bottom), slice(left, right)), cover, float(area), box, label)
+    return Shape((slice(top, bottom), slice(left, right)), cover, float(area), box, label)
 
 
 def _polygon(rng: np.random.Generator, label: int, radius: float, angle: float) -> np.ndarray:

@@ -201,7 +201,7 @@ class DetectionData(TaskData):
         super().__init__(train, val, data, recipe.seed)
 
     def order(self) -> EpochShuffle:
-        """The order of training; each epoch has its own version of every image."""
+        """The order of training; images change from epoch to epoch."""
         return NumberedEpochShuffle(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
 
 

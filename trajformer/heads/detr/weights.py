@@ -1,4 +1,4 @@
-"""Converters for DETR with a ResNet backbone, of its authors and of Hugging Face."""
+"""Converters for DETR with a ResNet backbone, from its authors or Hugging Face."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Layout:
 
     Attributes:
         rules: rules for `StateDictReader.take_model`.
-        queries, classify, rows: names of the queries, of the class head, and of the learned row positions.
+        queries, classify, rows: names of the queries, the class head, and the learned row positions.
         encoder_norm: name of the norm after the encoder, which only pre-norm models have.
-        layers: templates of one norm per layer of the encoder and of the decoder, to count the layers.
+        layers: templates of one norm per layer of encoder and decoder, to count the layers.
         inner: name of the first feed-forward layer.
     """
 
@@ -45,7 +45,7 @@ def _attention(ours: str, foreign: str, fused: bool) -> dict[str, str]:
     return rules
 
 
-def _stack(
+def stack_rules(
     ours: str, foreign: str, attentions: dict[str, str], norms: tuple[str, ...], inner: tuple[str, str], fused: bool
 ) -> dict[str, str]:
     """Rules for all layers of the encoder or the decoder; `norms` are in the order in which a layer applies them."""
@@ -61,8 +61,8 @@ def _stack(
 
 
 _FACEBOOK = _Layout(
-    _stack("encoder", "transformer.encoder", {"attention": "self_attn"}, ("norm1", "norm2"), ("linear1", "linear2"), True)
-    | _stack(
+    stack_rules("encoder", "transformer.encoder", {"attention": "self_attn"}, ("norm1", "norm2"), ("linear1", "linear2"), True)
+    | stack_rules(
         "decoder",
         "transformer.decoder",
         {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
@@ -90,7 +90,7 @@ _FACEBOOK = _Layout(
     inner="transformer.encoder.layers.0.linear1.weight",
 )
 _HUGGING_FACE = _Layout(
-    _stack(
+    stack_rules(
         "encoder",
         "model.encoder",
         {"attention": "self_attn"},
@@ -98,7 +98,7 @@ _HUGGING_FACE = _Layout(
         ("fc1", "fc2"),
         False,
     )
-    | _stack(
+    | stack_rules(
         "decoder",
         "model.decoder",
         {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
@@ -177,7 +177,7 @@ def hf_detr(source: StateDictReader, options: Options) -> Converted:
 def _convert(
     source: StateDictReader, options: Options, layout: _Layout, prefix: str, names: dict[str, str], stride: int = 32
 ) -> Converted:
-    """Convert with the names of a layout and those of a ResNet below `prefix`."""
+    """Convert with the names of a layout and of a ResNet below `prefix`."""
     first = names["stages.{stage}.{block}.convolutions.{part}"]
     counts = [
         source.count(f"{prefix}.{first.replace('{block}', '{{}}').format(stage=stage, stage1=stage + 1, part=0, part1=1)}.weight")

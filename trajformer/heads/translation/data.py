@@ -66,7 +66,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
-    """The sentences of `root/<split>.<source>[.gz]` and of `root/<split>.<target>[.gz]`.
+    """The sentences of `root/<split>.<source>[.gz]` and `root/<split>.<target>[.gz]`.
 
     Raises:
         TrajformerError: a file is missing or empty, or the files have different numbers of lines.
@@ -217,5 +217,5 @@ class Pairs:
         return PairBatch(pad_tokens(source), pad_tokens(target), tuple(self.text[index] for index in indices))
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Number of source and of target tokens: int64 [n, 2]."""
+        """Numbers of source tokens and target tokens: int64 [n, 2]."""
         return np.array([(len(self.source[index]), len(self.target[index])) for index in indices]).reshape(-1, 2)

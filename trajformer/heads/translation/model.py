@@ -24,8 +24,8 @@ class TransformerConfig:
     Attributes:
         source_tokens: size of the source vocabulary.
         target_tokens: size of the target vocabulary.
-        block: sizes of every layer; post-norm in the paper. `attention-is-all-you-need-pytorch` omits the biases.
-        layers: number of encoder and of decoder layers.
+        block: sizes of a layer; post-norm in the paper. `attention-is-all-you-need-pytorch` omits the biases.
+        layers: number of layers in the encoder and in the decoder.
         tied: no weights are shared; target embedding and output projection share them; or the source embedding, too.
         scale: scaling of a shared matrix, which has to be small as an embedding and large as a projection: embeddings are
             scaled by sqrt(D) (section 3.4), or logits by 1 / sqrt(D).

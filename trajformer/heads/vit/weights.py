@@ -1,4 +1,4 @@
-"""Converters for Vision Transformers of timm and of Hugging Face."""
+"""Converters for Vision Transformers of timm and Hugging Face."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _convert(
     """Convert with the rules of a layout.
 
     Args:
-        names: names of the class token and of the positions.
+        names: names of the class token and the positions.
         norm_eps: epsilon of the layer norms.
         bias: whether the projections to queries, keys and values have biases; otherwise they are zero.
     """

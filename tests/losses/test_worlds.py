@@ -1,34 +1,22 @@
-"""Joint worlds: their loss by hand, and what makes worlds of modes in mmTransformer and Gatformer."""
+"""The loss of joint forecasts: values by hand, gradients, and the difference to independent modes."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from support.models import GATFORMER, MMTRANSFORMER, MODEL_CONFIGS, build
-from support.scenes import make_scene, varied_scenes
-from test_training import recipe
 from torch import Tensor, nn
 
-from trajformer.data.batch import collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.evaluation.evaluate import evaluate, load_predictor
 from trajformer.evaluation.metrics.joint import world_errors
 from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.losses.worlds import WorldLossConfig, world_loss
-from trajformer.models import Gatformer, ModelConfig
 from trajformer.scenes.geometry import to_frame
-from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
-from trajformer.scenes.store import SceneStore
-from trajformer.training.forecasting import TASK
-from trajformer.training.run import train
 
-JOINT = ModelConfig(mmtransformer=replace(MMTRANSFORMER, joint=True, max_polylines=40))
 CONFIG = WorldLossConfig(endpoint=0.3, classification=0.7, huber_m=0.8, auxiliary=0.4)
 
 
@@ -37,15 +25,15 @@ def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
 
 
 def case(seed: int = 0) -> tuple[Forecast, Tensor, Tensor]:
-    """3 worlds of 3 scenes with 4 targets: one target is unknown, one ends early, and nothing is known of scene 2."""
+    """3 worlds of 3 scenes with 4 targets: one future is unknown, one ends early, and all futures of scene 2 are unknown."""
     position, logit = draw(3, 4, 3, 5, 2, seed=seed).requires_grad_(), draw(3, 3, seed=seed + 50, scale=1.0).requires_grad_()
     target, valid = draw(3, 4, 5, 2, seed=20), torch.ones(3, 4, 5, dtype=torch.bool)
     valid[0, 1], valid[1, 0, 3:], valid[2] = False, False, False
     return Forecast(position, logit, Frame.SCENE), target, valid
 
 
-def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[dict[str, float], list[int]]:
-    """Terms and best worlds in plain Python."""
+def reference(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[dict[str, float], list[int]]:
+    """Terms and indices of the best worlds in plain Python."""
     sums, best_worlds = {"regression": 0.0, "endpoint": 0.0, "classification": 0.0}, []
     for b in range(2):
         costs, errors = [], []
@@ -74,8 +62,8 @@ def by_hand(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[dict[str
     return sums, best_worlds
 
 
-def test_the_best_world_is_chosen_exactly_in_half_precision() -> None:
-    """The mean errors 10.02, 10.01 and 10 m are one number in bfloat16."""
+def test_the_best_world_is_selected_in_float32_under_autocast() -> None:
+    """The mean errors 10.02, 10.01 and 10 m are equal in bfloat16."""
     position = torch.tensor([10.02, 10.01, 10.0]).view(1, 1, 3, 1, 1) * torch.tensor([1.0, 0.0]).expand(1, 2, 3, 4, 2)
     forecast = Forecast(position.clone().requires_grad_(), torch.zeros(1, 3), Frame.SCENE)
     with torch.autocast("cpu", torch.bfloat16):
@@ -85,16 +73,16 @@ def test_the_best_world_is_chosen_exactly_in_half_precision() -> None:
     assert (forecast.position.grad.abs().sum((0, 1, 3, 4)) > 0).tolist() == [False, False, True]
 
 
-def test_value_by_hand() -> None:
+def test_value_reference() -> None:
     forecast, target, valid = case()
-    terms, (expected, _) = world_loss(forecast, target, valid, CONFIG), by_hand(forecast, target, valid)
+    terms, (expected, _) = world_loss(forecast, target, valid, CONFIG), reference(forecast, target, valid)
     expected["loss"] = expected["regression"] + 0.3 * expected["endpoint"] + 0.7 * expected["classification"]
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-4)
 
 
-def test_gradient_reaches_the_best_world_of_known_targets_alone() -> None:
+def test_only_known_targets_of_the_best_world_receive_a_position_gradient() -> None:
     forecast, target, valid = case()
-    _, best = by_hand(forecast, target, valid)
+    _, best = reference(forecast, target, valid)
     assert len(set(best)) == 2
     world_loss(forecast, target, valid, CONFIG)["loss"].backward()
     assert forecast.position.grad is not None and forecast.logit.grad is not None
@@ -104,7 +92,7 @@ def test_gradient_reaches_the_best_world_of_known_targets_alone() -> None:
     assert (forecast.logit.grad.abs() > 0).all(-1).tolist() == [True, True, False]
 
 
-def test_the_best_world_is_that_of_the_metric() -> None:
+def test_the_best_world_is_the_same_as_in_the_metric() -> None:
     forecast, target, _ = case()
     errors = world_errors(forecast, target, torch.ones(target.shape[:-1], dtype=torch.bool))
     world_loss(forecast, target, torch.ones(target.shape[:-1], dtype=torch.bool), CONFIG)["loss"].backward()
@@ -112,7 +100,7 @@ def test_the_best_world_is_that_of_the_metric() -> None:
     assert torch.equal(forecast.position.grad.abs().sum((1, 3, 4)).argmax(-1), (0.5 * errors[0] + errors[1]).argmin(-1))
 
 
-def test_one_target_is_an_agent_with_modes() -> None:
+def test_with_one_target_the_terms_equal_the_set_loss() -> None:
     forecast, target, valid = case()
     target, valid = target[:, :1], valid[:, :1].clone()
     valid[2] = True
@@ -124,61 +112,27 @@ def test_one_target_is_an_agent_with_modes() -> None:
         torch.testing.assert_close(terms[name], expected[name])
 
 
-def test_layers_frames_and_padding() -> None:
+def test_layers_frames_and_unknown_futures() -> None:
     forecast, target, valid = case()
     layers = tuple(case(seed)[0] for seed in (1, 2))
     alone = [world_loss(layer, target, valid, CONFIG)["loss"] for layer in (forecast, *layers)]
     terms = world_loss(replace(forecast, auxiliary=layers), target, valid, CONFIG)
     assert terms["loss"].item() == pytest.approx((alone[0] + 0.4 * (alone[1] + alone[2]) / 2).item(), rel=1e-5)
     pose = torch.cat([draw(3, 4, 2, seed=4), draw(3, 4, 1, seed=5)], -1)
-    own = to_frame(forecast.position, pose[:, :, None, None])
-    local = world_loss(Forecast(own, forecast.logit, Frame.AGENT, pose), target, valid, CONFIG)
+    position = to_frame(forecast.position, pose[:, :, None, None])
+    local = world_loss(Forecast(position, forecast.logit, Frame.AGENT, pose), target, valid, CONFIG)
     torch.testing.assert_close(local["classification"], world_loss(forecast, target, valid, CONFIG)["classification"])
     spoiled = torch.where(valid[..., None], target, torch.tensor(1e4))
     torch.testing.assert_close(world_loss(forecast, spoiled, valid, CONFIG)["loss"], alone[0])
-    with pytest.raises(ValueError, match="marginal"):
+    with pytest.raises(ValueError, match="expected a joint forecast"):
         world_loss(replace(forecast, logit=torch.zeros(3, 4, 3)), target, valid, CONFIG)
     nothing = world_loss(forecast, target, torch.zeros_like(valid), CONFIG)
     nothing["loss"].backward()
     assert nothing["loss"] == 0
 
 
-def test_a_world_has_one_probability_that_padding_does_not_change() -> None:
-    model, batch = build(JOINT).eval(), collate(varied_scenes())
-    forecast = model(batch)
-    assert forecast.is_joint and forecast.logit.shape == (3, 6) and forecast.position.shape[:3] == (3, 5, 6)
-    assert all(layer.is_joint for layer in forecast.auxiliary) and len(forecast.auxiliary) == 3
-    alone = model(collate(varied_scenes()[1:2]))
-    torch.testing.assert_close(alone.logit[0], forecast.logit[1], atol=1e-5, rtol=0)
-
-
-def test_proposals_meet_those_of_their_own_world_alone() -> None:
-    model, batch = build(JOINT).eval(), collate(varied_scenes()[2:])
-    assert model.social is not None
-    everyone = torch.randn(1, batch.agent_mask.shape[1], 6, MMTRANSFORMER.block.width, generator=torch.Generator().manual_seed(0))
-    targets = everyone[:, : batch.num_targets]
-    other = everyone.clone()
-    other[:, 1:, 2] += 1.0  # what all others do in world 2
-    before, after = (model.social(batch, features, targets, model.position)[0][0, 0] for features in (everyone, other))
-    changed = (before - after).abs().amax(-1) > 1e-5
-    assert changed.tolist() == [False, False, True, False, False, False]
-
-
-def test_targets_of_a_graph_meet_in_their_own_world_alone() -> None:
-    model, batch = build(MODEL_CONFIGS["gatformer-joint"]).eval(), collate(varied_scenes()[2:])
-    assert isinstance(model, Gatformer) and model.worlds is not None
-    mode = torch.randn(1, batch.num_targets, 6, GATFORMER.block.width, generator=torch.Generator().manual_seed(0))
-    other = mode.clone()
-    other[:, 1:, 2] += torch.linspace(-1.0, 1.0, GATFORMER.block.width)
-    before, after = (model.worlds(batch, features)[0, 0] for features in (mode, other))
-    assert ((before - after).abs().amax(-1) > 1e-5).tolist() == [False, False, True, False, False, False]
-    far = replace(batch, pose=batch.pose + torch.tensor([1e4, 0.0, 0.0]) * torch.arange(batch.agent_mask.shape[1])[:, None])
-    before, after = (model.worlds(far, features)[0, 0] for features in (mode, other))
-    assert torch.equal(before, after)  # out of reach they do not meet
-
-
-class Free(nn.Module):
-    """Two modes of two agents, whatever the scene: at first mode 0 is a little ahead of mode 1 for both agents."""
+class FreeModes(nn.Module):
+    """Two modes of two agents as parameters; initially, mode 0 is slightly ahead of mode 1 for both agents."""
 
     def __init__(self, joint: bool) -> None:
         super().__init__()
@@ -192,13 +146,13 @@ class Free(nn.Module):
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_of_two_agents_one_goes_and_one_waits(joint: bool) -> None:
-    """Each joint world is one of the two; modes of their own say that both go, or that both wait."""
+def test_two_agents_that_never_move_together(joint: bool) -> None:
+    """Exactly one of two agents moves: joint worlds learn both cases, independent modes combine them wrongly."""
     first = torch.rand(64, generator=torch.Generator().manual_seed(0)) < 0.5
-    goes = torch.stack([first, ~first], 1)[:, :, None, None]
-    target = goes * torch.stack([torch.arange(1.0, 13.0), torch.zeros(12)], -1)
+    moves = torch.stack([first, ~first], 1)[:, :, None, None]
+    target = moves * torch.stack([torch.arange(1.0, 13.0), torch.zeros(12)], -1)
     valid = torch.ones(target.shape[:-1], dtype=torch.bool)
-    model = Free(joint)
+    model = FreeModes(joint)
     optimizer = torch.optim.Adam(model.parameters(), 0.3)
     for _ in range(150):
         optimizer.zero_grad()
@@ -212,31 +166,3 @@ def test_of_two_agents_one_goes_and_one_waits(joint: bool) -> None:
         optimizer.step()
     error = world_errors(model(64), target, valid)[1].min(-1).values.mean().item()
     assert error < 0.3 if joint else 5.0 < error < 7.0
-
-
-@pytest.mark.parametrize("name", ["mmtransformer", "gatformer"])
-def test_a_joint_recipe_trains_and_is_scored_by_worlds(tmp_path: Path, name: str) -> None:
-    for split, seeds in (("train", range(4)), ("val", range(20, 22))):
-        scenes = [make_scene(6, seed=seed) for seed in seeds]
-        write_shard(shard_path(tmp_path / "store", split, 0), scenes, ShardInfo("synthetic", split))
-    config = recipe(tmp_path / "store", trainer={"epochs": 1})
-    assert config.model.mmtransformer is not None
-    mine = ModelConfig(mmtransformer=replace(config.model.mmtransformer, joint=True))
-    model = mine if name == "mmtransformer" else ModelConfig(gatformer=replace(GATFORMER, joint=True))
-    config = replace(config, model=model, world_loss=CONFIG)
-    train(config, TASK, tmp_path / "run", progress=False)
-    predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
-    result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False)
-    assert result["num_scenes"] == 2 and result["avgMinFDE_6"] >= result["minFDE_6"] > 0
-
-
-def test_what_others_are_about_to_do_on_their_lanes_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch, seen = build(JOINT).eval(), collate(varied_scenes()), []
-    assert model.social is not None and not batch.target_mask.all()
-    social = model.social.forward
-    monkeypatch.setattr(model.social, "forward", lambda *arguments: seen.append(arguments) or social(*arguments))
-    model(batch)
-    [(_, everyone, targets, _)] = seen
-    first, moves = everyone[:, : batch.num_targets], model.motion(batch)[:, : batch.num_targets]
-    assert torch.equal(first[batch.target_mask], targets[batch.target_mask])
-    assert torch.equal(first[~batch.target_mask], moves[~batch.target_mask])  # who is a target elsewhere makes no difference

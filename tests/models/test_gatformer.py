@@ -1,4 +1,4 @@
-"""Gatformer: whom an edge leads to and how it is seen, what cannot be reached, and what stays on the device."""
+"""Gatformer: edges and their features, influence along edges, and no dependence on the host."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from support.scenes import make_scene
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import SceneBatch, collate, transform
-from trajformer.models import Gatformer, GatformerConfig
-from trajformer.models.gatformer import Graph
+from trajformer.data.batch import Observation, collate, transform
+from trajformer.models.gatformer import Gatformer, GatformerConfig, Graph
 from trajformer.scenes.geometry import relative_pose, rotate
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
@@ -27,46 +26,46 @@ def build(**changes: object) -> Gatformer:
     return Gatformer(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
 
 
-def scenes() -> SceneBatch:
-    """Two scenes; some agents are lost before the last step, or seen late."""
-    batch = collate([make_scene(12), make_scene(7, seed=1)])
+def scenes() -> Observation:
+    """Two scenes; some agents are lost before the last step or seen late."""
+    batch = collate([make_scene(12), make_scene(7, seed=1)]).observation
     valid = batch.valid.clone()
     valid[0, 5, 7:], valid[0, 1, 8:], valid[0, 6, :8], valid[1, 2, 4] = False, False, False, False
     return replace(batch, valid=valid)
 
 
-def neighbours_of(graph: Graph, query: int) -> Tensor:
-    """Keys that a query has edges to, in order."""
+def keys_of(graph: Graph, query: int) -> Tensor:
+    """Sorted keys of the edges of a query."""
     return graph.edges.key[graph.edges.query == query].sort().values
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_edges_lead_to_the_nearest_within_the_radius_at_each_step(steps: int) -> None:
+def test_edges_lead_to_the_nearest_nodes_within_the_radius_in_each_step(steps: int) -> None:
     model, batch = build(steps_per_token=steps), scenes()
     _, pose = model.lanes(batch)
     agents, lanes = batch.agent_mask.shape[1], batch.polyline.shape[1]
     for receivers in (agents, batch.num_targets):
-        graph, query, found = model.graph(batch, pose, receivers), 0, 0
+        graph, query, count = model.graph(batch, pose, receivers), 0, 0
         times = list(range(9, 0, -steps))[::-1]
         for b in range(2):
             for t, time in enumerate(times):
                 for a in range(receivers):
                     expected = []
                     if batch.valid[b, a, time]:
-                        place, there = batch.position[b, a, time], batch.valid[b, :, time] & batch.valid[b, :, -1]
-                        gap = (batch.position[b, :, time] - place).norm(dim=-1).masked_fill(~there, torch.inf)
+                        position, visible = batch.position[b, a, time], batch.valid[b, :, time] & batch.valid[b, :, -1]
+                        gap = (batch.position[b, :, time] - position).norm(dim=-1).masked_fill(~visible, torch.inf)
                         near = gap.argsort()[: int((gap <= 25.0).sum())][:4]
                         expected += (near + (b * len(times) + t) * agents).tolist()
-                        gap = (pose[b, :, :2] - place).norm(dim=-1).masked_fill(~batch.polyline_mask[b], torch.inf)
+                        gap = (pose[b, :, :2] - position).norm(dim=-1).masked_fill(~batch.polyline_mask[b], torch.inf)
                         near = gap.argsort()[: int((gap <= 25.0).sum())][:6]
                         expected += (near + 2 * len(times) * agents + b * lanes).tolist()
-                    assert neighbours_of(graph, query).tolist() == sorted(expected), (b, t, a)
-                    query, found = query + 1, found + len(expected)
-        assert found == (graph.edges.query < query).sum() and found > 100
+                    assert keys_of(graph, query).tolist() == sorted(expected), (b, t, a)
+                    query, count = query + 1, count + len(expected)
+        assert count == (graph.edges.query < query).sum() and count > 100
         assert len(graph.position) == len(graph.edges.query) == query * (4 + 6)
 
 
-def test_edges_are_seen_from_where_the_agent_was() -> None:
+def test_edge_features_are_relative_to_the_position_in_this_step_and_the_last_heading() -> None:
     model, batch = build(), scenes()
     _, pose = model.lanes(batch)
     seen: list[Tensor] = []
@@ -74,39 +73,40 @@ def test_edges_are_seen_from_where_the_agent_was() -> None:
         encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0].flatten(0, -2)))
     graph = model.graph(batch, pose, 12)
     time, agent, query = 6, 3, 5 * 12 + 3  # the sixth token ends at step 6
-    eye = torch.cat([batch.position[0, agent, time], batch.pose[0, agent, 2:]])
+    frame = torch.cat([batch.position[0, agent, time], batch.pose[0, agent, 2:]])
     for edge in (graph.edges.query == query).nonzero()[:, 0].tolist():
         key = int(graph.edges.key[edge])
         if key < 2 * 9 * 12:
             other, values = key - 5 * 12, seen[0][edge]
-            there = torch.cat([batch.position[0, other, time], batch.heading[0, other, time, None]])
-            speed = rotate(batch.velocity[0, other, time], -eye[2])
+            node = torch.cat([batch.position[0, other, time], batch.heading[0, other, time, None]])
+            speed = rotate(batch.velocity[0, other, time], -frame[2])
             torch.testing.assert_close(10 * values[5:], speed, atol=1e-4, rtol=0)
         else:
-            values, there = seen[1][edge - len(seen[0])], pose[0, key - 2 * 9 * 12]
-        relative = relative_pose(there, eye)
+            values, node = seen[1][edge - len(seen[0])], pose[0, key - 2 * 9 * 12]
+        relative = relative_pose(node, frame)
         torch.testing.assert_close(10 * values[:2], relative[:2], atol=1e-3, rtol=0)
         assert 10 * values[2] == pytest.approx(relative[:2].norm().item(), abs=1e-3)
         torch.testing.assert_close(values[3:5], torch.stack([relative[2].cos(), relative[2].sin()]), atol=1e-5, rtol=0)
     assert (graph.edges.query == query).sum() > 6
 
 
-def test_lanes_are_known_in_their_own_frames() -> None:
-    model, batch = build(), scenes()
+def test_lane_features_are_independent_of_the_frame_of_the_batch() -> None:
+    model, both = build(), collate([make_scene(12), make_scene(7, seed=1)])
+    batch = both.observation
     shift = torch.tensor([[30.0, -7.0, 1.1], [2.0, 90.0, -2.0]])
-    (node, pose), (other, moved) = model.lanes(batch), model.lanes(transform(batch, shift))
+    (node, pose), (other, moved) = model.lanes(batch), model.lanes(transform(both, shift).observation)
     torch.testing.assert_close(other[batch.polyline_mask], node[batch.polyline_mask], atol=1e-4, rtol=0)
     expected = relative_pose(pose, shift[:, None])
-    apart = moved - expected
-    assert apart[batch.polyline_mask][:, :2].abs().max() < 1e-3 and apart[batch.polyline_mask][:, 2].cos().min() > 0.999
+    error = (moved - expected)[batch.polyline_mask]
+    assert error[:, :2].abs().max() < 1e-3 and error[:, 2].cos().min() > 0.999
 
 
-def test_what_has_no_edge_has_no_influence() -> None:
-    model, batch = build(graph_layers=1), collate([make_scene(12)])
-    place = batch.position[0, : batch.num_targets, 1:]  # [S, T, 2] at the steps of tokens
-    far = (batch.position[0, :, None, 1:] - place).norm(dim=-1).amin((1, 2)) > 25.0
+def test_nodes_without_an_edge_have_no_influence() -> None:
+    model, batch = build(graph_layers=1), collate([make_scene(12)]).observation
+    position = batch.position[0, : batch.num_targets, 1:]  # [S, T, 2] in the steps of tokens
+    far = (batch.position[0, :, None, 1:] - position).norm(dim=-1).amin((1, 2)) > 25.0
     middle = batch.polyline[0, :, batch.polyline.shape[2] // 2]
-    out = torch.cdist(middle, place.flatten(0, 1)).amin(1) > 25.0
+    out = torch.cdist(middle, position.flatten(0, 1)).amin(1) > 25.0
     far &= batch.valid[0].all(-1)
     assert far.any() and out.any()
     moved = replace(batch, velocity=batch.velocity + far[:, None, None], agent_kind=batch.agent_kind * ~far)
@@ -115,41 +115,41 @@ def test_what_has_no_edge_has_no_influence() -> None:
     others = torch.arange(12)[:, None, None] >= batch.num_targets
     faster = replace(batch, velocity=batch.velocity + others)
     for model, same in ((build(graph_layers=1, max_neighbors=1), True), (build(graph_layers=1, max_neighbors=12), False)):
-        assert torch.equal(model(faster).position, model(batch).position) == same  # the nearest one is the target itself
+        assert torch.equal(model(faster).position, model(batch).position) == same  # the nearest agent is the target itself
     lanes = build(graph_layers=1, max_polylines=2)
-    nearest = torch.cdist(middle, place.flatten(0, 1)).argsort(0)[:2].unique()
+    nearest = torch.cdist(middle, position.flatten(0, 1)).argsort(0)[:2].unique()
     bent = replace(batch, polyline_flags=batch.polyline_flags ^ torch.ones(len(middle), dtype=int).index_fill(0, nearest, 0))
     for model, same in ((lanes, True), (build(graph_layers=1, max_polylines=50), False)):
         assert torch.equal(model(bent).position, model(batch).position) == same
 
 
-def chain() -> SceneBatch:
-    """A target, and two agents 20 and 40 m ahead of it: the far one is only in reach of the near one."""
-    batch = collate([make_scene(3, num_scored=0, with_map=False)])
+def chain() -> Observation:
+    """A target and agents 20 m and 40 m ahead; only the first one is within the radius of the others."""
+    batch = collate([make_scene(3, num_scored=0, with_map=False)]).observation
     position = batch.position.clone()
     position[0, 1:] = position[0, :1] + torch.tensor([20.0, 40.0])[:, None, None] * torch.tensor([1.0, 0.0])
     pose = torch.cat([position[:, :, -1], batch.pose[..., 2:]], -1)
     return replace(batch, position=position, pose=pose, valid=torch.ones_like(batch.valid))
 
 
-@pytest.mark.parametrize(("layers", "heard"), [(1, False), (2, True)])
-def test_a_layer_is_a_hop(layers: int, heard: bool) -> None:
+@pytest.mark.parametrize(("layers", "reached"), [(1, False), (2, True)])
+def test_each_graph_layer_extends_the_influence_by_one_edge(layers: int, reached: bool) -> None:
     model, batch = build(graph_layers=layers), chain()
     kind = batch.agent_kind.clone()
     kind[0, 2] = 5
-    assert (model(replace(batch, agent_kind=kind)).position != model(batch).position).any() == heard
+    assert (model(replace(batch, agent_kind=kind)).position != model(batch).position).any() == reached
 
 
-def test_targets_lose_nothing_by_receiving_alone_in_the_last_layer() -> None:
+def test_targets_as_only_receivers_have_the_same_features() -> None:
     model, batch = build(), scenes()
     lane, pose = model.lanes(batch)
     x = torch.randn(2, 9, 12, 16, generator=torch.Generator().manual_seed(0))
-    some, everybody = (model.layers[0](x, lane, model.graph(batch, pose, count)) for count in (batch.num_targets, 12))
-    torch.testing.assert_close(some, everybody[:, :, : batch.num_targets])
+    some, all_agents = (model.layers[0](x, lane, model.graph(batch, pose, count)) for count in (batch.num_targets, 12))
+    torch.testing.assert_close(some, all_agents[:, :, : batch.num_targets])
 
 
-def test_who_was_seen_once_knows_the_road() -> None:
-    model, batch = build(), collate([make_scene(3, num_scored=0)])
+def test_lanes_influence_an_agent_that_is_seen_in_one_step() -> None:
+    model, batch = build(), collate([make_scene(3, num_scored=0)]).observation
     valid = batch.valid.clone()
     valid[0, 0, :9] = False
     once = replace(batch, valid=valid)
@@ -157,8 +157,8 @@ def test_who_was_seen_once_knows_the_road() -> None:
     assert (model(once).position != model(bent).position).any()
 
 
-def test_no_value_is_read_on_the_way() -> None:
-    """Tensors without values: asking the device how many edges there are would fail."""
+def test_the_forward_pass_reads_no_tensor_value() -> None:
+    """On the meta device, to read the number of edges for example would fail."""
     model, batch = build().to("meta"), scenes()
     forecast = model(batch.to("meta"))
     assert forecast.position.device.type == "meta" and forecast.position.shape == (2, batch.num_targets, 4, 12, 2)

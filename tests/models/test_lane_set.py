@@ -1,4 +1,4 @@
-"""Lane-set transformer: attentions that are kept apart, a score that teaches nothing else, and what can influence what."""
+"""Lane-set transformer: separate attention of modes, detached scores, and the influence of agents and lanes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.scenes import make_scene
+from support.tensors import draw
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
@@ -14,16 +15,11 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.core.record import recorded_weights
 from trajformer.core.separate import SeparateAttention
 from trajformer.data.batch import collate
-from trajformer.errors import TrajformerError
-from trajformer.models import LaneSetConfig, LaneSetTransformer
+from trajformer.models.lane_set import LaneSetConfig, LaneSetTransformer
 from trajformer.models.tokens import motion_vectors
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = LaneSetConfig(12, modes=4, block=BLOCK, agent_layers=1, max_neighbors=5, max_polylines=8)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def build(**changes: object) -> LaneSetTransformer:
@@ -31,8 +27,8 @@ def build(**changes: object) -> LaneSetTransformer:
     return LaneSetTransformer(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
 
 
-def alone(layer: SeparateAttention, number: int) -> MultiHeadAttention:
-    """One of the attentions as a plain one."""
+def single_attention(layer: SeparateAttention, number: int) -> MultiHeadAttention:
+    """One part of a separate attention as a MultiHeadAttention."""
     single = MultiHeadAttention(16, 2)
     part = slice(16 * number, 16 * (number + 1))
     for name in ("query", "key", "value"):
@@ -44,7 +40,7 @@ def alone(layer: SeparateAttention, number: int) -> MultiHeadAttention:
     return single
 
 
-def test_separate_attentions_are_plain_ones_side_by_side() -> None:
+def test_separate_attention_equals_several_attentions() -> None:
     torch.manual_seed(0)
     layer, query, key = SeparateAttention(16, 2, 3), draw(5, 4, 16), draw(5, 7, 16, seed=1)
     mask = draw(5, 4, 7, seed=2) > 0
@@ -54,13 +50,13 @@ def test_separate_attentions_are_plain_ones_side_by_side() -> None:
     out, weights = layer(query, key, mask=mask), layer.weights(query, key, mask=mask)
     assert out.shape == (5, 3, 4, 16) and weights.shape == (5, 6, 4, 7)
     for number in range(3):
-        single = alone(layer, number)
+        single = single_attention(layer, number)
         torch.testing.assert_close(out[:, number], single(query, key, mask=mask), atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(weights[:, 2 * number : 2 * number + 2], single.weights(query, key, mask=mask))
     assert torch.equal(out[2, :, 1], layer.out.bias[:, 0])
 
 
-def test_each_attention_starts_as_it_would_alone() -> None:
+def test_separate_attention_is_initialized_as_several_attentions() -> None:
     torch.manual_seed(0)
     layer = SeparateAttention(64, 4, 6)
     bound = (6 / (64 + 64)) ** 0.5
@@ -71,11 +67,11 @@ def test_each_attention_starts_as_it_would_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "out"])
-def test_a_modes_attention_is_its_own(name: str) -> None:
-    model, batch = build(consensus_m=0.0), collate([make_scene(6), make_scene(4, seed=1)])
+def test_the_attention_weights_of_a_mode_affect_this_mode_only(name: str) -> None:
+    model, batch = build(consensus_m=0.0), collate([make_scene(6), make_scene(4, seed=1)]).observation
     before = model(batch)
     weight = getattr(model.lanes.choose, name).weight
-    rows = weight[2] if name == "out" else weight[32:48]  # the third mode's
+    rows = weight[2] if name == "out" else weight[32:48]  # of mode 2
     with torch.no_grad():
         rows += 0.5 * draw(*rows.shape)
     after = model(batch)
@@ -85,18 +81,18 @@ def test_a_modes_attention_is_its_own(name: str) -> None:
 
 
 def test_scores_send_no_gradient_to_features() -> None:
-    model, batch = build(consensus_m=0.0), collate([make_scene(6)])
+    model, batch = build(consensus_m=0.0), collate([make_scene(6)]).observation
     forecast = model(batch)
     names = [name for name, _ in model.named_parameters()]
-    for out, own in ((forecast.logit, True), (forecast.position, False)):
-        found = torch.autograd.grad(out.square().sum(), list(model.parameters()), retain_graph=True, allow_unused=True)
-        touched = {name for name, gradient in zip(names, found, strict=True) if gradient is not None}
-        assert touched == {name for name in names if name.startswith("score.") == own}
+    for output, of_score in ((forecast.logit, True), (forecast.position, False)):
+        gradients = torch.autograd.grad(output.square().sum(), [*model.parameters()], retain_graph=True, allow_unused=True)
+        reached = {name for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
+        assert reached == {name for name in names if name.startswith("score.") == of_score}
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_lstm_reads_what_was_seen_and_nothing_else(steps: int) -> None:
-    model, batch = build(steps_per_token=steps), collate([make_scene(8)])
+def test_the_lstm_skips_unseen_steps(steps: int) -> None:
+    model, batch = build(steps_per_token=steps), collate([make_scene(8)]).observation
     history, valid = model.agents.history, batch.valid.clone()
     valid[0, 0, [2, 3]], valid[0, 1, :6], valid[0, 2, 7:], valid[0, 3, :9], valid[0, 4] = False, False, False, False, False
     batch = replace(batch, valid=valid)
@@ -110,21 +106,21 @@ def test_the_lstm_reads_what_was_seen_and_nothing_else(steps: int) -> None:
         torch.testing.assert_close(out[agent], expected)
 
 
-def test_far_agents_and_lanes_have_no_influence() -> None:
-    model, batch = build(social_radius_m=20.0, map_radius_m=20.0, max_polylines=50), collate([make_scene(12)])
-    place = batch.pose[0, : batch.num_targets, :2]
-    far = torch.cdist(batch.pose[0, :, :2], place).amin(1) > 20.0
-    out = torch.cdist(batch.polyline[0, :, batch.polyline.shape[2] // 2], place).amin(1) > 20.0
+def test_agents_and_lanes_beyond_the_radius_have_no_influence() -> None:
+    model, batch = build(social_radius_m=20.0, map_radius_m=20.0, max_polylines=50), collate([make_scene(12)]).observation
+    position = batch.pose[0, : batch.num_targets, :2]
+    far = torch.cdist(batch.pose[0, :, :2], position).amin(1) > 20.0
+    out = torch.cdist(batch.polyline[0, :, batch.polyline.shape[2] // 2], position).amin(1) > 20.0
     assert far.any() and out.any() and not out.all()
     moved = replace(batch, position=batch.position + far[:, None, None], velocity=batch.velocity + far[:, None, None])
     moved = replace(moved, polyline_flags=moved.polyline_flags ^ out.long())
     assert torch.equal(model(moved).position, model(batch).position)
-    near = replace(batch, polyline_flags=batch.polyline_flags ^ (~out).long())
-    assert (model(near).position - model(batch).position).abs().amax((2, 3, 4)).min() > 1e-5
+    inside = replace(batch, polyline_flags=batch.polyline_flags ^ (~out).long())
+    assert (model(inside).position - model(batch).position).abs().amax((2, 3, 4)).min() > 1e-5
 
 
 def test_lanes_beyond_the_nearest_have_no_influence() -> None:
-    model, batch = build(max_polylines=3), collate([make_scene(6, num_scored=0)])
+    model, batch = build(max_polylines=3), collate([make_scene(6, num_scored=0)]).observation
     distance = (batch.polyline[0, :, batch.polyline.shape[2] // 2] - batch.pose[0, 0, :2]).norm(dim=-1)
     order = distance.argsort()
     for lanes, same in ((order[3:], True), (order[2:3], False)):
@@ -133,36 +129,33 @@ def test_lanes_beyond_the_nearest_have_no_influence() -> None:
         assert torch.equal(model(replace(batch, polyline=bent)).position, model(batch).position) == same
 
 
-def test_a_lane_is_what_the_target_sees_of_its_own_waypoints() -> None:
-    model, batch = build(), collate([make_scene(6, num_scored=0)])
+def test_the_feature_of_a_lane_depends_on_its_waypoints_only() -> None:
+    model, batch = build(), collate([make_scene(6, num_scored=0)]).observation
     lanes: list[Tensor] = []
     model.lanes.norm.register_forward_hook(lambda module, args, out: lanes.append(out[:, 0]))
     with recorded_weights(model) as weights:
         model(batch)
     assert weights["lanes.look"][0].shape == (8, 2, 1, batch.polyline.shape[2])
-    assert weights["lanes.choose"][0].shape == (1, 1, 8, 1, 8)  # four modes of two heads over eight lanes
+    assert weights["lanes.choose"][0].shape == (1, 1, 8, 1, 8)  # four modes with two heads, eight lanes
     distance = (batch.polyline[0, :, batch.polyline.shape[2] // 2] - batch.pose[0, 0, :2]).norm(dim=-1)
     bent = batch.polyline.clone()
-    bent[0, distance.argsort()[5], -1] += 2.0  # the end of the sixth lane
+    bent[0, distance.argsort()[5], -1] += 2.0  # the last point of the sixth lane
     model(replace(batch, polyline=bent))
     assert (lanes[0] != lanes[1]).any(-1).tolist() == [number == 5 for number in range(8)]
 
 
-def test_neighbours_are_heard() -> None:
-    model, batch = build(), collate([make_scene(6)])
+def test_neighbors_have_an_influence() -> None:
+    model, batch = build(), collate([make_scene(6)]).observation
     other = batch.position.clone()
     other[0, 4, 5] += 1.0
     assert (model(replace(batch, position=other)).position != model(batch).position).any()
 
 
-def test_without_a_lane_modes_differ_nevertheless() -> None:
-    forecast = build()(collate([make_scene(6, with_map=False)]))
+def test_modes_differ_without_lanes() -> None:
+    forecast = build()(collate([make_scene(6, with_map=False)]).observation)
     end = forecast.position[0, 0, :, -1]
     assert torch.pdist(end).min() > 1e-4
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(TrajformerError, match="13 future steps, the model predicts 12"):
-        build()(collate([make_scene(num_future=13)]))
-    long = collate([make_scene(num_history=30)])
-    assert build()(long).position.isfinite().all()  # an LSTM reads histories of any length
+def test_the_length_of_the_history_is_not_limited() -> None:
+    assert build()(collate([make_scene(num_history=30)]).observation).position.isfinite().all()

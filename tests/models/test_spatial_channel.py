@@ -1,4 +1,4 @@
-"""Squeeze-and-excite by its formula, its place in the block, and what the Spatial-Channel Transformer makes of it."""
+"""Squeeze-and-excite: formula and position in a block; channels of the Spatial-Channel Transformer."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from support.scenes import make_scene
+from support.tensors import draw
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, EncoderBlock
 from trajformer.core.groups import Groups
 from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
 from trajformer.data.batch import collate
-from trajformer.models import SpatialChannel, SpatialChannelConfig
+from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def make(axis: str, channels: int = 0, reduction: int = 4) -> SqueezeExcite:
@@ -36,7 +33,7 @@ def weights(layer: SqueezeExcite, z: Tensor) -> Tensor:
     return torch.sigmoid(layer.excite.weight @ torch.relu(layer.squeeze.weight @ z))
 
 
-def test_features_are_weighed_as_the_formula_says() -> None:
+def test_features_are_scaled_by_the_formula() -> None:
     layer, x = make("feature"), draw(3, 7, 16)
     real = torch.arange(7) < torch.tensor([7, 4, 0])[:, None]
     out = layer(x, real[:, None])
@@ -48,8 +45,8 @@ def test_features_are_weighed_as_the_formula_says() -> None:
     assert make("feature", reduction=100).squeeze.weight.shape == (1, 16)
 
 
-def test_groups_are_weighed_as_the_formula_says() -> None:
-    """Three agents at four steps, then two tokens of nobody; six channels have weights."""
+def test_groups_are_scaled_by_the_formula() -> None:
+    """Three agents in four steps, then two tokens without an agent; the layer has six channels."""
     layer, x, agents = make("group", channels=6, reduction=2), draw(2, 14, 16), 3
     real = torch.ones(2, 14, dtype=torch.bool)
     real[0, [1, 4, 7, 10]], real[0, [0, 3]], real[1, 13] = False, False, False
@@ -63,7 +60,7 @@ def test_groups_are_weighed_as_the_formula_says() -> None:
         assert torch.equal(out[n, 12:], x[n, 12:])
 
 
-def test_who_is_a_channel_must_be_known() -> None:
+def test_missing_groups_and_masks_per_query_are_errors() -> None:
     x = draw(2, 6, 16)
     with pytest.raises(ValueError, match="must be given"):
         make("group", 3)(x)
@@ -72,7 +69,7 @@ def test_who_is_a_channel_must_be_known() -> None:
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_its_place_is_after_attention_and_before_the_feed_forward(norm_first: bool) -> None:
+def test_the_output_of_attention_is_scaled_before_the_residual_sum(norm_first: bool) -> None:
     torch.manual_seed(0)
     plain = replace(BLOCK, norm_first=norm_first)
     block, x = EncoderBlock(replace(plain, squeeze=SqueezeConfig())), draw(2, 5, 16)
@@ -90,38 +87,37 @@ def build(**changes: object) -> SpatialChannel:
     return SpatialChannel(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
 
 
-def gates(model: SpatialChannel, first: int = 0) -> list[Tensor]:
-    """Collects the weights of the channels of an encoder block at every call."""
-    found: list[Tensor] = []
-    model.encoder.layers[first].squeeze.excite.register_forward_hook(lambda module, args, out: found.append(out.sigmoid()))
-    return found
+def channel_weights(model: SpatialChannel) -> list[Tensor]:
+    """A list to which each call of the model appends the channel weights of its first block."""
+    collected: list[Tensor] = []
+    model.encoder.layers[0].squeeze.excite.register_forward_hook(lambda module, args, out: collected.append(out.sigmoid()))
+    return collected
 
 
 def test_channels_are_features_or_agents() -> None:
-    batch = collate([make_scene(4), make_scene(9, seed=1)])
+    batch = collate([make_scene(4), make_scene(9, seed=1)]).observation
     for axis, channels in (("feature", 16), ("agent", 6)):
         model = build(channel_axis=axis)
-        found = gates(model)
+        collected = channel_weights(model)
         model(batch)
-        assert found[0].shape == (6, channels), axis
+        assert collected[0].shape == (6, channels), axis
         assert all(layer.squeeze.axis == ("group" if axis == "agent" else axis) for layer in model.encoder.layers)
 
 
-def test_an_agents_channel_is_its_rank_by_distance() -> None:
-    """The order of a file gives no channel, and nothing but the order of distances does."""
-    model, batch = build(channel_axis="agent", road=False), collate([make_scene(6)])
-    found = gates(model)
+def test_the_channel_of_an_agent_is_its_rank_by_distance() -> None:
+    model, batch = build(channel_axis="agent", road=False), collate([make_scene(6)]).observation
+    collected = channel_weights(model)
     first = model(batch)
     order = torch.tensor([0, 1, 2, 5, 3, 4])
     names = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
     second = model(replace(batch, **{name: getattr(batch, name)[:, order] for name in names}))
-    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(*collected)
     torch.testing.assert_close(first.position, second.position)
-    assert found[0].std(-1).max() > 1e-3  # agents are weighed differently
+    assert collected[0].std(-1).max() > 1e-3
 
 
-def test_lanes_are_seen_if_wanted() -> None:
-    batch = collate([make_scene(6)])
+def test_lanes_have_an_influence_with_road_only() -> None:
+    batch = collate([make_scene(6)]).observation
     bent = replace(batch, polyline=batch.polyline * 1.01)
     for axis in ("feature", "agent"):
         with_road, without = build(channel_axis=axis), build(channel_axis=axis, road=False)
@@ -130,8 +126,8 @@ def test_lanes_are_seen_if_wanted() -> None:
         assert not any("road" in name for name, _ in without.named_parameters())
 
 
-def test_every_decoder_layer_forecasts() -> None:
-    batch = collate([make_scene(6)])
+def test_all_decoder_layers_have_forecasts() -> None:
+    batch = collate([make_scene(6)]).observation
     forecast = build(decoder_layers=3, modes=20)(batch)
     assert forecast.num_modes == 20 and len(forecast.auxiliary) == 2
     for layer in forecast.auxiliary:

@@ -33,7 +33,7 @@ from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.agentformer.loss import CVAELossConfig
 from trajformer.models.agentformer.model import AgentFormerConfig
-from trajformer.models.agentformer.parts import FutureDecoder
+from trajformer.models.agentformer.networks import FutureDecoder
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory
 

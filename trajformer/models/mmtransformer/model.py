@@ -1,15 +1,16 @@
 """mmTransformer (Liu et al., CVPR 2021): stacked transformers over motion, map and neighbours.
 
-K proposals per agent are queries that pass through a motion extractor (its own history), a map aggregator (lanes) and
-a social constructor (neighbours). Read as the paper has it, with these choices of ours: every agent is normalised in
-its own frame instead of one target's, so that all targets of a scene are predicted in one pass; positions of the
-history are learned and added at each attention (DETR style); proposals start from orthogonal learned queries; offsets
-are cumulated on top of constant velocity. The released code's way to the heads is `social_output: appended`.
+K learned queries per agent (proposals) pass a motion extractor (own history), a map aggregator (lanes) and a social constructor
+(neighbours). Two heads predict offsets and a score.
 
-With `regions` proposals k * N to (k + 1) * N - 1 are those of region k, whose borders are part of the model.
-
-With `joint` (ours, not the paper's) proposal k of all targets is one world: in the social constructor it meets the others'
-k-th proposals only, and a world's score is that of its targets' mean feature.
+Differences from the paper:
+- Every agent is normalised in its own frame instead of the target's, so that all targets of a scene are predicted in one pass.
+- Positional embeddings are learned and added in each attention (DETR style); queries are initialised orthogonally.
+- Offsets from step to step are added to the positions at constant velocity.
+- With `social_output: appended`, features reach the heads as in the released code.
+- With `regions` (section 3.4), proposals k * N to (k + 1) * N - 1 belong to region k. Regions are a buffer of the model.
+- With `joint` (not in the paper), proposal k of all targets is one world: in the social constructor it attends to the k-th
+  proposals of the neighbours only, and the score of a world is computed from the mean feature of its targets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.mmtransformer.loss import RegionLossConfig
-from trajformer.models.mmtransformer.regions import RegionConfig, first_regions, fit_regions
+from trajformer.models.mmtransformer.regions import RegionConfig, fit_regions, initial_regions
 from trajformer.models.modes import consensus, endpoint_nms
 from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborTokenizer, mlp
 
@@ -41,23 +42,27 @@ class MMTransformerConfig:
 
     Attributes:
         num_future: F, steps to predict.
-        proposals: K queries of the network.
-        modes: modes of a forecast in evaluation; fewer than `proposals` are chosen by end-point suppression.
-        nms_radius_m: end points nearer than this to a more probable one are suppressed.
-        consensus_m: in evaluation modes are scored anew by `forecast.consensus` at this temperature, that of the
-            confidence loss; 0 keeps the scores of the network.
-        max_history: longest history that has learned positions.
-        steps_per_token: displacement vectors in a motion token; the paper has 1.
-        block: shape of every transformer block.
-        motion_layers, map_layers, social_layers: encoder and decoder layers of the three parts; the last two may be left out.
-        map_radius_m, max_polylines: lanes an agent attends to.
+        proposals: K, number of queries.
+        modes: number of modes in evaluation; if it is less than `proposals`, modes are selected by end-point suppression.
+        nms_radius_m: end points closer than this to a more probable one are suppressed.
+        consensus_m: in evaluation, modes are scored by `modes.consensus` with this temperature, which should equal the
+            temperature of the confidence loss; 0 keeps the scores of the network.
+        max_history: longest history that has positional embeddings.
+        steps_per_token: number of displacement vectors in a motion token; the paper has 1.
+        block: shape of all transformer blocks.
+        motion_layers: numbers of encoder and decoder layers of the motion extractor.
+        map_layers: the same for the map aggregator; None leaves it out.
+        social_layers: the same for the social constructor; None leaves it out.
+        map_radius_m: largest distance of a lane that an agent attends to.
+        max_polylines: largest number of lanes that an agent attends to.
         map_width: width inside the polyline subgraph.
-        social_radius_m, max_neighbors: neighbours a target attends to, itself included.
-        neighbour_map: neighbours, too, pass the map aggregator (the paper); else they are known by their motion.
-        social_output: proposals pass a social decoder (the paper), or go to the heads side by side with what the social encoder
-            made of their target, without one (the released code).
-        regions: proposals are divided between regions of end points; recipes then train with `region_loss`.
-        joint: proposal k of all targets is one world, with one probability; recipes then train with `world_loss`.
+        social_radius_m: largest distance of a neighbour that a target attends to.
+        max_neighbors: largest number of neighbours, including the target.
+        neighbour_map: neighbours pass the map aggregator, as in the paper; otherwise their features contain motion only.
+        social_output: decoded: proposals pass a social decoder (paper). appended: there is no social decoder, and the encoded
+            target is concatenated to its proposals (released code).
+        regions: proposals are divided between regions of end points; the default loss is then `regions`.
+        joint: proposal k of all targets is one world with one probability; the default loss is then `worlds`.
     """
 
     num_future: int
@@ -82,23 +87,12 @@ class MMTransformerConfig:
     joint: bool = False
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            positive=(
-                "num_future",
-                "proposals",
-                "modes",
-                "max_history",
-                "steps_per_token",
-                "max_polylines",
-                "map_width",
-                "max_neighbors",
-            ),
-        )
+        sizes = ("num_future", "proposals", "modes", "max_history", "steps_per_token")
+        check_numbers(self, positive=(*sizes, "max_polylines", "map_width", "max_neighbors"))
         decoded = self.social_output == "decoded"
-        stacks = {"motion_layers": self.motion_layers, "map_layers": self.map_layers}
-        for name, layers in (stacks | {"social_layers": self.social_layers if decoded else None}).items():
-            if layers and layers[1] < 1:
+        for name in ("motion_layers", "map_layers", "social_layers"):
+            layers = getattr(self, name)
+            if layers and layers[1] < 1 and (decoded or name != "social_layers"):
                 raise ConfigError(name, f"{layers}, expected at least one decoder layer")
         if self.modes > self.proposals:
             raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
@@ -107,7 +101,7 @@ class MMTransformerConfig:
         if not decoded and not self.social_layers:
             raise ConfigError("social_output", "appended needs social_layers")
         if self.joint and (self.modes < self.proposals or self.regions is not None or not self.social_layers):
-            raise ConfigError("joint", "needs social_layers, as many modes as proposals, and no regions")
+            raise ConfigError("joint", "needs social_layers, modes equal to proposals, and no regions")
 
     def build(self) -> MMTransformer:
         """The model, with random weights."""
@@ -115,7 +109,7 @@ class MMTransformerConfig:
 
 
 class MotionExtractor(nn.Module):
-    """History of every agent to K proposal features."""
+    """K queries per agent attend to the agent's history."""
 
     def __init__(self, config: MMTransformerConfig) -> None:
         super().__init__()
@@ -127,14 +121,14 @@ class MotionExtractor(nn.Module):
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.proposals, width)))
 
     def forward(self, observation: Observation) -> Tensor:
-        """[B, A, K, D]."""
+        """Proposals of all agents [B, A, K, D]."""
         tokens, mask = self.tokens(observation)
-        time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
-        keys, shape = mask.flatten(0, 1)[:, None], tokens.shape[:2]
-        memory = self.encoder(tokens.flatten(0, 1), keys, time)
+        time = self.time()[-tokens.shape[2] :]  # embeddings are counted back from the last observed step
+        key_mask = mask.flatten(0, 1)[:, None]
+        memory = self.encoder(tokens.flatten(0, 1), key_mask, time)
         queries = self.queries.expand(len(memory), -1, -1)
-        proposals = self.decoder(queries, memory, memory_mask=keys, position=self.queries, memory_position=time)[-1]
-        return proposals.unflatten(0, shape)
+        proposals = self.decoder(queries, memory, memory_mask=key_mask, position=self.queries, memory_position=time)[-1]
+        return proposals.unflatten(0, tokens.shape[:2])
 
 
 class MapAggregator(nn.Module):
@@ -147,19 +141,19 @@ class MapAggregator(nn.Module):
         self.decoder = Decoder(config.block, layers[1])
 
     def forward(self, observation: Observation, proposals: Tensor, position: Tensor | None) -> Tensor:
-        """[B, N, K, D] of the first N agents to the same shape."""
+        """Proposals of the first N agents [B, N, K, D] to the same shape."""
         tokens, mask = self.tokens(observation, proposals.shape[1])
-        keys = mask.flatten(0, 1)[:, None]
-        memory = self.encoder(tokens.flatten(0, 1), keys)
-        out = self.decoder(proposals.flatten(0, 1), memory, memory_mask=keys, position=position)[-1]
+        key_mask = mask.flatten(0, 1)[:, None]
+        memory = self.encoder(tokens.flatten(0, 1), key_mask)
+        out = self.decoder(proposals.flatten(0, 1), memory, memory_mask=key_mask, position=position)[-1]
         return out.unflatten(0, proposals.shape[:2])
 
 
 class SocialConstructor(nn.Module):
-    """Targets' proposals attend to their neighbours.
+    """Proposals of targets attend to the neighbours of the target.
 
-    A neighbour is one token made of all its proposals. Of joint worlds it is K tokens, one of each proposal, and a target's
-    proposal sees only those of its own world: what the others do there.
+    A neighbour is one token, an MLP of all its proposals. With `joint`, it is K tokens, one per proposal (world), and a
+    proposal attends to tokens of the same world only.
     """
 
     def __init__(self, config: MMTransformerConfig, layers: tuple[int, int]) -> None:
@@ -171,32 +165,42 @@ class SocialConstructor(nn.Module):
         self.encoder = Encoder(config.block, layers[0])
         self.decoder = Decoder(config.block, layers[1]) if config.social_output == "decoded" else None
 
-    def forward(self, observation: Observation, everyone: Tensor, proposals: Tensor, position: Tensor | None) -> list[Tensor]:
-        """All agents' proposals [B, A, K, D] and the targets' [B, S, K, D] to every layer's [B, S, K, D].
+    def forward(
+        self, observation: Observation, all_proposals: Tensor, proposals: Tensor, position: Tensor | None
+    ) -> list[Tensor]:
+        """Features of the targets' proposals after each decoder layer.
 
-        Without a decoder it is one layer [B, S, K, 2 D]: a target's social memory, then its proposals.
+        Args:
+            observation: the scenes.
+            all_proposals: [B, A, K, D], of all agents.
+            proposals: [B, S, K, D], of the targets.
+            position: [K, D], positional embeddings of the queries.
+
+        Returns:
+            A tensor [B, S, K, D] per layer; without a decoder, one tensor [B, S, K, 2 D]: encoded target, then proposal.
         """
-        worlds = everyone if self.joint else everyone.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
+        worlds = all_proposals if self.joint else all_proposals.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
         tokens, mask = self.tokens(observation, self.vehicle(worlds))  # [B, S, n, W, D], [B, S, n]
-        keys = mask[:, :, None].expand(-1, -1, tokens.shape[3], -1)  # [B, S, W, n]
-        memory = self.encoder(tokens.transpose(2, 3).flatten(0, 2), keys.flatten(0, 2)[:, None]).unflatten(0, keys.shape[:3])
+        key_mask = mask[:, :, None].expand(-1, -1, tokens.shape[3], -1)  # [B, S, W, n]
+        memory = self.encoder(tokens.transpose(2, 3).flatten(0, 2), key_mask.flatten(0, 2)[:, None])
+        memory = memory.unflatten(0, key_mask.shape[:3])  # [B, S, W, n, D]
         if self.decoder is None:
-            own = memory[:, :, :, 0].expand_as(proposals)  # a target is its own nearest neighbour
-            return [torch.cat([own, proposals], -1)]
-        same = torch.eye(keys.shape[2], dtype=torch.bool, device=keys.device)[:, :, None]  # [W, W, 1]
-        seen = (same & keys[:, :, None]).flatten(-2).flatten(0, 1)  # [B * S, W, W * n]
-        layers = self.decoder(proposals.flatten(0, 1), memory.flatten(2, 3).flatten(0, 1), memory_mask=seen, position=position)
+            target = memory[:, :, :, 0].expand_as(proposals)  # a target is its own nearest neighbour
+            return [torch.cat([target, proposals], -1)]
+        same_world = torch.eye(key_mask.shape[2], dtype=torch.bool, device=key_mask.device)[:, :, None]  # [W, W, 1]
+        memory_mask = (same_world & key_mask[:, :, None]).flatten(-2).flatten(0, 1)  # [B * S, W, W * n]
+        queries, memory = proposals.flatten(0, 1), memory.flatten(2, 3).flatten(0, 1)
+        layers = self.decoder(queries, memory, memory_mask=memory_mask, position=position)
         return [layer.unflatten(0, proposals.shape[:2]) for layer in layers]
 
 
 class MMTransformer(Forecaster):
-    """Observation -> Forecast in each target's own frame, K = `proposals` in training, `modes` in evaluation.
+    """Observation -> Forecast in the frame of each target. K is `proposals` in training, `modes` in evaluation.
 
-    Every social decoder layer's forecast is kept as auxiliary, for the same losses. `regions` [M, 3] is what
-    `models.regions` says, None without them.
+    Forecasts of earlier social decoder layers are auxiliary, for the same losses.
 
-    Raises:
-        TrajformerError: parts or sizes that do not go together.
+    Attributes:
+        regions: [M, 3], regions of end points (see `regions.py`), or None.
     """
 
     regions: Tensor | None
@@ -217,13 +221,13 @@ class MMTransformer(Forecaster):
         inputs = width if decoded else 2 * width
         self.trajectory = mlp(inputs, width, width, config.num_future * 2)
         self.score = mlp(inputs, width, width, 1)
-        self.register_buffer("regions", first_regions(config.regions) if config.regions else None)
+        self.register_buffer("regions", initial_regions(config.regions) if config.regions else None)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
+        """Predict all targets.
 
         Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
+            TrajformerError: the horizon differs from `num_future`, or the history is longer than `max_history`.
         """
         check_lengths(observation, self.config.num_future, self.config.max_history)
         *earlier, last = [self._decode(observation, layer) for layer in self._layers(observation)]
@@ -240,22 +244,22 @@ class MMTransformer(Forecaster):
             self.regions.copy_(fit_regions(scenes, self.config.regions.count, seed))
 
     def _layers(self, observation: Observation) -> list[Tensor]:
-        """Features [B, S, K, ...] of the targets' proposals after each social decoder layer, or after the part before."""
-        everyone = self.motion(observation)
-        targets = everyone[:, : observation.num_targets]
+        """Features [B, S, K, ...] of the targets' proposals, for each social decoder layer."""
+        count = observation.num_targets
+        all_proposals = self.motion(observation)
         if self.map is not None and self.config.neighbour_map:
-            everyone = self.map(observation, everyone, self.position)
-            targets = everyone[:, : observation.num_targets]
-        elif self.map is not None:
+            all_proposals = self.map(observation, all_proposals, self.position)
+        targets = all_proposals[:, :count]
+        if self.map is not None and not self.config.neighbour_map:
             targets = self.map(observation, targets, self.position)
         if self.social is None:
             return [targets]
-        if self.config.joint:  # what a target is about to do on its lane is what the others must know
-            first = torch.where(observation.target_mask[..., None, None], targets, everyone[:, : observation.num_targets])
-            everyone = torch.cat([first, everyone[:, observation.num_targets :]], 1)
-        return self.social(observation, everyone, targets, self.position)
+        if self.config.joint:  # neighbours that are targets are known by their features after the map aggregator
+            first = torch.where(observation.target_mask[..., None, None], targets, all_proposals[:, :count])
+            all_proposals = torch.cat([first, all_proposals[:, count:]], 1)
+        return self.social(observation, all_proposals, targets, self.position)
 
     def _decode(self, observation: Observation, x: Tensor) -> Forecast:
-        """Features [B, S, K, ...] to a forecast, whose scores are of worlds [B, K] with `joint`."""
+        """Features [B, S, K, ...] to a forecast; with `joint`, scores are per world [B, K]."""
         scored = world_features(observation, x) if self.config.joint else x
         return forecast_from_offsets(observation, self.trajectory(x), self.score(scored))

@@ -1,10 +1,12 @@
-"""Regions of end points, one for each group of mmTransformer's proposals (Liu et al. 2021, section 3.4).
+"""Regions of end points, one per group of mmTransformer's proposals (Liu et al. 2021, section 3.4).
 
-A region is [x, y, weight], in a target's own frame. An end point belongs to the region with the least squared distance to
-(x, y) minus its weight: with equal weights to the nearest, otherwise borders move, straight, in favour of the heavier one.
-Equal-size k-means finds centres whose clusters have the same number of training end points, and the weights at which the
-regions cut the plane just as the clusters cut those points. The paper leaves open how an end point is given to a region
-after clustering; by distance alone, regions of crowded places would have most of the training data again.
+A region is [x, y, weight] in the frame of a target. An end point belongs to the region with the smallest squared distance to
+(x, y) minus weight (a power diagram). With equal weights this is the nearest center; a larger weight moves the straight borders
+away from the center.
+
+Equal-size k-means finds centers of clusters with equal numbers of training end points. The weights are chosen such that the
+regions divide these points exactly like the clusters. The paper does not say how end points are assigned after clustering;
+assigned by distance alone, regions in crowded places would contain most of the training data.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from trajformer.data.loading import SceneDataset
 from trajformer.errors import ConfigError, TrajformerError, check_numbers
 from trajformer.scenes.geometry import to_frame
 
-_MOST = 768  # end points that are clustered
-_STARTS, _ROUNDS = 4, 60
-_SCENES = 2048  # scenes whose end points are used
+_MAX_SCENES = 2048  # read for their end points
+_MAX_POINTS = 768  # clustered
+_STARTS = 4
 
 
 @dataclass(frozen=True)
 class FanConfig:
-    """Regions by hand: around points at some distances in evenly spread directions, the nearest of them.
+    """Regions around fixed points: some distances in evenly spread directions.
 
     Attributes:
-        distances_m: of the points, the same in every direction.
-        directions: how many.
-        spread: radians between the outermost ones, straight ahead being in their middle.
+        distances_m: distances of the points, equal for all directions.
+        directions: number of directions.
+        spread: angle between the outermost directions in radians; the middle is straight ahead.
     """
 
     distances_m: tuple[float, ...] = (10.0, 30.0)
@@ -45,11 +47,11 @@ class FanConfig:
 
 @dataclass(frozen=True)
 class RegionConfig:
-    """How end points are divided.
+    """How end points are divided into regions.
 
     Attributes:
-        count: M regions.
-        fan: these regions, as many as `count`; otherwise training begins with equal-size k-means of its data's end points.
+        count: M, number of regions.
+        fan: fixed regions, `count` in total; by default, regions are fitted to the training data before training.
     """
 
     count: int = 6
@@ -62,8 +64,8 @@ class RegionConfig:
             raise ConfigError("count", f"{self.count}, expected the number of regions of the fan, {fan}")
 
 
-def first_regions(config: RegionConfig) -> Tensor:
-    """The fan [M, 3], or zeros, to be filled in before training."""
+def initial_regions(config: RegionConfig) -> Tensor:
+    """The fan [M, 3], or zeros, which `fit_regions` replaces before training."""
     fan = config.fan
     if fan is None:
         return torch.zeros(config.count, 3)
@@ -74,19 +76,19 @@ def first_regions(config: RegionConfig) -> Tensor:
 
 
 def region_of(end: Tensor, regions: Tensor) -> Tensor:
-    """Index int64 [...] of the region [M, 3] that each end point [..., 2] is in."""
+    """Int64 [...], index of the region [M, 3] that contains each end point [..., 2]."""
     return ((end[..., None, :] - regions[:, :2]).square().sum(-1) - regions[:, 2]).argmin(-1)
 
 
 def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
-    """Equal-size regions [M, 3] of the end points of the targets of a random choice of training scenes.
+    """Equal-size regions [M, 3] of the end points of all targets in a random choice of training scenes.
 
-    The same scenes, count and seed give the same regions.
+    The result depends on the scenes, `count` and `seed` only.
 
     Raises:
         TrajformerError: there are fewer end points than regions.
     """
-    chosen = np.random.default_rng(seed).permutation(len(scenes))[:_SCENES]
+    chosen = np.random.default_rng(seed).permutation(len(scenes))[:_MAX_SCENES]
     ends = [np.zeros((0, 2), np.float32)]
     for index in chosen.tolist():
         padded = scenes.sample(index).padded
@@ -96,11 +98,17 @@ def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
     return equal_regions(np.concatenate(ends), count, seed)
 
 
-def equal_regions(points: np.ndarray, count: int, seed: int) -> Tensor:
-    """Equal-size k-means of end points [n, 2], metres: regions [M, 3] from left to right by their centres' x.
+def equal_regions(points: np.ndarray, count: int, seed: int, rounds: int = 60) -> Tensor:
+    """Equal-size k-means: regions [M, 3], ordered by the x of their centers.
 
-    Each round gives every centre the same number of points at the least sum of squared distances, exactly; the best of a few
-    random starts is taken. Of more than 768 points a random choice is clustered.
+    Each round assigns the same number of points to every center at the smallest sum of squared distances (exactly). The best of
+    several random starts is the result. At most 768 points, chosen at random, are clustered.
+
+    Args:
+        points: end points [n, 2], metres.
+        count: M.
+        seed: of all random choices.
+        rounds: largest number of rounds of a start.
 
     Raises:
         TrajformerError: there are fewer points than regions.
@@ -108,43 +116,43 @@ def equal_regions(points: np.ndarray, count: int, seed: int) -> Tensor:
     if len(points) < count:
         raise TrajformerError(f"mmtransformer.regions.count: {count}, but the training data has {len(points)} end points")
     rng = np.random.default_rng(seed)
-    size = min(len(points), _MOST) // count
+    size = min(len(points), _MAX_POINTS) // count
     points = points[rng.permutation(len(points))[: size * count]].astype(np.float64)
-    found = [_cluster(points, points[rng.choice(len(points), count, replace=False)]) for _ in range(_STARTS)]
-    _, centre, owner = min(found, key=lambda one: one[0])
-    regions = np.concatenate([centre, _weights(_squared(points, centre), owner)[:, None]], 1)
+    starts = [_cluster(points, points[rng.choice(len(points), count, replace=False)], rounds) for _ in range(_STARTS)]
+    _, center, cluster = min(starts, key=lambda start: start[0])
+    regions = np.concatenate([center, _weights(_squared_distances(points, center), cluster)[:, None]], 1)
     return torch.from_numpy(regions[regions[:, 0].argsort(kind="stable")]).float()
 
 
-def _squared(points: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    return np.square(points[:, None] - centre).sum(-1)
+def _squared_distances(points: np.ndarray, center: np.ndarray) -> np.ndarray:
+    return np.square(points[:, None] - center).sum(-1)
 
 
-def _cluster(points: np.ndarray, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """The least sum of squared distances found from these centres [M, 2], the centres there, and the owner of each point.
+def _cluster(points: np.ndarray, center: np.ndarray, rounds: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """K-means from initial centers [M, 2]: the sum of squared distances, the centers, and the cluster of each point.
 
-    Owners are the best ones for these centres, also where the rounds end before centres are the means of their points: or
-    there would be no weights for them.
+    The last step is always an assignment, also after the last round: `_weights` needs clusters that are optimal for the centers.
     """
-    size, owner = len(points) // len(centre), np.full(len(points), -1)
-    for number in range(_ROUNDS):
-        before, cost = owner, _squared(points, centre)
-        owner = linear_sum_assignment(cost.repeat(size, axis=1))[1] // size
-        if (owner == before).all() or number + 1 == _ROUNDS:
+    size, cluster = len(points) // len(center), np.full(len(points), -1)
+    for number in range(rounds):
+        previous, cost = cluster, _squared_distances(points, center)
+        cluster = linear_sum_assignment(cost.repeat(size, axis=1))[1] // size
+        if (cluster == previous).all() or number + 1 == rounds:
             break
-        centre = np.stack([points[owner == region].mean(0) for region in range(len(centre))])
-    return float(cost[np.arange(len(points)), owner].sum()), centre, owner
+        center = np.stack([points[cluster == region].mean(0) for region in range(len(center))])
+    return float(cost[np.arange(len(points)), cluster].sum()), center, cluster
 
 
-def _weights(cost: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Weights [M] at which every point has the least cost minus weight where it is: the dual of the assignment.
+def _weights(cost: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    """Weights [M] such that cost minus weight is smallest for the cluster of each point: the dual of the assignment.
 
-    Point i stays in j rather than k as long as weight k - weight j is at most cost ik - cost ij. With the least of these over
-    all points as lengths of ways, the distances from any one region are such weights; their mean keeps off all borders.
+    Point i stays in cluster j instead of k if weight k - weight j <= cost ik - cost ij. Let the length from j to k be the
+    minimum of the right side over the points of j. The shortest distances from any node satisfy all inequalities; their mean
+    over the nodes keeps points away from the borders.
     """
     count = cost.shape[1]
-    way = np.stack([(cost[owner == j] - cost[owner == j, j : j + 1]).min(0) for j in range(count)])
-    for middle in range(count):
-        way = np.minimum(way, way[:, middle : middle + 1] + way[middle])
-    weight = way.mean(0)
+    distance = np.stack([(cost[cluster == j] - cost[cluster == j, j : j + 1]).min(0) for j in range(count)])
+    for middle in range(count):  # Floyd-Warshall
+        distance = np.minimum(distance, distance[:, middle : middle + 1] + distance[middle])
+    weight = distance.mean(0)
     return weight - weight.mean()

@@ -1,14 +1,16 @@
-"""Wayformer's scene encoders: three choices that compose, each said in one place (Nayakanti et al. 2022).
+"""Wayformer's scene encoders (Nayakanti et al. 2022): three independent choices.
 
-- Fusion is where the depth stands: before the modalities are joined, behind it, or half and half (`SceneEncoder`).
-- Attention is the axes that the blocks of an encoder attend along, one after the other (`SceneEncoderConfig.axes`).
-- Latent queries shorten an axis in the first block along it (`AxisEncoder`).
+- Fusion: blocks before the modalities are joined, after it, or half and half (`SceneEncoder`).
+- Attention: the axis that each block of an encoder attends along (`SceneEncoderConfig.axes`).
+- Latent queries: the first block along an axis shortens it (`AxisEncoder`).
 
-Readings taken. Factorised blocks along an axis with one index would do nothing: there the blocks attend along the other
-axis, so a target's history has temporal blocks alone and the road spatial ones. An odd block is spatial. To be joined in a
-factorised encoder the road, which has no time, is tiled over the steps at which some agent was seen; what comes out is the
-mean of its copies, unless latents took their place. The share of latents is of the longest input, as the paper's inputs
-have one length, and holds for every encoder: with hierarchical fusion the tokens are shortened twice.
+Readings of the paper:
+- Factorised blocks along an axis of length one would have no effect, so they attend along the other axis: a target's history has
+  temporal blocks only, the road spatial blocks only. If the number of blocks is odd, there is one more spatial block.
+- In a factorised encoder of all modalities, the road (without time) is tiled over the steps at which an agent was seen. Its
+  outputs are means over the copies, unless latents replace them.
+- The share of latents refers to the largest input, because the paper's inputs have fixed sizes. It applies to every encoder:
+  hierarchical fusion shortens the tokens twice.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """How many latent queries an encoder has.
+    """Number of latent queries of an encoder.
 
     Attributes:
-        ratio: R, their share of an encoder's tokens, or of its steps and its slots where attention is factorised.
-        counts: given instead: (tokens,) for multi-axis attention, (steps, slots) for factorised.
+        ratio: R, number of latents per token, or per step and per slot for factorised attention.
+        counts: absolute numbers instead: (tokens,) for multi-axis attention, (steps, slots) for factorised attention.
     """
 
     ratio: float = 0.5
@@ -54,7 +56,7 @@ class LatentConfig:
         check_numbers(self, positive=("ratio", "counts"), shares=("ratio",))
 
     def count(self, axis: int, length: int) -> int:
-        """Latents in place of `length` tokens along an axis."""
+        """Number of latents that replace `length` tokens along an axis."""
         if self.counts:
             return self.counts[0] if axis == TIME else self.counts[-1]
         return max(round(self.ratio * length), 1)
@@ -62,15 +64,15 @@ class LatentConfig:
 
 @dataclass(frozen=True)
 class SceneEncoderConfig:
-    """A member of the family.
+    """A variant of the encoder.
 
     Attributes:
-        fusion: early (one encoder of all modalities), late (one of each), or hierarchical (half the depth each).
-        attention: over all steps and slots at once, or factorised: half the blocks temporal and then half of them spatial
+        fusion: early (one encoder for all modalities), late (one per modality), or hierarchical (half of the blocks each).
+        attention: over all steps and slots at once, or factorised: half of the blocks temporal, then half spatial
             (sequential), or alternating (interleaved).
         latents: latent queries, none by default.
-        layers: N, blocks between a modality's tokens and the decoder.
-        block: their shape.
+        layers: N, number of blocks between the tokens and the decoder.
+        block: shape of the blocks.
     """
 
     fusion: Literal["early", "late", "hierarchical"] = "early"
@@ -89,12 +91,12 @@ class SceneEncoderConfig:
             raise ConfigError("latents.counts", f"{len(counts)} numbers, expected {1 + factorised} for {self.attention}")
 
     def depths(self) -> tuple[int, int]:
-        """Blocks in the encoder of each modality, and in the encoder of all modalities after them."""
+        """Numbers of blocks: of the encoder of each modality, of the joint encoder after them."""
         before = {"early": 0, "late": self.layers, "hierarchical": self.layers // 2}[self.fusion]
         return before, self.layers - before
 
     def axes(self, layers: int) -> list[int]:
-        """The axis that each of so many blocks attends along."""
+        """The axis that each of `layers` blocks attends along."""
         half, odd = divmod(layers, 2)
         if self.attention == "multi_axis":
             return [SPACE] * layers
@@ -104,15 +106,16 @@ class SceneEncoderConfig:
 
 
 class AxisEncoder(nn.Module):
-    """Blocks along the axes of a grid.
+    """Blocks that attend along the axes of a grid.
 
     Args:
-        layers: how many blocks; none leave the grid as it is.
+        config: variant of the encoder.
+        layers: number of blocks; without blocks, the output is the input.
         size: T and S of the largest grid.
 
     Attributes:
         axes: the axis of each block.
-        size: T and S of what comes out.
+        size: T and S of the largest output.
     """
 
     def __init__(self, config: SceneEncoderConfig, layers: int, size: tuple[int, int]) -> None:
@@ -121,7 +124,8 @@ class AxisEncoder(nn.Module):
         self.blocks = nn.ModuleList()
         sizes = {TIME: size[0], SPACE: size[1]}
         for axis in config.axes(layers):
-            axis = axis if sizes[axis] > 1 else TIME + SPACE - axis
+            if sizes[axis] == 1:
+                axis = TIME + SPACE - axis  # the other one
             if config.latents is not None and axis not in self.axes:
                 sizes[axis] = config.latents.count(axis, sizes[axis])
                 self.blocks.append(LatentBlock(config.block, sizes[axis]))
@@ -129,11 +133,11 @@ class AxisEncoder(nn.Module):
                 self.blocks.append(EncoderBlock(config.block))
             self.axes.append(axis)
         self.size = (sizes[TIME], sizes[SPACE])
-        norm = layers and config.block.norm_first
+        norm = layers > 0 and config.block.norm_first
         self.norm = nn.LayerNorm(config.block.width, eps=config.block.norm_eps) if norm else nn.Identity()
 
     def forward(self, grid: Grid) -> Grid:
-        """A grid to a grid of the same size, or with latents on the axes that were shortened; all of these are real."""
+        """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
         token, real = grid
         for axis, block in zip(self.axes, self.blocks, strict=True):
             token = apply_along_axis(axis, block, token, real)
@@ -143,25 +147,23 @@ class AxisEncoder(nn.Module):
 
 
 class SceneEncoder(nn.Module):
-    """Several modalities to one memory for a decoder.
+    """Encodes several modalities to one memory for a decoder.
 
     Args:
-        sizes: T and S of the largest grid of each modality; those without time (T = 1) come last.
-
-    Raises:
-        TrajformerError: latents are counted for another kind of attention or are none, or an encoder is too shallow for it.
+        config: variant of the encoder.
+        sizes: T and S of the largest grid of each modality; modalities without time (T = 1) come last.
     """
 
     def __init__(self, config: SceneEncoderConfig, sizes: list[tuple[int, int]]) -> None:
         super().__init__()
-        self.config, factorised = config, config.attention != "multi_axis"
-        self.join = _tiled if factorised else _in_a_row
-        before, behind = config.depths()
-        own = [AxisEncoder(config, before, self._size([size])) for size in sizes]
+        self.config = config
+        self.join = _flatten if config.attention == "multi_axis" else _tile
+        before, after = config.depths()
+        own = [AxisEncoder(config, before, self._joined_size([size])) for size in sizes]
         self.own = nn.ModuleList(own)
-        self.joint = AxisEncoder(config, behind, self._size([one.size for one in own])) if behind else None
+        self.joint = AxisEncoder(config, after, self._joined_size([encoder.size for encoder in own])) if after else None
 
-    def _size(self, sizes: list[tuple[int, int]]) -> tuple[int, int]:
+    def _joined_size(self, sizes: list[tuple[int, int]]) -> tuple[int, int]:
         """T and S of joined grids."""
         if self.config.attention == "multi_axis":
             return 1, sum(steps * slots for steps, slots in sizes)
@@ -172,27 +174,27 @@ class SceneEncoder(nn.Module):
         grids = [encoder(self.join([grid])) for encoder, grid in zip(self.own, grids, strict=True)]
         if self.joint is not None:
             joined = self.joint(self.join(grids))
-            grids = [joined] if self.config.latents else _merge_copies(joined, grids)
-        memory = _in_a_row(grids)
+            grids = [joined] if self.config.latents else _average_copies(joined, grids)
+        memory = _flatten(grids)
         return memory.token[:, 0], memory.real[:, 0]
 
 
-def _in_a_row(grids: list[Grid]) -> Grid:
-    """All tokens side by side, as the slots of one step."""
+def _flatten(grids: list[Grid]) -> Grid:
+    """All tokens of all grids as the slots of a single step."""
     token = torch.cat([grid.token.flatten(1, 2) for grid in grids], 1)
     return Grid(token[:, None], torch.cat([grid.real.flatten(1, 2) for grid in grids], 1)[:, None])
 
 
-def _tiled(grids: list[Grid]) -> Grid:
-    """All slots side by side; those of a grid without time stand at every step at which a token of another one is real."""
+def _tile(grids: list[Grid]) -> Grid:
+    """Concatenate grids along slots; a grid without time is copied to all steps at which another grid has a real token."""
     steps = max(grid.token.shape[1] for grid in grids)
-    seen = torch.cat([grid.real for grid in grids if grid.real.shape[1] == steps], 2).any(2, keepdim=True)
+    seen = torch.cat([grid.real for grid in grids if grid.real.shape[1] == steps], 2).any(2, keepdim=True)  # [N, T, 1]
     token = torch.cat([grid.token.expand(-1, steps, -1, -1) for grid in grids], 2)
     return Grid(token, torch.cat([grid.real & seen for grid in grids], 2))
 
 
-def _merge_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
-    """What `_tiled` made of these grids and an encoder of that, with the mean of its copies for each token that was tiled."""
+def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
+    """Split the encoded output of `_tile(grids)` again; each token that was tiled becomes the mean of its copies."""
     steps = joined.token.shape[1]
     slots = sum(grid.token.shape[2] for grid in grids if grid.token.shape[1] == steps)
     token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]

@@ -1,14 +1,17 @@
-"""Wayformer (Nayakanti et al. 2022): one attention encoder of everything around a target, learned queries, a mixture.
+"""Wayformer (Nayakanti et al. 2022): one attention encoder of a target's surroundings, learned queries, a Gaussian mixture.
 
-Every target is a scene of its own, seen from it: its history, the nearest agents' histories at the same steps, the nearest
-polylines. Projected to a common width by relu(Wx + b) and given learned positions that start at zero, they pass one of the
-family's encoders (`fusion.py`); K learned queries read what comes out and become the components of a Gaussian mixture
-(`mixture.py`). All targets of all scenes are one batch of such scenes.
+Every target is a scene in its own frame: its history, the histories of the nearest agents, and the nearest polylines. They are
+projected to a common width by relu(Wx + b), and learned positional embeddings, initialised to zero, are added. After one of the
+encoders of `fusion.py`, K learned queries cross-attend to the memory and become the components of a Gaussian mixture. All targets
+of all scenes are one batch.
 
-Readings taken. Steps are counted back from the last one, agents and polylines by their distance; a position's channels are
-half of the step, half of the slot. A polyline's features x are the pooled ones of its segments (VectorNet's subgraph), not
-a segment alone. Traffic lights are left out: Argoverse has none. The decoder has self-attention among the queries, as
-usual. In evaluation more components than wanted are merged (`aggregation.py`); the paper aggregates ensembles alike.
+Readings of the paper:
+- Steps are counted back from the last one; agents and polylines are ordered by distance. Half of the channels of a positional
+  embedding encode the step, half the slot.
+- The features of a polyline are pooled over its segments (VectorNet's subgraph).
+- Traffic lights are left out, because Argoverse has none.
+- The decoder has self-attention among its queries.
+- In evaluation, components are merged to `modes` (`aggregation.py`); the paper aggregates ensembles in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from trajformer.models.tokens import MapTokenizer, agent_states, neighbors, stat
 from trajformer.models.wayformer.aggregation import AggregationConfig, aggregate
 from trajformer.models.wayformer.fusion import Grid, SceneEncoder, SceneEncoderConfig
 
-_REACH = 5.0  # log sigma stays within +-5: 7 mm to 150 m
+_MAX_LOG_SIGMA = 5.0  # sigma is between 7 mm and 150 m
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,18 @@ class WayformerConfig:
 
     Attributes:
         num_future: F, steps to predict.
-        proposals: K queries of the decoder, components of the mixture.
-        modes: modes of a forecast in evaluation; more components are merged into so many.
-        aggregation: how they are.
-        max_history: longest history that has learned positions.
-        steps_per_token: states of an agent in a token; the paper has 1.
-        encoder: fusion, attention and latents, depth and blocks.
-        decoder_layers: depth of the decoder.
-        decoder: shape of its blocks; the encoder's by default.
-        social_radius_m, max_neighbors: agents that are seen, the target itself included.
-        map_radius_m, max_polylines: polylines that are seen.
+        proposals: K, number of decoder queries and components of the mixture.
+        modes: number of modes in evaluation; if it is less than `proposals`, components are merged.
+        aggregation: how components are merged.
+        max_history: longest history that has positional embeddings.
+        steps_per_token: number of states of an agent in a token; the paper has 1.
+        encoder: fusion, attention, latents, depth and blocks.
+        decoder_layers: number of layers of the decoder.
+        decoder: shape of its blocks, by default as in the encoder.
+        social_radius_m: largest distance of an agent that is an input.
+        max_neighbors: largest number of agents that are inputs, including the target.
+        map_radius_m: largest distance of a polyline that is an input.
+        max_polylines: largest number of polylines that are inputs.
         map_width: width inside the polyline subgraph.
     """
 
@@ -70,20 +75,8 @@ class WayformerConfig:
     map_width: int = 64
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            positive=(
-                "num_future",
-                "proposals",
-                "modes",
-                "max_history",
-                "steps_per_token",
-                "decoder_layers",
-                "max_neighbors",
-                "max_polylines",
-                "map_width",
-            ),
-        )
+        sizes = ("num_future", "proposals", "modes", "max_history", "steps_per_token", "decoder_layers")
+        check_numbers(self, positive=(*sizes, "max_neighbors", "max_polylines", "map_width"))
         if self.modes > self.proposals:
             raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
 
@@ -93,7 +86,7 @@ class WayformerConfig:
 
 
 class TargetScenes(nn.Module):
-    """The three modalities around every target as tokens."""
+    """Tokens of the three modalities around each target."""
 
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
@@ -105,7 +98,7 @@ class TargetScenes(nn.Module):
         self.positions = nn.ModuleList(LearnedPosition(size, width, std=0.0) for size in self.sizes)
 
     def forward(self, observation: Observation) -> list[Grid]:
-        """Grids of history, agents and road, N = B x S."""
+        """Grids of history, agents and road; N = B * S."""
         index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         road, real = self.road(observation, observation.num_targets)
@@ -120,10 +113,10 @@ class TargetScenes(nn.Module):
 
 
 class MixtureHead(nn.Module):
-    """Two linear layers: a mode's logit, and mean and log sigma of both coordinates at each step (diagonal covariance).
+    """Two linear layers: the logit of a mode, and mean and log sigma of both coordinates at each step (diagonal covariance).
 
-    Readings taken: what the layer gives for the mean are steps that are summed up and added to the place where the target
-    would be at constant velocity. Log sigma is bounded smoothly, by 5 tanh(x / 5), so that a gradient always leads back.
+    The mean is the sum of the predicted offsets from step to step plus the position at constant velocity. Log sigma is bounded
+    smoothly by 5 tanh(x / 5), so that it always has a gradient.
     """
 
     def __init__(self, width: int, num_future: int) -> None:
@@ -133,19 +126,17 @@ class MixtureHead(nn.Module):
         self.gaussian = nn.Linear(width, num_future * 4)
 
     def forward(self, observation: Observation, x: Tensor) -> Forecast:
-        """Features [B, S, K, D] of the modes of every target to a forecast in its own frame, with sigma as `scale`."""
+        """Features [B, S, K, D] of modes to a forecast in the frame of each target; `scale` is sigma."""
         step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
-        sigma = (_REACH * (log_sigma / _REACH).tanh()).exp()
+        sigma = (_MAX_LOG_SIGMA * (log_sigma / _MAX_LOG_SIGMA).tanh()).exp()
         logit, pose = self.score(x).squeeze(-1).float(), observation.pose[:, : observation.num_targets]
         return Forecast(constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
 
 
 class Wayformer(Forecaster):
-    """Observation -> Forecast in each target's own frame, `scale` is sigma; K = `proposals` in training, `modes` in evaluation.
+    """Observation -> Forecast in the frame of each target, with sigma as `scale`.
 
-    Raises:
-        TrajformerError: a size that must be at least 1 is not, more modes are wanted than there are components, or latents do
-            not go with the attention.
+    K is `proposals` in training and `modes` in evaluation.
     """
 
     losses = (SetLossConfig, MixtureLossConfig)
@@ -156,17 +147,17 @@ class Wayformer(Forecaster):
         block = config.decoder or config.encoder.block
         self.scenes = TargetScenes(config)
         self.encoder = SceneEncoder(config.encoder, self.scenes.sizes)
-        same = block.width == config.encoder.block.width
-        self.bridge = nn.Identity() if same else nn.Linear(config.encoder.block.width, block.width)
+        width = config.encoder.block.width
+        self.bridge = nn.Identity() if block.width == width else nn.Linear(width, block.width)
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.proposals, block.width)))
         self.decoder = Decoder(block, config.decoder_layers)
         self.head = MixtureHead(block.width, config.num_future)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict every target of every scene.
+        """Predict all targets.
 
         Raises:
-            TrajformerError: the batch wants another horizon than the model was built for, or a longer history.
+            TrajformerError: the horizon differs from `num_future`, or the history is longer than `max_history`.
         """
         check_lengths(observation, self.config.num_future, self.config.max_history)
         forecast = self.head(observation, self._components(observation))
@@ -175,7 +166,7 @@ class Wayformer(Forecaster):
         return aggregate(forecast, self.config.modes, self.config.aggregation)
 
     def _components(self, observation: Observation) -> Tensor:
-        """[B, S, K, D]."""
+        """Features of the components [B, S, K, D]."""
         memory, real = self.encoder(self.scenes(observation))
         queries = self.queries.expand(len(memory), -1, -1)
         x = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])[-1]

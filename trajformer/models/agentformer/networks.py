@@ -1,0 +1,244 @@
+"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2): context encoder, future encoder, future decoder.
+
+They operate on the normalised tokens of `tokens.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.cache import DecoderCache, StaticKVCache
+from trajformer.core.dropout import Dropout, without_dropout
+from trajformer.core.groups import Groups
+from trajformer.core.positions import sinusoid
+from trajformer.data.forecast import Gaussian
+from trajformer.models.agentformer.tokens import future_times, time_mean
+from trajformer.models.tokens import mlp
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """State of A agents and M lanes in the last observed step, in normalised units.
+
+    Attributes:
+        token_mask: bool [B, H' * A + M], which tokens are real; agents in time-major order, then lanes.
+        present: bool [B, A], observed at the last step. The future of other agents is not attended to.
+        start: [B, A, 2], last observed position.
+        velocity: [B, A, 2], displacement per step that futures are offsets from; zero in a model without `extrapolate`.
+        heading: [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings.
+        connected: bool [B, A, A], which agents may attend to each other; None for all.
+        num_lanes: M.
+    """
+
+    token_mask: Tensor
+    present: Tensor
+    start: Tensor
+    velocity: Tensor
+    heading: Tensor
+    connected: Tensor | None
+    num_lanes: int
+
+    def mask(self, agents: int, steps: int) -> Tensor | None:
+        """Mask of attention from tokens of the first agents to the past: bool [B, 1 or steps * agents, H' * A + M], or None."""
+        mask = self.token_mask[:, None]
+        if self.connected is not None:
+            history = (self.token_mask.shape[1] - self.num_lanes) // self.connected.shape[1]
+            connected = self.connected[:, :agents].repeat(1, steps, history)
+            mask = mask & F.pad(connected, (0, self.num_lanes), value=True)
+        return none_if_full(mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Context(Past):
+    """`Past` with its encoding.
+
+    Attributes:
+        memory: [B, H' * A + M, D], encoded tokens.
+        agent: [B, A, D], mean over the tokens of each agent.
+    """
+
+    memory: Tensor
+    agent: Tensor
+
+
+def none_if_full(mask: Tensor) -> Tensor | None:
+    """None for a mask without False, since attention without a mask is faster; a compiled graph cannot branch on values."""
+    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+
+
+def initialize(module: nn.Module) -> nn.Module:
+    """Small weights and zero biases: an untrained decoder predicts standing agents, untrained latents are standard normal."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+class StepTokens(nn.Module):
+    """Embeds the inputs of tokens; the sinusoidal time code is concatenated and mixed in by a linear layer (section 3.2)."""
+
+    def __init__(self, inputs: int, block: BlockConfig) -> None:
+        super().__init__()
+        self.width = block.width
+        self.input = nn.Linear(inputs, block.width)
+        self.mix = nn.Linear(2 * block.width, block.width)
+        self.dropout = Dropout(block.dropout)
+
+    def encode_time(self, time: Tensor) -> Tensor:
+        """The contribution of times [T], in steps, to all tokens of these times: [T, 1, D]."""
+        code = sinusoid(time.float(), self.width)
+        return F.linear(code, self.mix.weight[:, self.width :], self.mix.bias)[:, None]
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """Inputs [..., T, A, C] at times [T] to tokens [..., T, A, D]."""
+        return self.dropout(self._mix(self.input(x)) + self.encode_time(time))
+
+    def project(self, x: Tensor, first: int = 0) -> Tensor:
+        """The contribution of the inputs `first` to `first` + C' - 1, [..., C'], to tokens [..., D].
+
+        Both layers are linear, so the contributions of inputs and time add up to the token.
+        """
+        weight = self.input.weight[:, first : first + x.shape[-1]]
+        if first:
+            return self._mix(F.linear(x, weight, self.input.bias))
+        return F.linear(x, self._mix(weight.T).T)  # cheaper for few inputs at many steps
+
+    def _mix(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.mix.weight[:, : self.width])
+
+
+class ContextEncoder(nn.Module):
+    """Self-attention over all agents at all observed steps, and lanes."""
+
+    def __init__(self, inputs: int, block: BlockConfig, layers: int) -> None:
+        super().__init__()
+        self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
+
+    def forward(self, x: Tensor, time: Tensor, lanes: Tensor, past: Past) -> Context:
+        """Encode the inputs [B, H', A, C] of tokens at times [H'] and lane tokens [B, M, D]."""
+        steps, agents = x.shape[1:3]
+        num_lanes = lanes.shape[1]
+        mask = past.mask(agents, steps)
+        if mask is not None and mask.shape[1] > 1:
+            mask = torch.cat([mask, past.token_mask[:, None].expand(-1, num_lanes, -1)], 1)
+        tokens = torch.cat([self.tokens(x, time).flatten(1, 2), lanes], 1)  # [B, H' * A + M, D]
+        memory = self.encoder(tokens, mask, groups=Groups(agents, agents, (num_lanes, num_lanes)))
+        by_step, real = (value[:, : steps * agents].unflatten(1, (steps, agents)) for value in (memory, past.token_mask))
+        return Context(**vars(past), memory=memory, agent=time_mean(by_step, real))
+
+
+class FutureEncoder(nn.Module):
+    """The posterior of the latents: the true future attends to itself and to the context."""
+
+    def __init__(
+        self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], latent: int, per_token: int = 1
+    ) -> None:
+        super().__init__()
+        self.per_token = per_token
+        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.out = initialize(mlp(block.width, *hidden, 2 * latent, norm=False))
+
+    def forward(self, x: Tensor, valid: Tensor, context: Context) -> Gaussian:
+        """Inputs [B, F', S, C] of the first S agents with bool [B, F', S] to distributions [B, S, Z]."""
+        steps, agents = valid.shape[1:]
+        time = future_times(steps * self.per_token, self.per_token, x.device)
+        mask = valid.flatten(1)[:, None]
+        if context.connected is not None:
+            mask = mask & context.connected[:, :agents, :agents].repeat(1, steps, steps)
+        hidden = self.decoder(
+            self.tokens(x, time).flatten(1, 2),
+            context.memory,
+            mask=none_if_full(mask),
+            memory_mask=context.mask(agents, steps),
+            groups=(Groups(agents, agents), Groups(agents, context.agent.shape[1], (0, context.num_lanes))),
+        )[-1]
+        mean = time_mean(hidden.unflatten(1, (steps, agents)), valid)
+        return Gaussian(*self.out(mean).float().chunk(2, -1))
+
+
+class FutureDecoder(nn.Module):
+    """Decodes latents to futures, token by token; a token attends to the tokens of all agents up to its time and to the context.
+
+    Futures are offsets from the last observed position, or from constant velocity. Fed-back positions have no gradient, so the
+    autoregressive rollout with a key/value cache needs none. In training, `replay` then decodes all tokens in parallel with
+    their gradient. The rollout has no dropout, so that fed-back positions and the choice of the best sample are as in
+    evaluation.
+    """
+
+    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], per_token: int = 1) -> None:
+        super().__init__()
+        self.per_token = per_token
+        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.out = mlp(block.width, *hidden, 2 * per_token, norm=False)
+        initialize(self.out)
+
+    def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
+        """Decode latents [B, K, A, Z] autoregressively to positions [B, K, steps, A, 2], without a gradient."""
+        agent_mask, memory_mask = self._agent_mask(context), context.mask(z.shape[2], 1)
+        with torch.no_grad(), without_dropout(self):
+            cache, known = DecoderCache(len(self.decoder.layers)), self._known(z, context, steps)
+            count = known.shape[2]
+            cache.layers = [(StaticKVCache(count * z.shape[2]), memory) for _, memory in cache.layers]
+            out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
+            base = self._base(context, count)
+            for index in range(count):
+                token = slice(index, index + 1)
+                mask = None if agent_mask is None else agent_mask.repeat(1, 1, index + 1)[:, None]
+                tokens = self._tokens(out[-1][:, :, -1:], known[:, :, token])
+                out.append(self._decode(tokens, context, base[:, :, token], cache=cache, mask=mask, memory_mask=memory_mask))
+        torch.clear_autocast_cache()  # it holds casts of weights that were made without a gradient
+        return torch.cat(out[1:], 2)[:, :, :steps]
+
+    def replay(self, z: Tensor, context: Context, rolled: Tensor) -> Tensor:
+        """Decode the positions of a rollout [B, K, F, A, 2] again, all tokens in parallel, with their gradient."""
+        steps, agents = rolled.shape[2:4]
+        known, fed_back = self._known(z, context, steps), rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token]
+        count = known.shape[2]
+        start = context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)
+        causal = torch.ones(count, count, dtype=torch.bool, device=z.device).tril()
+        agent_mask = self._agent_mask(context)
+        if agent_mask is None:
+            agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device)
+        mask = (causal[:, None, :, None] & agent_mask[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
+        tokens = self._tokens(torch.cat([start, fed_back], 2), known)
+        out = self._decode(tokens, context, self._base(context, count), mask=mask, memory_mask=context.mask(agents, count))
+        return out[:, :, :steps]
+
+    def _known(self, z: Tensor, context: Context, steps: int) -> Tensor:
+        """The contribution of latents, headings and time to all tokens [B, K, F', A, D]."""
+        inputs = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
+        time = future_times(steps, self.per_token, z.device)
+        return self.tokens.project(inputs, 2)[:, :, None] + self.tokens.encode_time(time)
+
+    def _tokens(self, position: Tensor, known: Tensor) -> Tensor:
+        """Fed-back positions [B, K, T, A, 2] and all other contributions [B, K, T, A, D] to tokens."""
+        return self.tokens.dropout(self.tokens.project(position) + known)
+
+    def _base(self, context: Context, tokens: int) -> Tensor:
+        """The positions that outputs are offsets from [B, 1, F', steps, A, 2]."""
+        time = torch.arange(1, tokens * self.per_token + 1, device=context.start.device)
+        base = context.start[:, None] + context.velocity[:, None] * time[:, None, None]
+        return base.unflatten(1, (tokens, self.per_token))[:, None]
+
+    def _decode(self, tokens: Tensor, context: Context, base: Tensor, **arguments: Any) -> Tensor:
+        """Tokens [B, K, T, A, D] to the positions of their steps [B, K, T * steps, A, 2]."""
+        agents = tokens.shape[3]
+        groups = Groups(agents, agents), Groups(agents, agents, (0, context.num_lanes))
+        hidden = self.out[:-1](self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1])
+        with torch.autocast(hidden.device.type, enabled=False):  # half precision cannot represent centimetres
+            offset = self.out[-1](hidden.float())  # [B, K, T * A, steps * 2]
+        offset = offset.unflatten(2, tokens.shape[2:4]).unflatten(-1, (self.per_token, 2)).transpose(3, 4)
+        return (offset + base).flatten(2, 3)
+
+    def _agent_mask(self, context: Context) -> Tensor | None:
+        """Bool [B, A, A], or None for all: agents attend to themselves and to present, connected agents."""
+        itself = torch.eye(context.present.shape[1], dtype=torch.bool, device=context.present.device)
+        mask = context.present[:, None] | itself
+        return none_if_full(mask if context.connected is None else mask & context.connected)

@@ -308,10 +308,10 @@ def _assert_finite(model: Forecaster, batch: SceneBatch, case: str) -> None:
 
 
 def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 10, num_future: int = 12) -> list[Scene]:
-    """Random scenes: agents on arcs near straight lanes; agents 0 to 2 are scored, the others are seen at some steps only."""
+    """Random scenes: agents on arcs near straight lanes; two or three are targets, the others are not seen in all steps."""
     scenes = []
     for seed, count in enumerate(num_agents):
-        rng = np.random.default_rng(seed)
+        rng, targets = np.random.default_rng(seed), min(3, count - 2)
         time = 0.1 * (np.arange(num_history + num_future) - num_history + 1)
         rate, speed = rng.uniform(-0.3, 0.3, (count, 1)), rng.uniform(0.0, 12.0, (count, 1))
         heading = rng.uniform(-np.pi, np.pi, (count, 1)) + rate * time
@@ -337,7 +337,9 @@ def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 
             origin=np.zeros(2),
             agent_id=tuple(str(number) for number in range(count)),
             agent_kind=rng.integers(len(AgentKind), size=count).astype(np.uint8),
-            agent_role=np.array([AgentRole.FOCAL, *[AgentRole.SCORED] * 2, *[AgentRole.CONTEXT] * (count - 3)], np.uint8),
+            agent_role=np.array(
+                [AgentRole.FOCAL, *[AgentRole.SCORED] * (targets - 1), *[AgentRole.CONTEXT] * (count - targets)], np.uint8
+            ),
             valid=valid,
             polyline_id=np.arange(lanes),
             polyline_kind=rng.integers(PolylineKind.DRIVABLE_AREA, size=lanes).astype(np.uint8),

@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def ends(x: list[float], probability: list[float]) -> Forecast:
-    """One agent whose modes end at these places on the x axis."""
+    """One agent with modes that end at these positions on the x axis."""
     position = torch.zeros(1, 1, len(x), 3, 2)
     position[0, 0, :, -1, 0] = torch.tensor(x)
     return Forecast(position, torch.tensor(probability).log()[None, None], Frame.SCENE)
@@ -33,15 +33,20 @@ def chosen(forecast: Forecast) -> list[float]:
     ("x", "probability", "modes", "expected"),
     [
         ([0.0, 5.0, 9.0], [0.2, 0.5, 0.3], 3, [5.0, 9.0, 0.0]),  # ordered by probability
-        ([0.0, 1.0, 9.0], [0.5, 0.3, 0.2], 2, [0.0, 9.0]),  # a near duplicate makes room
-        ([0.0, 1.0, 9.0], [0.5, 0.3, 0.2], 3, [0.0, 9.0, 1.0]),  # and fills up at the end
-        ([0.0, 1.5, 3.0], [0.3, 0.4, 0.2], 2, [1.5, 0.0]),  # the middle one suppresses both
-        ([0.0, 1.5, 3.0], [0.5, 0.3, 0.2], 2, [0.0, 3.0]),  # the suppressed one suppresses nobody
-        ([0.0, 2.0, 9.0], [0.5, 0.3, 0.2], 2, [0.0, 2.0]),  # exactly the radius apart is apart
+        ([0.0, 1.0, 9.0], [0.5, 0.3, 0.2], 2, [0.0, 9.0]),  # a mode near a better one is suppressed
+        ([0.0, 1.0, 9.0], [0.5, 0.3, 0.2], 3, [0.0, 9.0, 1.0]),  # and added at the end
+        ([0.0, 1.5, 3.0], [0.3, 0.4, 0.2], 2, [1.5, 0.0]),  # the middle mode suppresses both others
+        ([0.0, 1.5, 3.0], [0.5, 0.3, 0.2], 2, [0.0, 3.0]),  # a suppressed mode suppresses no other mode
+        ([0.0, 2.0, 9.0], [0.5, 0.3, 0.2], 2, [0.0, 2.0]),  # a distance equal to the radius is enough
         ([0.0, 0.1, 0.2, 0.3], [0.1, 0.2, 0.3, 0.4], 3, [0.3, 0.2, 0.1]),
-        ([0.0, 5.0, 9.0, 14.0], [1 - 6e-12, 1e-12, 2e-12, 3e-12], 4, [0.0, 14.0, 9.0, 5.0]),  # tiny ones keep their order
+        (
+            [0.0, 5.0, 9.0, 14.0],
+            [1 - 6e-12, 1e-12, 2e-12, 3e-12],
+            4,
+            [0.0, 14.0, 9.0, 5.0],
+        ),  # small probabilities keep their order
         ([0.0, 1.0, 9.0, 1.1], [1 - 6e-12, 2e-12, 1e-12, 3e-12], 4, [0.0, 9.0, 1.1, 1.0]),
-        ([0.0, 7.0], [0.5, 0.5], 1, [0.0]),  # the first of equals
+        ([0.0, 7.0], [0.5, 0.5], 1, [0.0]),  # the first of equally probable modes
     ],
 )
 def test_suppression_by_hand(x: list[float], probability: list[float], modes: int, expected: list[float]) -> None:
@@ -49,7 +54,7 @@ def test_suppression_by_hand(x: list[float], probability: list[float], modes: in
 
 
 def greedy(end: np.ndarray, probability: np.ndarray, modes: int, radius: float) -> list[int]:
-    """End-point suppression as one would say it."""
+    """End-point suppression in plain Python."""
     order = np.argsort(-probability, kind="stable").tolist()
     kept: list[int] = []
     for mode in order:
@@ -70,7 +75,7 @@ def test_suppression_equals_a_greedy_reference(count: int, modes: int, radius: f
 
 
 def test_suppression_of_many_modes_is_exact_far_from_the_origin() -> None:
-    """Beyond 25 points `cdist` takes a product of matrices, which at 4 km is a metre off."""
+    """For more than 25 points `torch.cdist` multiplies matrices, which at 4 km has errors of a metre."""
     forecast = Forecast(4096 + 4 * draw(8, 5, 30, 3, 2), 4 * draw(8, 5, 30, seed=1), Frame.SCENE)
     result = endpoint_nms(forecast, 6, 1.5)
     for b, s in np.ndindex(8, 5):
@@ -78,7 +83,7 @@ def test_suppression_of_many_modes_is_exact_far_from_the_origin() -> None:
         assert torch.equal(result.position[b, s], forecast.position[b, s, index])
 
 
-def test_gradients_pass_through_the_modes_that_stay() -> None:
+def test_selected_modes_receive_gradients() -> None:
     position = draw(1, 1, 4, 3, 2).requires_grad_()
     logit = torch.tensor([[[0.0, 3.0, 1.0, 2.0]]], requires_grad=True)
     result = endpoint_nms(Forecast(position, logit, Frame.SCENE), 2, 0.0)
@@ -87,8 +92,8 @@ def test_gradients_pass_through_the_modes_that_stay() -> None:
     assert torch.equal(position.grad[0, 0].amax((-1, -2)), torch.tensor([0.0, 1.0, 0.0, 1.0]))
 
 
-def test_consensus_prefers_the_mode_nearest_to_all_others() -> None:
-    """Two modes side by side share 0.6 of the probability; the lonely one with 0.4 is a bad single guess."""
+def test_consensus_prefers_the_mode_with_the_smallest_expected_error() -> None:
+    """Two modes near each other share a probability of 0.6; the third mode has 0.4 and a larger expected error."""
     end = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.5, 0.0]])
     position = end[None, None, :, None].expand(1, 1, 3, 4, 2).clone()
     forecast = Forecast(position, torch.tensor([[[0.4, 0.35, 0.25]]]).log(), Frame.SCENE)

@@ -244,9 +244,7 @@ def test_the_set_is_equivariant_without_a_focal_agent(model: SceneSet) -> None:
     torch.testing.assert_close(to_frame(found.position, pose[:, None, None, None])[real], moved[real], atol=1e-3, rtol=0)
 
 
-def test_targets_get_the_nearest_existing_query_shifted_to_them(
-    model: SceneSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_targets_get_the_nearest_existing_query_shifted_to_them(model: SceneSet, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = collate(varied_scenes()[:1]).observation
     start = batch.pose[0, : batch.num_targets, :2]
     position = torch.zeros(1, 4, 1 + FUTURE, 2)

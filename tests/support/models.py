@@ -38,7 +38,7 @@ AGENTFORMER = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_awa
 
 
 def _wayformers() -> dict[str, WayformerConfig]:
-    """All pairs of fusion and attention, each with the fewest layers that show it, some of them with latent queries."""
+    """All pairs of fusion and attention with a minimal number of layers; four pairs have latent queries."""
     fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
     attentions = ("multi_axis", "sequential", "interleaved")
     with_latents = {("early", "sequential"), ("late", "multi_axis"), ("late", "interleaved"), ("hierarchical", "interleaved")}

@@ -1,4 +1,4 @@
-"""Small scenes made in code: a crossing with every kind of lane, crosswalks, drivable area and every kind of agent."""
+"""Small synthetic scenes: a crossing with all kinds of lanes, crosswalks, drivable area and all kinds of agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SPEED_M_S = {
     AgentKind.CYCLIST: 5.0,
     AgentKind.PEDESTRIAN: 1.3,
 }
-# (lateral offset, kind) of the lanes of one arm, to the right of the road's middle, in driving direction
+# (lateral offset to the right, kind) of the lanes of one arm in driving direction
 _LANES = (
     (1.75, PolylineKind.LANE_VEHICLE),
     (5.25, PolylineKind.LANE_BUS),
@@ -44,7 +44,7 @@ _LANES = (
 
 @dataclass
 class _Map:
-    """Polylines and edges as they are collected."""
+    """Collected polylines and edges."""
 
     points: list[np.ndarray]
     kinds: list[int]
@@ -66,7 +66,7 @@ def _line(start: tuple[float, float], end: tuple[float, float], count: int = 7) 
 
 
 def _road(sink: _Map, heading: float) -> None:
-    """One driving direction through the crossing: approach, crossing and exit of every lane, and a crosswalk."""
+    """One driving direction through the crossing: approach, crossing and exit of each lane, and a crosswalk."""
     turn = np.array(heading)
     previous: tuple[int, ...] | None = None
     for side, kind in _LANES:
@@ -196,7 +196,7 @@ def _map_fields(source: _Map) -> dict[str, np.ndarray]:
 
 
 def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)) -> Scene:
-    """The same scene turned by `angle` (radians, about `origin`) and then moved by `shift` (metres), origin kept."""
+    """The scene rotated by `angle` (radians, around `origin`) and shifted by `shift` (metres); `origin` is unchanged."""
 
     def move(xy: np.ndarray) -> np.ndarray:
         return (rotate(xy.astype(np.float64), np.array(angle)) + np.array(shift)).astype(np.float32)

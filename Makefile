@@ -1,25 +1,38 @@
-# Everything runs in .venv, which `make install` makes: Python 3.11 or newer, CPU or CUDA.
+# Everything runs in .venv: Python 3.11 or newer, CPU or CUDA. The demo needs the required packages only; tests need all of them.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --constraint constraints.txt --editable
+# Fast tests of every package, for the time between two edits.
+QUICK := tests/test_architecture.py tests/core tests/scenes/test_geometry.py tests/data/test_batch.py tests/losses/test_losses.py \
+  tests/models/test_modes.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
+  tests/heads/test_boxes.py tests/cli/test_overview.py tests/data_prep/test_progress.py
 
-.PHONY: install demo test lint clean
+.PHONY: install demo quick test lint clean
 
-install: .venv/installed
+install: .venv/dev
 
-.venv/installed: setup.py constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --constraint constraints.txt torch
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[argoverse,ray,heads,dev]'
+
+.venv/demo: setup.py constraints.txt | .venv/bin/python
+	$(INSTALL) .
 	touch $@
 
-demo: install
+.venv/dev: setup.py constraints.txt | .venv/bin/python
+	$(INSTALL) '.[argoverse,ray,heads,logs,dev]'
+	touch $@ .venv/demo
+
+demo: .venv/demo
 	$(BIN)/trajformer demo --out demo
 
-test: install
+quick: .venv/dev
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(QUICK)
+
+test: .venv/dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-lint: install
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

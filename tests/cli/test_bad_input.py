@@ -15,9 +15,9 @@ import pytest
 import torch
 import yaml
 from support import fixtures
+from support.cli import error_line, run
 from support.scenes import make_scene
-from test_cli import run
-from test_training import recipe
+from support.training import recipe
 
 from trajformer.recipes.plain import to_plain
 from trajformer.scenes.manifest import write_manifest
@@ -48,20 +48,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line on standard error of a command line that must fail."""
-    capsys.readouterr()
-    assert run(*words) in (1, 2)
-    text = capsys.readouterr().err
-    assert text.startswith(f"trajformer {words[0]}: ") and text.count("\n") == 1 and text.endswith("\n"), text
-    return text
-
-
 @pytest.fixture
 def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """`complaint` of a command line that runs in an empty folder."""
+    """The error message of a command line that runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: complaint(capsys, *words)
+    return lambda *words: error_line(capsys, *words)
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------

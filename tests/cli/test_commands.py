@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.scenes import make_scene
 
-from trajformer.cli.pictures import _split_of
+from trajformer.cli.pictures import split_of
 from trajformer.evaluation.forecast_file import read_forecasts
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
@@ -18,9 +18,9 @@ def test_plot_takes_the_split_that_the_forecasts_are_of(tmp_path: Path) -> None:
     for split, ids in {"test_obs": ("1", "2"), "val": ("1", "3", "4")}.items():
         scenes = [make_scene(3, seed=int(i), scene_id=i) for i in ids]
         write_shard(shard_path(tmp_path, split, 0), scenes, ShardInfo(source="test", split=split))
-    assert _split_of(tmp_path, ["1", "3", "4"]) == "val"
-    assert _split_of(tmp_path, ["1", "2"]) == "test_obs"
-    assert _split_of(tmp_path, ["1"]) == "val"
+    assert split_of(tmp_path, ["1", "3", "4"]) == "val"
+    assert split_of(tmp_path, ["1", "2"]) == "test_obs"
+    assert split_of(tmp_path, ["1"]) == "val"
 
 
 def test_everything_but_tests_runs_without_the_optional_packages(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.stores import fingerprint, make_store, random_scene, same_bits
 
+import trajformer
 from trajformer import cli
 from trajformer.errors import SceneError
 from trajformer.scenes.export import export_scene, scene_to_arrays, scene_to_json
@@ -65,7 +66,7 @@ def test_info_says_what_is_in_a_store(run: Run) -> None:
     lines = text.splitlines()
     assert (code, lines[0]) == (0, "s: schema version 2")
     assert lines[1] == f"  train: 3 scenes, {size / 1e6:.1f} MB ({size / 3e3:.1f} kB a scene), 2 shards"
-    assert lines[2] == "    from made, random, prepared by version 0.0.7, 0.1.0"
+    assert lines[2] == f"    from made, random, prepared by version 0.0.7, {trajformer.__version__}"
     assert lines[3].startswith("    in the median scene: agents 4 (at most 9), polylines 1 (at most 5), points ")
     assert lines[4:6] == ["    1 skipped", "    skipped bad: a reason"]
     assert "  val: 1 scenes" in lines[6] and lines[6].endswith(", 1 shard")
@@ -76,13 +77,13 @@ def test_info_of_a_store_that_is_being_made(run: Run) -> None:
     Path("s/manifest.json").rename("manifest.json")
     Path("s/train/.00002.arrow.7.tmp").write_bytes(b"half")
     code, text, _ = run("info", "s")
-    assert (code, text.splitlines()[0]) == (0, "s: schema version 2; no manifest.json: it is being prepared, or preparing it was "
-    "interrupted; so far it has")  # fmt: skip
+    assert (code, text.splitlines()[0]) == (0, "s: schema version 2; no manifest.json, the preparation is running "
+    "or was interrupted; content so far")  # fmt: skip
     assert "  train: 3 scenes" in text
     Path("manifest.json").rename("s/manifest.json")
     Path("s/train/00001.arrow").unlink()
     code, text, _ = run("info", "s")
-    assert (code, "; manifest.json does not list these shards: see `trajformer store verify s`" in text) == (0, True)
+    assert (code, "; manifest.json does not list these shards, see `trajformer store verify s`" in text) == (0, True)
     assert "  train: 2 scenes" in text
 
 
@@ -90,7 +91,7 @@ def test_info_of_a_split_without_scenes(run: Run) -> None:
     write_shard(shard_path(Path("s"), "train", 0), [], ShardInfo("random", "train", skipped=(("bad", "a reason"),)))
     assert run("info", "s")[1].splitlines()[1:] == [
         "  train: 0 scenes, 0.0 MB, 1 shard",
-        "    from random, prepared by version 0.1.0",
+        f"    from random, prepared by version {trajformer.__version__}",
         "    1 skipped",
         "    skipped bad: a reason",
     ]
@@ -130,7 +131,7 @@ def test_head_of_a_split_and_a_number(run: Run) -> None:
 def test_no_store_at_all(run: Run, action: str) -> None:
     Path("empty").mkdir()
     assert "nowhere: no such store" in complaint(run(action, "nowhere"))
-    assert "empty: no store here" in complaint(run(action, "empty"))
+    assert "empty: not a store" in complaint(run(action, "empty"))
 
 
 @pytest.mark.parametrize("action", ["info", "head", "verify", "merge", "export-scene"])
@@ -265,7 +266,7 @@ def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", lambda *paths: copy(*paths, stop_at=3))
     code, _, text = run(*words)
-    hint = "interrupted; copied shards are kept: run the same command again to go on"
+    hint = "interrupted; copied shards are kept; run the same command again to resume"
     assert (code, text) == (130, f"trajformer store: {hint}\n")
     assert contents(Path("m")).keys() == {MERGED, *(f"train/0000{n}.arrow" for n in range(3))}
     assert "; no manifest.json" in run("info", "m")[1]
@@ -299,7 +300,7 @@ def test_a_damaged_copy_is_seen(run: Run, tmp_path: Path) -> None:
     assert not Path("m/manifest.json").exists() and not Path("m/val/00000.arrow").exists()
     path.write_bytes(whole)
     assert run("merge", "a", "b", "--out", "m")[0] == 0
-    assert run("verify", "m")[1] == "m: sound\n"
+    assert run("verify", "m")[1] == "m: no problems\n"
 
 
 def test_merged_stores_can_be_merged(run: Run) -> None:
@@ -412,7 +413,7 @@ def test_export_scene_finds_the_scene(run: Run) -> None:
     )
     assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
     words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz")
-    assert "s: there is a scene scene-3 in train and in val: say which with --split" in complaint(run(*words))
+    assert "s: scene scene-3 is in train and in val; choose with --split" in complaint(run(*words))
     assert run(*words, "--split", "val")[0] == 0
     assert from_npz(Path("scene.npz")).split == "val"
     assert "s: no scene nine in train, val" in complaint(run("export-scene", "s", "--scene", "nine", "--out", "a.json"))

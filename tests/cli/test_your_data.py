@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_cli import run
+from support.cli import run
 
 from data_prep.readers.table.lanes import read_lanes
 from data_prep.readers.table.reader import Table

@@ -15,18 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from trajformer import cli
-from trajformer.cli.protocols import SHIPPED, models_of, read_test_sets
+from trajformer.cli.protocols import CROWD_WEIGHTS, models_of, read_test_sets
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.batch import Observation, collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.evaluate import Predictor, evaluate, load_predictor, run
+from trajformer.evaluation.evaluate import evaluate, run
 from trajformer.evaluation.protocols import eth_ucy as protocol
-from trajformer.evaluation.protocols.eth_ucy import COUNTS, Outcome, Score, TestSet, most_probable, observed, outcomes, truth
-from trajformer.evaluation.protocols.eth_ucy_export import SampleFolder
-from trajformer.evaluation.protocols.eth_ucy_table import BEST_OF_20, MOST_PROBABLE, table
-from trajformer.models import ModelConfig, build_model
+from trajformer.evaluation.protocols.eth_ucy import COUNTS, Outcome, Score, TestSet, most_probable, observed, outcomes, recorded
+from trajformer.evaluation.protocols.eth_ucy import SampleFolder
+from trajformer.evaluation.protocols.eth_ucy import BEST_OF_20, MOST_PROBABLE, table
 from trajformer.models.constant_velocity import (
     ConstantVelocity,
     ConstantVelocityConfig,
@@ -35,7 +34,8 @@ from trajformer.models.constant_velocity import (
 )
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.recipes.checkpoint import describe, load_checkpoint
+from trajformer.models.forecaster import Predictor
+from trajformer.recipes.checkpoint import describe, load_checkpoint, load_predictor
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.scene import AgentRole
 
@@ -104,7 +104,7 @@ def read_set(raw: Path, name: str = "eth") -> TestSet:
 class Spy(nn.Module):
     """Goes on at constant velocity, and far away by whatever else it can find in the batch."""
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, batch: Observation) -> Forecast:
         forecast = ConstantVelocity()(batch)
         values = [getattr(batch, field.name) for field in fields(batch)]
         found = sum(value.double().flatten(1).sum(1) for value in values if isinstance(value, Tensor))
@@ -119,12 +119,12 @@ def predictor(model: nn.Module, **more: object) -> Predictor:
 def learned() -> nn.Module:
     torch.manual_seed(0)
     block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
-    return build_model(ModelConfig(mmtransformer=MMTransformerConfig(num_future=F, block=block, map_width=8, max_polylines=4)))
+    return MMTransformerConfig(num_future=F, block=block, map_width=8, max_polylines=4).build()
 
 
 def crowd() -> nn.Module:
     torch.manual_seed(0)
-    return build_model(ModelConfig(crowd=CrowdConfig(block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0))))
+    return CrowdConfig(block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)).build()
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -144,8 +144,8 @@ def predictions(model: nn.Module, found: TestSet, batch_size: int = 1) -> dict[t
     result = {}
     for outcome in outcomes(predictor(model), found, batch_size=batch_size, progress=False):
         position = outcome.forecast.in_city_frame(outcome.batch)
-        for b, s in outcome.batch.target_mask.nonzero().tolist():
-            key = (outcome.batch.scene_id[b], outcome.batch.agent_id[b][s])
+        for b, s in outcome.observation.target_mask.nonzero().tolist():
+            key = (outcome.observation.scene_id[b], outcome.observation.agent_id[b][s])
             result[key] = (position[b, s], outcome.forecast.logit[b, s].detach().numpy())
     return result
 
@@ -461,10 +461,10 @@ def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.
     assert "nowhere: no such folder" in fails("--data", tmp_path / "nowhere")
     assert "with --data" in fails()
     for option, value in (("--store", raw), ("--model", "constant_velocity"), ("--csv", raw / "x")):
-        assert f"{option} is not for an evaluation by --protocol" in fails("--data", raw, option, value)
+        assert f"{option} is not allowed with --protocol" in fails("--data", raw, option, value)
     for option in ("--data", "--export"):
         assert run_cli("evaluate", "--model", "constant_velocity", "--store", raw, option, raw) == 1
-        assert f"{option} is for an evaluation by --protocol" in capsys.readouterr().err
+        assert f"{option} is only allowed with --protocol" in capsys.readouterr().err
 
 
 def test_windows_cut_otherwise_are_refused(raw: Path) -> None:
@@ -500,7 +500,7 @@ def test_a_store_is_scored_by_20_modes_too(raw: Path, tmp_path: Path, capsys: py
 class Worlds(nn.Module):
     """Constant velocity as a joint forecast."""
 
-    def forward(self, batch: SceneBatch) -> Forecast:
+    def forward(self, batch: Observation) -> Forecast:
         forecast = ConstantVelocity(ConstantVelocityConfig(modes=6))(batch)
         return replace(forecast, logit=forecast.logit[:, 0])
 
@@ -556,7 +556,7 @@ def test_the_weights_that_come_with_the_software_give_the_documented_figures(sco
 
 @pytest.mark.parametrize("scene", ["eth", "hotel", "univ", "zara1", "zara2"])
 def test_shipped_weights_are_small_and_have_not_seen_their_scene(scene: str) -> None:
-    path = SHIPPED / f"{scene}.safetensors"
+    path = CROWD_WEIGHTS / f"{scene}.safetensors"
     _, recipe = load_checkpoint(path, TrainConfig)
     assert recipe.data.train_split == f"{scene}_train" and path.stat().st_size <= 4_000_000
     assert not Path(recipe.data.train).is_absolute()

@@ -1,4 +1,4 @@
-"""The ETH/UCY protocol from the raw recordings to the table."""
+"""`trajformer evaluate --protocol eth_ucy`: from the recordings to the table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trajformer.evaluation.protocols.eth_ucy import TestSet
     from trajformer.models.forecaster import Predictor
 
-_PLACES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of the checkpoint for a scene in a model's folder
-SHIPPED = WEIGHTS / "crowd"
+_FILES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # checkpoint of a scene in the folder of a model
+CROWD_WEIGHTS = WEIGHTS / "crowd"
 Figures = dict[str, dict[str, float]]  # by scene or "mean", and by name
 
 
@@ -37,25 +37,24 @@ def evaluate(
     accelerator: Accelerator,
     batch_size: int,
 ) -> dict[str, Figures]:
-    """Score constant velocity and trained models on the five scenes, and print the published table with them.
+    """Score constant velocity and trained models on the five scenes, and print the published table with these rows.
 
-    Without checkpoints the weights that come with the software are scored.
+    Without checkpoints, the weights of the crowd forecaster that are part of trajformer are scored.
     """
-    from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate
-    from trajformer.evaluation.protocols.eth_ucy_table import table
+    from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate, table
     from trajformer.recipes.checkpoint import UNTRAINED, pick_device
 
-    device, models = pick_device(accelerator), models_of(checkpoints or [SHIPPED])
+    device, models = pick_device(accelerator), models_of(checkpoints or [CROWD_WEIGHTS])
     make_room(json_file)
     sets = {test_set.name: test_set for test_set in read_test_sets(data)}
     sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}
-    sources |= {label: dict(found) for label, found in models.items()}
+    sources |= {label: dict(files) for label, files in models.items()}
     results: dict[str, Figures] = {}
-    for label, found in sources.items():
+    for label, source_of in sources.items():
         if bars():
             tqdm.write(label, file=sys.stderr)
         figures = {}
-        for name, source in found.items():
+        for name, source in source_of.items():
             folder = None if export is None else export / label.strip("./").replace("/", "-") / name
             figures[name] = _score(_predictor(source, device), sets[name], folder, batch_size)
         mean = mean_of_scenes(figures)
@@ -68,7 +67,7 @@ def evaluate(
 
 
 def _predictor(source: Path | str, device: torch.device) -> Predictor:
-    """A checkpoint's model, or an untrained one; constant velocity with its plain mode alone."""
+    """The model of a checkpoint, or a model without training; constant velocity with one mode."""
     from trajformer.data.sample import BatchConfig
     from trajformer.models.constant_velocity import ConstantVelocity
     from trajformer.models.forecaster import Predictor
@@ -80,9 +79,8 @@ def _predictor(source: Path | str, device: torch.device) -> Predictor:
 
 
 def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:
-    """The figures of a model on a scene; its samples are written to a folder on request."""
-    from trajformer.evaluation.protocols.eth_ucy import Score, outcomes
-    from trajformer.evaluation.protocols.eth_ucy_export import SampleFolder
+    """The figures of a model on a scene. Its samples are written to `folder`, unless it is None."""
+    from trajformer.evaluation.protocols.eth_ucy import SampleFolder, Score, outcomes
 
     score = Score(test_set.name)
     with ExitStack() as stack:
@@ -101,8 +99,8 @@ def read_test_sets(data: Path) -> list[TestSet]:
     """The test windows of all five scenes.
 
     Raises:
-        TrajformerError: no such folder, a scene is missing or its file cannot be used, or the recordings are other ones than
-            those that the published figures are of.
+        TrajformerError: no such folder, a scene is missing or its file cannot be used, or the recordings are not the ones of
+            the published figures.
     """
     from data_prep.readers.eth_ucy import EthUcy, read_recording
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet
@@ -110,8 +108,8 @@ def read_test_sets(data: Path) -> list[TestSet]:
     if not data.is_dir():
         raise TrajformerError(f"{data}: no such folder")
     reader = EthUcy()
-    found = reader.splits(data)
-    if missing := [name for name in COUNTS if f"{name}_test" not in found]:
+    splits = reader.splits(data)
+    if missing := [name for name in COUNTS if f"{name}_test" not in splits]:
         raise TrajformerError(f"{data}: no test recording of {missing[0]} (expected {reader.layout})")
     sets = []
     for name in tqdm(COUNTS, desc="read", unit="set", disable=not bars(), dynamic_ncols=True):
@@ -126,32 +124,36 @@ def read_test_sets(data: Path) -> list[TestSet]:
 def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     """Checkpoints by the label of their model and by scene.
 
-    A folder is a model: `eth.ckpt` or `eth/best.ckpt` in it is for the scene eth, and so on; scenes may be missing. A file
-    is told by the same names, and files of one folder are of one model.
+    A folder holds the checkpoints of one model: `eth.ckpt` or `eth/best.ckpt` is for the scene eth, and so on; scenes may be
+    missing. Files are recognized by the same names, and files of one folder belong to one model.
 
     Raises:
-        TrajformerError: nothing there that is named after a scene, or two checkpoints for the same one.
+        TrajformerError: no checkpoint is named after a scene, or there are two checkpoints for one scene.
     """
     from trajformer.evaluation.protocols.eth_ucy import COUNTS
     from trajformer.recipes.checkpoint import UNTRAINED
 
-    found: dict[Path, dict[str, Path]] = {}
+    by_folder: dict[Path, dict[str, Path]] = {}
     for path in checkpoints:
         if path.is_dir():
-            files = [(scene, path / place.format(scene), path) for scene in COUNTS for place in _PLACES]
+            files = [(scene, path / name.format(scene), path) for scene in COUNTS for name in _FILES]
             files = [entry for entry in files if entry[1].is_file()]
         else:
             stem, parent = path.stem, path.parent
-            files = [(stem, path, parent)] if stem in COUNTS else [(parent.name, path, parent.parent)] * (parent.name in COUNTS)
+            files = []
+            if stem in COUNTS:
+                files = [(stem, path, parent)]
+            elif parent.name in COUNTS:
+                files = [(parent.name, path, parent.parent)]
         if not files:
-            reason = f"no checkpoint that is named after one of the scenes {', '.join(COUNTS)}"
+            reason = f"no checkpoint is named after one of the scenes {', '.join(COUNTS)}"
             raise TrajformerError(f"{path}: {reason} (eth.ckpt, eth/best.ckpt ...)")
         for scene, file, folder in files:
-            other = found.setdefault(folder, {}).setdefault(scene, file)
+            other = by_folder.setdefault(folder, {}).setdefault(scene, file)
             if other != file:
-                raise TrajformerError(f"{file}: {other} is for {scene}, too")
-    names = [folder.resolve().name for folder in found]
+                raise TrajformerError(f"{file}: {other} is also for {scene}")
+    names = [folder.resolve().name for folder in by_folder]
     unique = len(set(names) | set(UNTRAINED)) == len(names) + len(UNTRAINED) and all(names)
-    labels = names if unique else [str(folder) for folder in found]
-    ordered = [{scene: files[scene] for scene in COUNTS if scene in files} for files in found.values()]
+    labels = names if unique else [str(folder) for folder in by_folder]
+    ordered = [{scene: files[scene] for scene in COUNTS if scene in files} for files in by_folder.values()]
     return dict(zip(labels, ordered, strict=True))

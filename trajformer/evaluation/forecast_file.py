@@ -1,7 +1,7 @@
-"""Forecasts on disk: the parquet columns of the Argoverse 2 motion forecasting challenge, one row a mode.
+"""Forecasts on disk: the parquet columns of the Argoverse 2 motion forecasting challenge, one row per mode.
 
 Positions are metres in the city frame (float64); scene and track ids are exactly those of the raw files. Within a
-track, rows fall in probability and the probabilities sum to 1. Tracks of one scene may be written in any order.
+track, rows are sorted by falling probability, and the probabilities sum to 1. Tracks of one scene may be written in any order.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 
-TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, all that is held in memory
-SUM_TOLERANCE = 1e-2  # a softmax in half precision is off by less; more than this is not a distribution
+TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
+SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
 COLUMNS = (*_TEXT, "probability", *_TRAJECTORY)
@@ -40,7 +40,7 @@ class TrackForecast:
     """The K possible futures of one track.
 
     probability: float64 [K], not negative, sums to 1.
-    position: float64 [K, F, 2], metres in the city frame, one entry a step of the scene's period.
+    position: float64 [K, F, 2], metres in the city frame, one entry per step of the scene.
     """
 
     scene_id: str
@@ -129,7 +129,7 @@ def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int
 
 
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
-    """All forecasts of a file in the challenge's columns, ours or another's, by scene id in order of appearance.
+    """All forecasts of a file with the columns of the challenge by scene id, in order of appearance.
 
     Raises:
         TrajformerError: no such file, cut short, not parquet, a column missing or of the wrong type, a NaN or an

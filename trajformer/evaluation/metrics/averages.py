@@ -52,7 +52,7 @@ class DisplacementMetrics(Metric):
         self.modes = self.modes.clamp(min=forecast.num_modes)
 
     def compute(self) -> dict[str, float]:
-        """Means over all agents seen; NaN when there were none."""
+        """Means over all agents seen; NaN if there were none."""
         mean = (self.total / self.count).tolist()
         figures = {
             f"{name}{k}": mean[row][i]
@@ -66,7 +66,7 @@ class DisplacementMetrics(Metric):
 class MultiWorldMetrics(Metric):
     """Argoverse 2's multi-world metrics of joint forecasts, means over scenes (see `multi_world`).
 
-    `compute()` gives {"num_scenes": n, "avgMinFDE6": ..., ...}, or nothing where no forecast was joint.
+    `compute()` gives {"num_scenes": n, "avgMinFDE6": ..., ...}, or nothing if no forecast was joint.
     """
 
     full_state_update = False
@@ -98,7 +98,7 @@ class MultiWorldMetrics(Metric):
 class CrowdMetrics(Metric):
     """The metrics of papers on pedestrians, means over agents.
 
-    `compute()` gives num_windows and num_trajectories; ADE_k and FDE_k, their minima taken separately, at k = 1 (the most
+    `compute()` gives num_windows and num_trajectories; ADE_k and FDE_k with separate minima, at k = 1 (the most
     probable mode) and at K, with FDE_at_best_ADE_K; JADE_K, JFDE_K and JFDE_at_best_JADE_K, where every agent has the value
     of its scene; and collision_rate_K, the share of agents, over agents and worlds, that come closer than 0.2 m to another
     agent in a world. Keys name K even if a model has fewer modes.
@@ -133,7 +133,7 @@ class CrowdMetrics(Metric):
         self.agents += actor.sum()
 
     def compute(self) -> dict[str, float]:
-        """Means over all agents seen; NaN when there were none."""
+        """Means over all agents seen; NaN if there were none."""
         table = dict(zip(self.names, (self.total / self.agents).tolist(), strict=True))
         del table["FDE_at_best_ADE_1"]  # there is one mode
         return {"num_windows": int(self.windows), "num_trajectories": int(self.agents)} | table

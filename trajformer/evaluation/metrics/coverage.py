@@ -1,4 +1,4 @@
-"""How many of the futures that one past can have are among the modes of a forecast."""
+"""Coverage: the share of possible futures of one past that are among the modes of a forecast."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
 def futures_covered(
     forecast: Forecast, target: Tensor, valid: Tensor, k: int, *, threshold_m: float = MISS_THRESHOLD_M
 ) -> tuple[Tensor, Tensor]:
-    """Which of G true futures end within `threshold_m` of one of an agent's k most probable modes.
+    """Which of G true futures end within `threshold_m` of one of the k most probable modes of an agent.
 
     Args:
-        forecast: [B, S, K, F, 2]; all K modes count where K < k.
+        forecast: [B, S, K, F, 2]; all K modes are used if K < k.
         target: [B, S, G, F, 2] in the batch frame.
         valid: bool [B, S, G, F].
 
     Returns:
-        bool [B, S, G], and bool [B, S, G]: the futures that count, those whose last step is known.
+        bool [B, S, G], and bool [B, S, G]: futures with a known last step, which count.
     """
     order = forecast.probability().argsort(dim=-1, descending=True, stable=True)[..., :k]
     end = forecast.in_batch_frame()[..., -1, :]

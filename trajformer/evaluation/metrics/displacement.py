@@ -1,8 +1,8 @@
 """Displacement metrics of single agents as pure functions: a value for each agent, and which agents count.
 
-Two conventions are in use, and their names are kept apart. Argoverse 2 (`displacement`; MODELS.md section 9) takes the one
-of the k most probable modes with the smallest end-point error, and ADE, probability and so brier at it: minADE, minFDE,
-MR, brier_minFDE. ETH/UCY (`separate_minima`) takes the minimum of ADE and that of FDE each for itself: ADE, FDE.
+There are two conventions, with different names. Argoverse 2 (`displacement`) selects the mode with the smallest end-point error
+among the k most probable modes, and computes all metrics of this mode: minADE, minFDE, MR, brier_minFDE. ETH/UCY
+(`separate_minima`) takes the minima of ADE and FDE separately: ADE, FDE.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ SEPARATE_NAMES = ("ADE", "FDE", "FDE_at_best_ADE")
 def displacement(
     forecast: Forecast, target: Tensor, valid: Tensor, k: int, *, miss_threshold_m: float = MISS_THRESHOLD_M
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Argoverse: minADE, minFDE, MR and brier_minFDE at the best end point of each agent's k most probable modes.
+    """Argoverse: minADE, minFDE, MR and brier_minFDE of the mode with the best end point among the k most probable modes.
 
     Args:
-        forecast: [B, S, K, F, 2]; all K modes count where K < k.
+        forecast: [B, S, K, F, 2]; all K modes are used if K < k.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
-        k: how many modes may be used.
+        k: number of modes.
         miss_threshold_m: an end-point error above this is a miss.
 
     Returns:
         {name: float [B, S]} in metres (MR: 0 or 1), with the "probability" of the best mode; and bool [B, S]: agents whose last
-        future step is known. ADE averages over the valid steps. Probabilities are used as predicted, not renormalised to the k
-        modes.
+        future step is known. ADE averages over the valid steps. Probabilities are not normalised to the k modes.
     """
     ade, fde, probability = _errors(forecast, target, valid, k)
     fde, best = fde.min(-1)
@@ -42,17 +41,16 @@ def displacement(
 
 
 def separate_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[dict[str, Tensor], Tensor]:
-    """ETH/UCY: the smallest ADE and, for itself, the smallest FDE of each agent's k most probable modes.
+    """ETH/UCY: the smallest ADE and, separately, the smallest FDE of the k most probable modes.
 
-    This is "best of 20" since Social GAN (Gupta et al. 2018): ADE and FDE may come from different modes, so that both
-    are smaller than what any single mode reaches. FDE_at_best_ADE, the end-point error of the mode with the smallest
-    ADE, tells how much of the FDE is owed to that.
+    This is "best of 20" since Social GAN (Gupta et al. 2018). ADE and FDE may come from different modes, so that no single
+    mode reaches both. FDE_at_best_ADE is the end-point error of the mode with the smallest ADE.
 
     Args:
-        forecast: [B, S, K, F, 2]; all K modes count where K < k.
+        forecast: [B, S, K, F, 2]; all K modes are used if K < k.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
-        k: how many modes may be used.
+        k: number of modes.
 
     Returns:
         {name: float [B, S]} in metres, and bool [B, S]: agents whose last future step is known. ADE averages over the
@@ -65,7 +63,7 @@ def separate_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -
 
 
 def _errors(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """ADE, FDE and probability [B, S, k] of each agent's k most probable modes, the most probable first."""
+    """ADE, FDE and probability [B, S, k] of the k most probable modes of each agent, the most probable first."""
     probability = forecast.probability()
     order = probability.argsort(dim=-1, descending=True, stable=True)[..., :k]
     error = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1)  # [B, S, K, F]

@@ -1,9 +1,8 @@
-"""Metrics of worlds: what is predicted for all actors of a scene together; pure functions of a value and what counts.
+"""Metrics of worlds, joint forecasts of all actors of a scene, as pure functions: a value, and which entries count.
 
-A world is one mode of a joint forecast. Of a marginal forecast, mode k of every agent makes world k: for samples that is
-what the k-th draw says of all; for modes that each agent has numbered for itself no order is promised, and the figures
-tell how little such modes say together. The probability of a world is the joint one, or the product of its agents'
-marginal ones, normalised over the worlds.
+A world is one mode of a joint forecast. For a marginal forecast, mode k of all agents is world k: for samples, this is the k-th
+joint sample; for modes of independent agents, the order of modes is arbitrary, and so are worlds. The probability of a
+world is the joint probability, or the normalised product of the marginal probabilities of its agents.
 
 Actors are the agents whose last future step is known; a scene without any does not count.
 """
@@ -16,8 +15,8 @@ from torch import Tensor
 from trajformer.data.forecast import Forecast
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
 
-VEHICLE_COLLISION_M = 1.0  # of Argoverse 2, between the centres of two actors at the same step
-# Two people of 0.1 m radius, as TrajNet++ (Kothari et al. 2021) and "Joint Metrics Matter" (Weng et al. 2023) count them.
+VEHICLE_COLLISION_M = 1.0  # Argoverse 2: distance between the centres of two actors at the same step
+# Two people of 0.1 m radius, as in TrajNet++ (Kothari et al. 2021) and "Joint Metrics Matter" (Weng et al. 2023).
 PEDESTRIAN_COLLISION_M = 0.2
 JOINT_NAMES = ("JADE", "JFDE", "JFDE_at_best_JADE")
 MULTI_WORLD_NAMES = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")
@@ -35,29 +34,29 @@ def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> tuple[Ten
     ade = (error * valid[:, :, None]).sum(-1) / valid.sum(-1).clamp(min=1)[..., None]
     actor = valid[..., -1].to(error.dtype)
     share = actor / actor.sum(-1, keepdim=True).clamp(min=1)
-    # No product of matrices: validation in half precision would round the errors.
+    # Not a matrix product, which would round the errors under autocast.
     return (ade * share[..., None]).sum(1), (error[..., -1] * share[..., None]).sum(1)
 
 
 def world_probability(forecast: Forecast, actor: Tensor) -> Tensor:
-    """[B, K], summing to 1: of a joint forecast its own, of a marginal one the normalised product over actors, bool [B, S]."""
+    """[B, K], summing to 1: joint probabilities, or the normalised product of marginal ones over actors (bool [B, S])."""
     if forecast.is_joint:
         return forecast.logit.float().softmax(-1)
     return (forecast.logit.float().log_softmax(-1) * actor[..., None]).sum(1).softmax(-1)
 
 
 def joint_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[dict[str, Tensor], Tensor]:
-    """JADE and JFDE, the smallest ADE and, for itself, the smallest FDE of the k most probable worlds.
+    """JADE and JFDE: the smallest ADE and, separately, the smallest FDE of the k most probable worlds.
 
-    Weng et al. 2023, "Joint Metrics Matter", section 3; the means there give every pedestrian the value of its scene, so
-    weight scenes with their actors for figures that can be held against ADE and FDE. JFDE_at_best_JADE is the FDE of the
-    world with the smallest ADE.
+    Weng et al. 2023, "Joint Metrics Matter", section 3. Its means give every pedestrian the value of its scene, so weight
+    scenes by their number of actors to compare the figures with ADE and FDE. JFDE_at_best_JADE is the FDE of the world with
+    the smallest ADE.
 
     Args:
-        forecast: [B, S, K, F, 2]; all K worlds count where K < k.
+        forecast: [B, S, K, F, 2]; all K worlds are used if K < k.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
-        k: how many worlds may be used.
+        k: number of worlds.
 
     Returns:
         {name: float [B]} in metres, and bool [B]: scenes that have an actor.
@@ -75,10 +74,10 @@ def multi_world(
     """Argoverse 2's multi-world metrics, all at the world of the lowest mean FDE of the k most probable (MODELS.md, section 9).
 
     Args:
-        forecast: [B, S, K, F, 2]; all K worlds count where K < k.
+        forecast: [B, S, K, F, 2]; all K worlds are used if K < k.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
-        k: how many worlds may be used.
+        k: number of worlds.
         collision_m: two actors collide that are closer than this at a step.
 
     Returns:
@@ -104,14 +103,14 @@ def multi_world(
 
 
 def collided(position: Tensor, actor: Tensor, threshold_m: float, *, between_steps: bool = False) -> Tensor:
-    """Which actors come too close to another one in which worlds.
+    """Collisions of each actor with another one in each world.
 
     Args:
         position: [B, S, K, F, 2], metres, all in one frame.
-        actor: bool [B, S]; others neither hit nor are hit.
+        actor: bool [B, S]; other agents are ignored.
         threshold_m: two actors whose centres are closer than this collide.
-        between_steps: also look at the way from one step to the next, both going straight and evenly. Two people who
-            meet head-on are a metre apart at both ends of a 0.4 s step, so the crowd literature does; Argoverse 2 does not.
+        between_steps: also check the straight motion between steps. Two people that meet head-on are a metre apart at both ends
+            of a 0.4 s step, so the crowd literature does this; Argoverse 2 does not.
 
     Returns:
         bool [B, S, K].
@@ -125,7 +124,7 @@ def collided(position: Tensor, actor: Tensor, threshold_m: float, *, between_ste
 
 
 def _collided(position: Tensor, threshold_m: float, between_steps: bool) -> Tensor:
-    """bool [A, K] for positions [A, K, F, 2]. Pairs whose boxes around their ways lie apart, most of them, are passed over."""
+    """bool [A, K] for positions [A, K, F, 2]. Pairs with disjoint bounding boxes, the most frequent case, are skipped."""
     low, high = position.amin(2) - threshold_m, position.amax(2)
     first, second = torch.triu_indices(len(position), len(position), 1, device=position.device)
     near = ((low[first] <= high[second]) & (low[second] <= high[first])).all(-1)  # [pairs, K]
@@ -142,9 +141,9 @@ def _collided(position: Tensor, threshold_m: float, between_steps: bool) -> Tens
 
 def _from_origin(start: Tensor, end: Tensor) -> Tensor:
     """Distance [...] of the origin from the segments between points [..., 2]."""
-    way = end - start
-    along = -(start * way).sum(-1) / (way * way).sum(-1).clamp(min=1e-12)
-    return (start + along.clamp(0.0, 1.0)[..., None] * way).norm(dim=-1)
+    step = end - start
+    along = -(start * step).sum(-1) / (step * step).sum(-1).clamp(min=1e-12)
+    return (start + along.clamp(0.0, 1.0)[..., None] * step).norm(dim=-1)
 
 
 def _most_probable(forecast: Forecast, actor: Tensor, k: int) -> Tensor:

@@ -1,19 +1,18 @@
-"""What an agent really did: stopped, turned, changed lanes or went straight on, so that errors can be told apart by it.
+"""The manoeuvre of an agent: stop, turn, lane change or straight, to report errors by manoeuvre.
 
-Only the recorded path counts, no map and no forecast. The path begins where the agent was last observed. The first of these
-that holds is the agent's:
+Only the recorded path is used, neither map nor forecast. It starts at the last observed position. The first rule that applies
+decides:
 
-stop         the path keeps within 2 m of its beginning, or the last second's mean speed is below 0.5 m/s.
+stop         the path stays within 2 m of its start, or the mean speed of the last second is below 0.5 m/s.
 turn         the last direction differs from the first by more than 30 degrees.
-lane change  it differs by at most 15 degrees, and the path ends 1.5 to 5.5 m aside, to the same side whether one looks along
-             the first direction or the last. A gentle curve is left of one and right of the other, and an error of one of
-             them alone, to which long paths are sensitive, does not make a lane change; what began before or ends behind the
-             horizon is not seen as one.
-straight     all else, gentle curves too.
+lane change  the directions differ by at most 15 degrees, and the path ends 1.5 to 5.5 m to the same side of the first and of the
+             last direction. A gentle curve ends on different sides, and an error of one direction, to which long paths are
+             sensitive, is not enough. A lane change that starts before or ends after the horizon is not found.
+straight     everything else, including gentle curves.
 
-The last direction is that of the path's last 3 m. The first is the observed heading; where the path sets off against it, by
-more than 90 degrees (reversing, or a heading made of noise while standing), it is that of the path's first 3 m. Sums of small
-steps are not used, as noise of positions adds up in them.
+The last direction is the direction of the last 3 m of the path. The first direction is the observed heading, or the direction of
+the first 3 m if they differ by more than 90 degrees (reversing, or a noisy heading while standing). Sums of small steps are not
+used, because they accumulate noise.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from trajformer.scenes.geometry import rotate, wrap
 STILL_M, STILL_M_S, STILL_S = 2.0, 0.5, 1.0
 TURN_RAD, PARALLEL_RAD = math.radians(30), math.radians(15)
 ASIDE_M = (1.5, 5.5)  # from less than half a lane to more than a wide one
-CHORD_M = 3.0  # of a path, to tell its direction: at 0.1 m of noise to some degrees
+CHORD_M = 3.0  # length of path for a direction, accurate to some degrees with 0.1 m of noise
 
 
 class Manoeuvre(IntEnum):
-    """What an agent does within the horizon."""
+    """Manoeuvre of an agent within the horizon."""
 
     STRAIGHT = 0
     TURN = 1
@@ -51,13 +50,13 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
 
     Args:
         target: [B, S, F, 2], the recorded future in metres.
-        valid: bool [B, S, F]; other steps are not looked at.
+        valid: bool [B, S, F]; other steps are ignored.
         pose: [B, S, 3], position and heading (radians) at the last observed step, in the same frame.
         period_s: seconds between steps.
 
     Returns:
         int64 [B, S], values of `Manoeuvre`, and bool [B, S]: agents whose last future step is known, as in `displacement`.
-        The others are STRAIGHT and mean nothing.
+        Values of other agents are meaningless.
     """
     start, heading, known = pose[..., :2], pose[..., 2], valid[..., -1]
     path = torch.cat([start[..., None, :], target], -2)

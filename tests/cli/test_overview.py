@@ -1,0 +1,68 @@
+"""The overview, the help texts and the list of recipes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.cli import error_line, run
+
+from trajformer import cli
+from trajformer.cli.models import with_recipe_files
+from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "--help") == 0
+    text = capsys.readouterr().out
+    for action in cli.load_command(command)[0]()._actions:
+        assert any(name in text for name in action.option_strings or action.choices or [action.dest]), action
+        assert action.help or command == "train", action
+    assert "<class" not in text
+
+
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (run("--help"), run("--version"), run(), run("fly")) == (0, 0, 2, 2)
+    text = capsys.readouterr()
+    assert all(f"\n  {name} " in text.out for name in cli.COMMANDS)
+    assert text.err.startswith("trajformer: no command 'fly'")
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import trajformer", ("numpy", "torch")),
+        ("from trajformer import cli; cli.main(['--help'])", ("jsonargparse", "numpy", "torch")),
+        ("from trajformer import cli; cli.main(['recipes'])", ("torch",)),
+        ("import trajformer.recipes.checkpoint, trajformer.evaluation.evaluate", ("lightning", "jsonargparse", "torchmetrics")),
+    ],
+)
+def test_heavy_packages_are_imported_only_where_they_are_needed(code: str, absent: tuple[str, ...]) -> None:
+    program = f"import sys\n{code}\nsys.exit(bool(set(sys.modules) & {set(absent)}))"
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == recipe_names()
+    assert run("recipes", "agentformer/eth") == 0
+    assert capsys.readouterr().out == recipe_file("agentformer/eth").read_text()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_headers_are_complete(name: str) -> None:
+    header = recipe_header(recipe_file(name))
+    assert header.title and "-" not in (header.data, header.parameters, header.expected, header.time)
+
+
+def test_config_takes_a_name_or_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(recipe_file("mmtransformer_argoverse1"))
+    assert (
+        with_recipe_files(["--config", "mmtransformer_argoverse1"])
+        == with_recipe_files([f"--config={file}"])
+        == ["--config", file]
+    )
+    assert "moon: no such file and no recipe of this name" in error_line(capsys, "train", "--config", "moon", "--out", "r")

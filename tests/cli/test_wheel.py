@@ -1,0 +1,50 @@
+"""The built wheel contains everything that a training and an evaluation need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked wheel, built from a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("trajformer", "data_prep", "configs"):
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder / "source")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    subprocess.run([*command, folder / "source"], check=True, capture_output=True)
+    [path] = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def test_the_wheel_has_types_recipes_and_weights(wheel: Path) -> None:
+    package = wheel / "trajformer"
+    assert (package / "py.typed").is_file() and (package / "__init__.pyi").is_file()
+    names = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
+    assert {path.relative_to(package / "recipes/library") for path in (package / "recipes/library").rglob("*.yaml")} == names
+    assert len(list((package / "recipes/weights/crowd").glob("*.safetensors"))) == 5
+
+
+def test_a_recipe_is_found_by_name_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """The recipe is read and checked; the training stops because its store does not exist."""
+    command = [sys.executable, "-m", "trajformer.cli", "train", "--config", "mmtransformer_argoverse1", "--out", "run"]
+    stores = ["--data.train", "nowhere", "--data.val", "nowhere"]
+    environment = os.environ | {"PYTHONPATH": str(wheel), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *stores], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "trajformer train: nowhere: no such store; make one with `trajformer preprocess`\n",
+    )

@@ -17,8 +17,8 @@ import torch
 from trajformer.data.loading import SceneDataset
 from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
 from trajformer.models.constant_velocity import ConstantVelocity
+from trajformer.models.scene_set.loss import SceneTrajectories
 from trajformer.models.scene_set.model import SceneSet
-from trajformer.models.scene_set.trajectories import SceneTrajectories
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 

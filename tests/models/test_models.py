@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import (
-    FUTURE,
-    GATFORMER,
-    LANE_SET,
-    MMTRANSFORMER,
-    MODEL_CONFIGS,
-    SCENE_SET,
-    SPATIAL_CHANNEL,
-    WAYFORMER,
-)
+from support.models import FUTURE, GATFORMER, LANE_SET, MMTRANSFORMER, MODEL_CONFIGS, SCENE_SET, SPATIAL_CHANNEL, WAYFORMER
 from support.scenes import PERIOD_S, hide, make_scene, varied_scenes
 from torch import Tensor, nn
 

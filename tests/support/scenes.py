@@ -35,11 +35,7 @@ _SPEED_M_S = {
     AgentKind.PEDESTRIAN: 1.3,
 }
 # (lateral offset to the right, kind) of the lanes of one arm in driving direction
-_LANES = (
-    (1.75, PolylineKind.LANE_VEHICLE),
-    (5.25, PolylineKind.LANE_BUS),
-    (7.8, PolylineKind.LANE_BIKE),
-)
+_LANES = ((1.75, PolylineKind.LANE_VEHICLE), (5.25, PolylineKind.LANE_BUS), (7.8, PolylineKind.LANE_BIKE))
 
 
 @dataclass
@@ -89,20 +85,7 @@ def _crossing() -> _Map:
     for quarter in range(4):
         _road(sink, quarter * math.pi / 2)
     w, a = CROSSING_M, ARM_M
-    corner = [
-        (a, -w),
-        (a, w),
-        (w, w),
-        (w, a),
-        (-w, a),
-        (-w, w),
-        (-a, w),
-        (-a, -w),
-        (-w, -w),
-        (-w, -a),
-        (w, -a),
-        (w, -w),
-    ]
+    corner = [(a, -w), (a, w), (w, w), (w, a), (-w, a), (-w, w), (-a, w), (-a, -w), (-w, -w), (-w, -a), (w, -a), (w, -w)]
     sink.add(np.array([*corner, corner[0]]), PolylineKind.DRIVABLE_AREA)
     return sink
 

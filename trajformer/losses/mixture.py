@@ -83,10 +83,7 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     known = valid.any(-1)
     count = known.sum().clamp(min=1)
     log_probability = forecast.logit.log_softmax(-1).gather(-1, nearest).squeeze(-1)
-    return {
-        "classification": -(log_probability * known).sum() / count,
-        "regression": (nll.sum(-1) * valid).sum() / count,
-    }
+    return {"classification": -(log_probability * known).sum() / count, "regression": (nll.sum(-1) * valid).sum() / count}
 
 
 def _bounded(sigma: Tensor, error: Tensor, minimum: float) -> Tensor:

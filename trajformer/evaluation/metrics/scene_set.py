@@ -8,7 +8,7 @@ from torchmetrics import Metric
 
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
 from trajformer.losses.matching import match
-from trajformer.models.scene_set.trajectories import SceneTrajectories
+from trajformer.models.scene_set.loss import SceneTrajectories
 
 
 def set_hits(

@@ -1,4 +1,4 @@
-"""Set loss of a scene: trajectories of Q queries and observed futures of agents, matched one to one (as boxes in DETR).
+"""Set of trajectories of a scene, and its loss: Q queries and the futures of agents are matched one to one (as boxes in DETR).
 
 The cost of future g for query q is w_class * (-p_q) + w_ade * ADE + w_fde * FDE. Errors include the current position as an
 additional step and are those of the best mode. Matched queries receive a regression loss (smooth L1) of this mode and a
@@ -20,9 +20,32 @@ from trajformer.errors import check_numbers
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine, weigh
-from trajformer.models.scene_set.trajectories import SceneTrajectories, one_mode
 
 _FORBIDDEN = 1e9  # cost of padding; an infinite cost is reported as an error
+
+
+@dataclass(frozen=True, eq=False)
+class SceneTrajectories:
+    """The trajectories of Q queries for each of B scenes.
+
+    `position` is in the frame of the batch and starts with the current position. The sigmoid of `logit` is the probability that a
+    query represents an agent; the softmax of `mode_logit` is the probability of each mode, given that it does.
+    """
+
+    position: Tensor  # [B, Q, K, 1 + F, 2], metres
+    logit: Tensor  # [B, Q], -inf for padding, which is never matched
+    mode_logit: Tensor  # [B, Q, K]
+    auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
+
+    def most_probable(self) -> Tensor:
+        """The most probable mode of each query [B, Q, 1 + F, 2]."""
+        return one_mode(self.position, self.mode_logit.argmax(-1))
+
+
+def one_mode(position: Tensor, mode: Tensor) -> Tensor:
+    """Select modes int64 [...] of trajectories [..., K, T, 2]: [..., T, 2]."""
+    index = mode[..., None, None, None].expand(*mode.shape, 1, *position.shape[-2:])
+    return position.gather(-3, index).squeeze(-3)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths
-from trajformer.models.scene_set.loss import SceneSetLossConfig
-from trajformer.models.scene_set.trajectories import SceneTrajectories
+from trajformer.models.scene_set.loss import SceneSetLossConfig, SceneTrajectories
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole

@@ -42,7 +42,7 @@ def placed(offsets: list[float], num_scored: int = 1) -> Scene:
 
 def numbers(batch: SceneBatch, scene: int = 0) -> list[int]:
     """Which agents of the scene, in the order of the batch."""
-    return [999 if name == "AV" else int(name) - 1000 for name in batch.agent_id[scene]]
+    return [999 if name == "AV" else int(name) - 1000 for name in batch.observation.agent_id[scene]]
 
 
 def test_targets_come_first_then_the_nearest() -> None:
@@ -53,57 +53,57 @@ def test_targets_come_first_then_the_nearest() -> None:
     batch = collate([scene], BatchConfig(agent_radius_m=50.0))
     # Targets at 12 (focal) and 40; the others lie 1.5, 2, 12, 18 and 39 m from the nearest of them, and 51 m: too far.
     assert numbers(batch) == [4, 2, 7, 1, 0, 3, 5]
-    assert batch.num_targets == 2 and batch.agent_role[0, :2].tolist() == [AgentRole.FOCAL, AgentRole.SCORED]
-    np.testing.assert_array_equal(batch.position[0, :, 0, 0], scene.position[[4, 2, 7, 1, 0, 3, 5], 0, 0])
-    np.testing.assert_array_equal(batch.target[0], scene.position[[4, 2], 10:])
+    assert batch.observation.num_targets == 2 and batch.observation.agent_role[0, :2].tolist() == [AgentRole.FOCAL, AgentRole.SCORED]
+    np.testing.assert_array_equal(batch.observation.position[0, :, 0, 0], scene.position[[4, 2, 7, 1, 0, 3, 5], 0, 0])
+    np.testing.assert_array_equal(batch.truth.position[0], scene.position[[4, 2], 10:])
     assert numbers(collate([scene], BatchConfig(max_agents=4))) == [4, 2, 7, 1]
     crowded = collate([scene], BatchConfig(max_agents=1))  # the limit is for context: no target is ever left out
-    assert numbers(crowded) == [4, 2] and crowded.num_targets == 2 and crowded.target_mask.all()
+    assert numbers(crowded) == [4, 2] and crowded.observation.num_targets == 2 and crowded.observation.target_mask.all()
     only = collate([scene], BatchConfig(targets="focal"))
-    assert only.num_targets == 1 and numbers(only)[:3] == [4, 7, 1]
+    assert only.observation.num_targets == 1 and numbers(only)[:3] == [4, 7, 1]
 
 
 def test_every_array_is_the_scene_s() -> None:
     scene = make_scene(12)
     batch = collate([scene], WIDE)
-    rows = [list(scene.agent_id).index(name) for name in batch.agent_id[0]]
-    assert sorted(rows) == list(range(12)) and batch.scene_id == (scene.scene_id,)
+    rows = [list(scene.agent_id).index(name) for name in batch.observation.agent_id[0]]
+    assert sorted(rows) == list(range(12)) and batch.observation.scene_id == (scene.scene_id,)
     for name in ("position", "heading", "velocity", "valid"):
-        np.testing.assert_array_equal(getattr(batch, name)[0], getattr(scene, name)[rows, :10])
-    np.testing.assert_array_equal(batch.agent_kind[0], scene.agent_kind[rows])
-    np.testing.assert_array_equal(batch.target_valid[0], scene.valid[rows[:3], 10:])
-    assert (batch.num_history, batch.num_future, batch.num_scenes, batch.period_s) == (10, 12, 1, scene.period_s)
-    np.testing.assert_array_equal(batch.frame_pose[0], [*scene.origin, 0.0])
-    assert batch.frame_pose.dtype == torch.float64
+        np.testing.assert_array_equal(tensors(batch)[name][0], getattr(scene, name)[rows, :10])
+    np.testing.assert_array_equal(batch.observation.agent_kind[0], scene.agent_kind[rows])
+    np.testing.assert_array_equal(batch.truth.valid[0], scene.valid[rows[:3], 10:])
+    assert (batch.observation.num_history, batch.observation.num_future, batch.num_scenes, batch.observation.period_s) == (10, 12, 1, scene.period_s)
+    np.testing.assert_array_equal(batch.observation.frame_pose[0], [*scene.origin, 0.0])
+    assert batch.observation.frame_pose.dtype == torch.float64
 
 
 def test_pose_is_taken_at_the_last_observed_step() -> None:
     scene = edit(edit(make_scene(12), 1, slice(6, 10)), 2, slice(9, 22))
     batch = collate([scene])
     for row, (agent, step) in enumerate([(0, 9), (1, 5), (2, 8)]):
-        np.testing.assert_array_equal(batch.pose[0, row], [*scene.position[agent, step], scene.heading[agent, step]])
+        np.testing.assert_array_equal(batch.observation.pose[0, row], [*scene.position[agent, step], scene.heading[agent, step]])
 
 
 def test_polylines_in_reach_are_kept_without_drivable_areas() -> None:
     scene = make_scene(1, num_scored=0)
     batch = collate([scene], WIDE)
-    assert set(batch.polyline_kind[0].tolist()) == {0, 1, 2, 3}
-    assert batch.polyline.shape == (1, 4 * (3 * 7 + 3), 10, 2)  # lanes of 51, 18 and 51 m, and crossings of 42 m
-    assert batch.polyline_flags.unique().tolist() == [0, 1, 2]
+    assert set(batch.observation.polyline_kind[0].tolist()) == {0, 1, 2, 3}
+    assert batch.observation.polyline.shape == (1, 4 * (3 * 7 + 3), 10, 2)  # lanes of 51, 18 and 51 m, and crossings of 42 m
+    assert batch.observation.polyline_flags.unique().tolist() == [0, 1, 2]
     near = collate([scene], BatchConfig(map_radius_m=25.0)).polyline[0]
-    gap = (near - batch.pose[0, 0, :2]).norm(dim=-1).amin(-1)
-    everything = (batch.polyline[0] - batch.pose[0, 0, :2]).norm(dim=-1).amin(-1)
+    gap = (near - batch.observation.pose[0, 0, :2]).norm(dim=-1).amin(-1)
+    everything = (batch.observation.polyline[0] - batch.observation.pose[0, 0, :2]).norm(dim=-1).amin(-1)
     assert gap.max() <= 25.0 and 0 < len(near) < 96
     assert len(near) == (everything <= 25.0).sum()
     few = collate([scene], replace(WIDE, polyline_points=4, polyline_length_m=100.0))
-    assert few.polyline.shape == (1, (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(), 4, 2)
+    assert few.observation.polyline.shape == (1, (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(), 4, 2)
 
 
 def test_padding_is_zero_and_batch_mates_do_not_matter() -> None:
     scenes = [make_scene(12), make_scene(4, num_scored=0, seed=1, with_map=False), make_scene(20, num_scored=5, seed=2)]
     together = collate(scenes)
-    assert together.agent_mask.sum(1).tolist() == [12, 4, 20] and together.target_mask.sum(1).tolist() == [3, 1, 6]
-    masks = {"agent": together.agent_mask, "target": together.target_mask, "polyline": together.polyline_mask}
+    assert together.observation.agent_mask.sum(1).tolist() == [12, 4, 20] and together.observation.target_mask.sum(1).tolist() == [3, 1, 6]
+    masks = {"agent": together.observation.agent_mask, "target": together.observation.target_mask, "polyline": together.observation.polyline_mask}
     for number, scene in enumerate(scenes):
         alone = tensors(collate([scene]))
         for name, value in tensors(together).items():
@@ -115,7 +115,7 @@ def test_padding_is_zero_and_batch_mates_do_not_matter() -> None:
             size = int(masks[kind][number].sum())
             assert torch.equal(got[:size], own), name
             assert not got[size:].any(), name
-    assert torch.equal(together.valid.any(-1), together.agent_mask)
+    assert torch.equal(together.observation.valid.any(-1), together.observation.agent_mask)
 
 
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
@@ -132,7 +132,7 @@ def test_a_model_sees_nothing_of_the_future(frame: Frame) -> None:
     known = collate([scene], config)
     for other in (replace(scene, **later).validate(), replace(scene, **cut).validate()):
         batch = collate([other], config)
-        assert batch.agent_id == known.agent_id and batch.num_future == 12
+        assert batch.observation.agent_id == known.observation.agent_id and batch.observation.num_future == 12
         for name, value in tensors(batch).items():
             assert torch.equal(value, tensors(known)[name]) != (name in FUTURE_FIELDS), name
 
@@ -142,7 +142,7 @@ def test_who_appears_after_the_history_is_dropped() -> None:
     assert scene.valid[2, 10:].any() and scene.agent_role[2] == AgentRole.SCORED
     batch = collate([scene], WIDE)
     assert set(numbers(batch)) == set(range(11)) - {2, 7} | {999}
-    assert batch.num_targets == 2
+    assert batch.observation.num_targets == 2
 
 
 def test_all_targets_are_those_seen_last() -> None:
@@ -152,8 +152,8 @@ def test_all_targets_are_those_seen_last() -> None:
     last = {
         999 if name == "AV" else int(name) - 1000 for name, seen in zip(scene.agent_id, scene.valid[:, 9], strict=True) if seen
     }
-    assert set(numbers(batch)[: batch.num_targets]) == last and not last & {1, 3}
-    assert numbers(batch)[0] == 0 and {1, 3} <= set(numbers(batch)[batch.num_targets :])
+    assert set(numbers(batch)[: batch.observation.num_targets]) == last and not last & {1, 3}
+    assert numbers(batch)[0] == 0 and {1, 3} <= set(numbers(batch)[batch.observation.num_targets :])
 
 
 def test_moving_targets_are_the_scored_and_whoever_goes_somewhere_and_is_always_seen() -> None:
@@ -163,9 +163,9 @@ def test_moving_targets_are_the_scored_and_whoever_goes_somewhere_and_is_always_
         scene.position[agent, 10:, 0] += metres * way
     scene = edit(edit(scene, 4, slice(3, 4)), 5, slice(-1, None))  # unseen in the history, in the future
     batch = collate([scene], replace(WIDE, targets="moving"))
-    assert numbers(batch)[0] == 0 and set(numbers(batch)[: batch.num_targets]) == {0, 1, 3}  # the focal one need not move
-    np.testing.assert_allclose(batch.target[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
-    assert batch.target_valid.all()
+    assert numbers(batch)[0] == 0 and set(numbers(batch)[: batch.observation.num_targets]) == {0, 1, 3}  # the focal one need not move
+    np.testing.assert_allclose(batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
+    assert batch.truth.valid.all()
     blind = replace(scene, **{n: getattr(scene, n)[:, :10] for n in ("position", "heading", "velocity", "valid")})
     assert collate([blind.validate()], replace(WIDE, targets="moving")).num_targets == 1
 
@@ -173,24 +173,24 @@ def test_moving_targets_are_the_scored_and_whoever_goes_somewhere_and_is_always_
 def test_focal_and_scene_frame_are_one_world() -> None:
     scenes = [transform_scene(make_scene(9, seed=n), 2.5 * n, (31.0, -8.0)) for n in range(3)]
     scene, focal = collate(scenes), collate(scenes, BatchConfig(frame=Frame.FOCAL))
-    assert (scene.frame, focal.frame) == (Frame.SCENE, Frame.FOCAL) and scene.agent_id == focal.agent_id
-    assert focal.pose[:, 0].abs().max() < 1e-5
+    assert (scene.frame, focal.observation.frame) == (Frame.SCENE, Frame.FOCAL) and scene.agent_id == focal.observation.agent_id
+    assert focal.observation.pose[:, 0].abs().max() < 1e-5
     assert (scene.pose[:, 0].abs().amax(-1) > 1).all()
     masks = {"position": "valid", "target": "target_valid", "polyline": "polyline_mask"}
     for name, mask in masks.items():
         city = []
         for batch in (scene, focal):
-            value = getattr(batch, name).double()
-            home = batch.frame_pose.reshape(3, *[1] * (value.ndim - 2), 3)
-            city.append(from_frame(value, home)[getattr(batch, mask)])
-            assert not value[~getattr(batch, mask)].any()
+            value = tensors(batch)[name].double()
+            home = batch.observation.frame_pose.reshape(3, *[1] * (value.ndim - 2), 3)
+            city.append(from_frame(value, home)[tensors(batch)[mask]])
+            assert not value[~tensors(batch)[mask]].any()
         torch.testing.assert_close(*city, atol=1e-4, rtol=0)
-    turn = focal.frame_pose[:, 2].float() - scene.frame_pose[:, 2].float()
-    gap = wrap(focal.heading + turn[:, None, None] - scene.heading)[scene.valid]
+    turn = focal.observation.frame_pose[:, 2].float() - scene.frame_pose[:, 2].float()
+    gap = wrap(focal.observation.heading + turn[:, None, None] - scene.heading)[scene.valid]
     assert gap.abs().max() < 1e-5
-    torch.testing.assert_close(rotate(focal.velocity, turn[:, None, None]), scene.velocity, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotate(focal.observation.velocity, turn[:, None, None]), scene.velocity, atol=1e-5, rtol=0)
     for name in ("agent_kind", "agent_role", "valid", "target_valid", "polyline_kind", "polyline_flags"):
-        assert torch.equal(getattr(scene, name), getattr(focal, name))
+        assert torch.equal(getattr(scene, name), tensors(focal)[name])
 
 
 def test_transform_and_back() -> None:
@@ -201,7 +201,7 @@ def test_transform_and_back() -> None:
     for name, value in tensors(batch).items():
         expected = tensors(again)[name]
         torch.testing.assert_close(value, expected, atol=1e-4, rtol=0, msg=name)
-    assert (transform(batch, pose).position - batch.position).abs().max() > 1
+    assert (transform(batch, pose).position - batch.observation.position).abs().max() > 1
 
 
 @pytest.mark.parametrize("change", [{"num_history": 11}, {"num_future": 13}, {"period": 0.2}])
@@ -215,15 +215,15 @@ def test_scenes_of_different_length_do_not_mix(change: dict[str, float]) -> None
 
 def test_without_future_map_or_targets() -> None:
     blind = collate([make_scene(with_future=False), make_scene(seed=1)])
-    assert blind.target.shape == (2, 3, 12, 2) and not blind.target_valid[0].any() and not blind.target[0].any()
-    assert blind.target_valid[1].all() and blind.target_mask.all()
+    assert blind.truth.position.shape == (2, 3, 12, 2) and not blind.truth.valid[0].any() and not blind.truth.position[0].any()
+    assert blind.truth.valid[1].all() and blind.observation.target_mask.all()
     bare = collate([make_scene(with_map=False)])
-    assert bare.polyline.shape == (1, 0, 10, 2) and bare.polyline_mask.shape == (1, 0)
+    assert bare.observation.polyline.shape == (1, 0, 10, 2) and bare.observation.polyline_mask.shape == (1, 0)
     crowd = replace(make_scene(), agent_role=np.zeros(12, np.uint8))
     idle = collate([crowd])
-    assert idle.num_targets == 0 and idle.target.shape == (1, 0, 12, 2) and idle.agent_mask.sum() == 12
+    assert idle.observation.num_targets == 0 and idle.truth.position.shape == (1, 0, 12, 2) and idle.observation.agent_mask.sum() == 12
     mixed = collate([crowd, make_scene()])
-    assert mixed.target_mask.tolist() == [[False] * 3, [True] * 3]
+    assert mixed.observation.target_mask.tolist() == [[False] * 3, [True] * 3]
 
 
 def test_a_focal_frame_needs_a_focal_agent() -> None:

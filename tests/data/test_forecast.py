@@ -48,18 +48,18 @@ def test_probability_of_half_precision_logits_is_single_precision() -> None:
 def test_the_truth_comes_home_to_the_city(frame: Frame) -> None:
     scenes = [make_scene(seed=0), make_scene(5, seed=1)]
     batch = collate(scenes, BatchConfig(frame=frame))
-    pose = batch.pose[:, : batch.num_targets]
-    own = to_frame(batch.target, pose[:, :, None])
+    pose = batch.observation.pose[:, : batch.observation.num_targets]
+    own = to_frame(batch.truth.position, pose[:, :, None])
     logit = torch.zeros(2, 3, 1)
     local = Forecast(own[:, :, None], logit, Frame.AGENT, pose=pose)
-    torch.testing.assert_close(local.in_batch_frame()[:, :, 0], batch.target, atol=1e-4, rtol=0)
-    plain = Forecast(batch.target[:, :, None], logit, frame)
+    torch.testing.assert_close(local.in_batch_frame()[:, :, 0], batch.truth.position, atol=1e-4, rtol=0)
+    plain = Forecast(batch.truth.position[:, :, None], logit, frame)
     assert plain.in_batch_frame() is plain.position
     for forecast in (local, plain):
-        city = forecast.in_city_frame(batch)
+        city = forecast.in_city_frame(batch.observation)
         assert city.shape == (2, 3, 1, 12, 2) and city.dtype == np.float64
         for number, scene in enumerate(scenes):
-            rows = [scene.agent_id.index(name) for name in batch.agent_id[number][:3]]
+            rows = [scene.agent_id.index(name) for name in batch.observation.agent_id[number][:3]]
             np.testing.assert_allclose(city[number, :, 0], scene.position[rows, 10:] + scene.origin, atol=1e-4)
 
 
@@ -67,7 +67,7 @@ def test_city_frame_keeps_precision_far_from_its_origin() -> None:
     far = torch.tensor([[5e6, -4e6, 0.0]], dtype=torch.float64)
     batch = replace(collate([make_scene()]), frame_pose=far)
     forecast = Forecast(torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True), torch.zeros(1, 3, 1), Frame.SCENE)
-    np.testing.assert_allclose(forecast.in_city_frame(batch) - far[0, :2].numpy(), 0.001, atol=1e-8)
+    np.testing.assert_allclose(forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8)
 
 
 def test_select_takes_modes_in_the_given_order() -> None:

@@ -1,0 +1,28 @@
+"""Tensors of a SceneBatch by name, for comparisons; "target" and "target_valid" are those of the truth."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from trajformer.data.batch import SceneBatch, Truth
+
+
+def tensors(batch: SceneBatch) -> dict[str, Tensor]:
+    """All tensors of a batch by name."""
+    values = {item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)}
+    found = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return found | {"target": batch.truth.position, "target_valid": batch.truth.valid}
+
+
+def edit(batch: SceneBatch, **values: Any) -> SceneBatch:
+    """A copy with some fields replaced, by the names of `tensors`."""
+    truth = Truth(values.pop("target", batch.truth.position), values.pop("target_valid", batch.truth.valid))
+    return SceneBatch(replace(batch.observation, **values), truth)
+
+
+def differing(left: SceneBatch, right: SceneBatch) -> set[str]:
+    """Names of the tensors that are not equal bit by bit."""
+    return {name for name, value in tensors(left).items() if not value.equal(tensors(right)[name])}

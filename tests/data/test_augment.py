@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,19 @@ from support.batches import differing, edit, tensors
 from support.scenes import hide, make_scene
 from torch import Tensor
 
-from trajformer.data.augment import AugmentConfig, augment, crop, drop_agents, flip, jitter_headings, jitter_positions, mask_history, rotate, scale, shift
+from trajformer.data.augment import (
+    AugmentConfig,
+    augment,
+    crop,
+    drop_agents,
+    flip,
+    jitter_headings,
+    jitter_positions,
+    mask_history,
+    rotate,
+    scale,
+    shift,
+)
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.set_loss import SetLossConfig, set_loss

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.cli import run
 from support.scenes import make_scene
-from test_cli import run
-from test_training import recipe
+from support.training import recipe
 
 from data_prep.synthetic import SyntheticScene, scene_identity, simulate_branches, synthesize
 from trajformer.data.augment import AugmentConfig, augment

@@ -12,31 +12,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from test_loader_resume import make_store
-from test_training import recipe
+from support.batches import differing, tensors
+from support.training import recipe, training_store
 
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.loading import AXES, SceneDataset, Turns
-from trajformer.data.order import InOrder, Shuffle, count_steps, group, padding
+from trajformer.data.loading import AXES, RankSampler, SceneDataset
+from trajformer.data.order import EpochShuffle, SequentialOrder, count_steps, group_by_size, padding
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.recipes.recipe import DataConfig
+from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
-from trajformer.training.check import check_recipe
 from trajformer.training.forecasting import SceneData
 
 RANDOM = np.random.default_rng(0).integers(1, 100, (500, 2))
 
 
-def shuffle(scenes: int, steps: int, *, seed: int = 0, pool: int = 4) -> Shuffle:
+def shuffle(scenes: int, steps: int, *, seed: int = 0, pool: int = 4) -> EpochShuffle:
     """Scenes of random sizes."""
-    return Shuffle(scenes, steps, seed, pool, lambda chosen: RANDOM[chosen])
+    return EpochShuffle(scenes, steps, seed, pool, lambda chosen: RANDOM[chosen])
 
 
-def steps_of(order: InOrder | Shuffle, epoch: int = 0, first: int = 0) -> list[list[int]]:
+def steps_of(order: SequentialOrder | EpochShuffle, epoch: int = 0, first: int = 0) -> list[list[int]]:
     return [step.tolist() for step in order.epoch(epoch, first)]
 
 
@@ -48,10 +47,10 @@ def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
     for batch_size in (1, 2, 3, 8):
         for scenes in range(world, 60):
             steps = count_steps(scenes, batch_size, world)
-            for order in (InOrder(scenes, steps), shuffle(scenes, steps)):
-                shares = [list(Turns(order, rank, world)) for rank in range(world)]
+            for order in (SequentialOrder(scenes, steps), shuffle(scenes, steps)):
+                shares = [list(RankSampler(order, rank, world)) for rank in range(world)]
                 assert sorted(scene for share in shares for batch in share for scene in batch) == list(range(scenes))
-                assert {len(share) for share in shares} == {steps} == {len(Turns(order, 0, world))}
+                assert {len(share) for share in shares} == {steps} == {len(RankSampler(order, 0, world))}
                 sizes = {len(batch) for share in shares for batch in share}
                 assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
                 # One process too many for batches of one: the rest is shared out rather than dropped.
@@ -68,11 +67,11 @@ def test_an_order_depends_on_seed_and_epoch_alone() -> None:
     first, second = steps_of(order), steps_of(order, 1)
     assert steps_of(again, 1) == second != first == steps_of(again)
     assert steps_of(shuffle(100, 13, seed=1)) not in (first, second)
-    assert steps_of(InOrder(10, 3)) == steps_of(InOrder(10, 3), 5) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert steps_of(SequentialOrder(10, 3)) == steps_of(SequentialOrder(10, 3), 5) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_an_epoch_can_be_entered_at_any_step() -> None:
-    for order in (shuffle(100, 13), shuffle(100, 13, pool=1), InOrder(100, 13)):
+    for order in (shuffle(100, 13), shuffle(100, 13, pool=1), SequentialOrder(100, 13)):
         for first in range(14):
             assert steps_of(order, 2, first) == steps_of(order, 2)[first:]
 
@@ -84,7 +83,7 @@ def test_sizes_are_asked_for_a_pool_at_a_time_and_only_for_what_is_left() -> Non
         asked.append(sorted(scenes.tolist()))
         return RANDOM[scenes]
 
-    order = Shuffle(96, 12, 0, 4, sizes)
+    order = EpochShuffle(96, 12, 0, 4, sizes)
     steps = order.epoch(0)
     pool = [next(steps) for _ in range(4)]
     assert asked == [sorted(np.concatenate(pool).tolist())]
@@ -92,26 +91,26 @@ def test_sizes_are_asked_for_a_pool_at_a_time_and_only_for_what_is_left() -> Non
     asked.clear()
     assert len(list(order.epoch(1, 9))) == 3 and list(map(len, asked)) == [32]
     asked.clear()
-    assert len(list(Shuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and asked == []
+    assert len(list(EpochShuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and asked == []
 
 
 def test_scenes_of_similar_size_share_a_step() -> None:
-    def shares(order: Shuffle) -> np.ndarray:
+    def shares(order: EpochShuffle) -> np.ndarray:
         filled, entries = padding(order.epoch(0), order.sizes)
         return 1 - filled / entries
 
     plain, bucketed = shares(shuffle(500, 50, pool=1)), shares(shuffle(500, 50, pool=25))
     assert (bucketed < 0.6 * plain).all(), (plain, bucketed)
     sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
-    assert sorted(sorted(part.tolist()) for part in group(np.arange(8), [2] * 4, sizes)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert sorted(sorted(part.tolist()) for part in group_by_size(np.arange(8), [2] * 4, sizes)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_scenes_that_are_similar_enough_stay_as_random_as_they_are() -> None:
     scenes, rng = np.random.default_rng(0).permutation(20), np.random.default_rng(1)
     alike = rng.integers(80, 101, (20, 2))
-    assert [part.tolist() for part in group(scenes, [5] * 4, alike)] == scenes.reshape(4, 5).tolist()
+    assert [part.tolist() for part in group_by_size(scenes, [5] * 4, alike)] == scenes.reshape(4, 5).tolist()
     two_kinds = alike * np.where(np.arange(20) % 2, 1, 10)[:, None]
-    parts = [part.tolist() for part in group(scenes, [5] * 4, two_kinds)]
+    parts = [part.tolist() for part in group_by_size(scenes, [5] * 4, two_kinds)]
     assert parts == [*scenes[1::2].reshape(2, 5).tolist(), *scenes[::2].reshape(2, 5).tolist()]
 
 
@@ -127,7 +126,7 @@ def test_padding_counts_what_the_longest_scene_of_a_batch_leaves_empty() -> None
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Thirteen scenes to train on and five to validate on, of four sizes."""
-    return make_store(tmp_path_factory.mktemp("store"), 13, 5)
+    return training_store(tmp_path_factory.mktemp("store"), 13, 5)
 
 
 def config(store: Path, **changes: Any) -> DataConfig:
@@ -135,10 +134,8 @@ def config(store: Path, **changes: Any) -> DataConfig:
 
 
 def assert_same(a: SceneBatch, b: SceneBatch) -> None:
-    assert vars(a).keys() == vars(b).keys()
-    for name, value in vars(a).items():
-        other = getattr(b, name)
-        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
+    assert differing(a, b) == set()
+    assert (a.observation.scene_id, a.observation.agent_id) == (b.observation.scene_id, b.observation.agent_id)
 
 
 @pytest.mark.parametrize("cache", [False, True])
@@ -148,10 +145,10 @@ def test_an_item_is_a_batch(store: Path, cache: bool) -> None:
     assert len(data) == 5
     for _ in range(2):
         assert_same(data[[3, 0, 4]], collate([scenes[3], scenes[0], scenes[4]], wanted))
-    assert sorted(data.kept) == ([0, 3, 4] if cache else [])
+    assert sorted(data.cached) == ([0, 3, 4] if cache else [])
     batch, sizes = data[[2, 1]], data.sizes(np.array([2, 1]))
     for column, name in enumerate(AXES.values()):
-        assert sizes[:, column].tolist() == getattr(batch, name).sum(1).tolist()
+        assert sizes[:, column].tolist() == tensors(batch)[name].sum(1).tolist()
 
 
 def test_workers_are_sent_the_path_of_the_store_and_no_samples(store: Path) -> None:
@@ -182,7 +179,7 @@ def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> Non
         assert len(ours) == len(theirs) == 5
         for a, b in zip(ours, theirs, strict=True):
             assert_same(a, b)
-        assert sorted(name for batch in ours for name in batch.scene_id) == SceneStore(store, "train").scene_ids()
+        assert sorted(name for batch in ours for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
 
 
 def test_others_teach_in_training_alone(store: Path) -> None:
@@ -192,7 +189,7 @@ def test_others_teach_in_training_alone(store: Path) -> None:
     targets = {}
     for name, data in (("moving", taught), ("scored", plain)):
         assert data.measured() is data.train  # its sizes are those of what is learned from
-        targets[name] = sum(int(batch.target_mask.sum()) for batch in data.train_dataloader())
+        targets[name] = sum(int(batch.observation.target_mask.sum()) for batch in data.train_dataloader())
         targets[name, "sizes"] = int(data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum())
     assert targets["moving"] == targets["moving", "sizes"] > targets["scored"] == targets["scored", "sizes"]
     workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
@@ -202,7 +199,7 @@ def test_others_teach_in_training_alone(store: Path) -> None:
 
 def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
     batches = list(SceneData(config(store)).val_dataloader())
-    assert [name for batch in batches for name in batch.scene_id] == SceneStore(store, "val").scene_ids()
+    assert [name for batch in batches for name in batch.observation.scene_id] == SceneStore(store, "val").scene_ids()
     assert [batch.num_scenes for batch in batches] == [3, 2]
 
 
@@ -219,10 +216,10 @@ def test_processes_share_the_scenes_and_go_on_amid_an_epoch(store: Path) -> None
     for rank in range(3):
         data = SceneData(config(store), seed=3)
         data.trainer = fake_trainer(rank, 3, epoch=1)  # type: ignore[assignment]
-        seen["train"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
-        seen["val"].append([name for batch in data.val_dataloader() for name in batch.scene_id])
+        seen["train"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
+        seen["val"].append([name for batch in data.val_dataloader() for name in batch.observation.scene_id])
         data.trainer = fake_trainer(rank, 3, epoch=1, done=1)  # type: ignore[assignment]
-        seen["rest"].append([name for batch in data.train_dataloader() for name in batch.scene_id])
+        seen["rest"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
         assert seen["train"][-1][-len(seen["rest"][-1]) :] == seen["rest"][-1]
     for name in ("train", "val"):
         assert sorted(scene for share in seen[name] for scene in share) == SceneStore(store, name).scene_ids()
@@ -232,13 +229,13 @@ def test_processes_share_the_scenes_and_go_on_amid_an_epoch(store: Path) -> None
 def test_bucketing_changes_nothing_but_the_order(store: Path) -> None:
     for bucket in (1, 2, 32):
         loader = SceneData(config(store, bucket=bucket), seed=3).train_dataloader()
-        assert sorted(name for batch in loader for name in batch.scene_id) == SceneStore(store, "train").scene_ids()
+        assert sorted(name for batch in loader for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
 
 
 @pytest.mark.parametrize(("part", "field", "value"), [("data", "bucket", 0), ("trainer", "checkpoint_minutes", -1.0)])
 def test_impossible_settings_are_named(store: Path, part: str, field: str, value: float) -> None:
     with pytest.raises(TrajformerError, match=rf"{part}\.{field}: {value}, expected"):
-        check_recipe(recipe(store, **{part: {field: value}}))
+        from_plain(TrainConfig, to_plain(recipe(store)) | {part: {field: value}})
 
 
 # ---- the real sample ------------------------------------------------------------------------------------------------

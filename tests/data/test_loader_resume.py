@@ -15,13 +15,11 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from support.scenes import make_scene
-from test_cli import run
-from test_training import largest_difference, recipe, weights
+from support.cli import run
+from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training import forecasting as module_file
 from trajformer.training.forecasting import TASK
 from trajformer.training.resume import CheckpointFiles
@@ -31,18 +29,10 @@ ROOT = Path(__file__).parents[2]
 ALWAYS = 1e-9  # minutes between checkpoints: one before every step
 
 
-def make_store(root: Path, train: int, val: int) -> Path:
-    """A store with so many scenes of different sizes."""
-    for split, seeds in (("train", range(train)), ("val", range(20, 20 + val))):
-        scenes = [make_scene(4 + 3 * (seed % 4), seed=seed) for seed in seeds]
-        write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
-    return root
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eleven scenes to train on and three to validate on."""
-    return make_store(tmp_path_factory.mktemp("store"), 11, 3)
+    return training_store(tmp_path_factory.mktemp("store"), 11, 3)
 
 
 def run_config(store: Path, **changes: Any) -> TrainConfig:
@@ -51,11 +41,6 @@ def run_config(store: Path, **changes: Any) -> TrainConfig:
     trainer |= changes.pop("trainer", {})
     data = {"bucket": 2} | changes.pop("data", {})
     return recipe(store, trainer=trainer, data=data, optim={"average": 0.8, "learning_rate": 3e-3}, **changes)
-
-
-def logged(out: Path) -> pd.DataFrame:
-    """The CSV log."""
-    return pd.read_csv(out / "csv" / "metrics.csv")
 
 
 def patience(out: Path) -> str:
@@ -126,7 +111,7 @@ def test_a_run_asked_to_stop_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(module_file.ForecastingModule, "training_step", training_step)
         for done in (1, 2 * 6 + 4):
-            with pytest.raises(KeyboardInterrupt, match="go on with --resume"):
+            with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
                 train(config, TASK, tmp_path, resume=True, progress=False)
             assert weights(tmp_path, key="global_step") == done
             assert {name: signal.getsignal(name) for name in handlers} == handlers

@@ -7,21 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from support.scenes import make_scene
+from support.training import largest_difference, log_of, recipe, training_store, weights
 
-from trajformer.core.blocks import BlockConfig
-from trajformer.data.augment import AugmentConfig
 from trajformer.data.batch import collate
-from trajformer.data.sample import BatchConfig
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.evaluation.evaluate import evaluate, load_predictor
-from trajformer.models import MMTransformerConfig, ModelConfig, WayformerConfig
-from trajformer.recipes.checkpoint import load_checkpoint
-from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
-from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.evaluation.evaluate import evaluate
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
+from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
 from trajformer.training import base as base_file
 from trajformer.training import forecasting as module_file
@@ -33,44 +29,7 @@ from trajformer.training.run import train
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine scenes to train on and three to validate on."""
-    root = tmp_path_factory.mktemp("store")
-    for split, seeds in (("train", range(9)), ("val", range(20, 23))):
-        scenes = [make_scene(6, seed=seed) for seed in seeds]
-        write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
-    return root
-
-
-def recipe(store: Path, **changes: Any) -> TrainConfig:
-    """A tiny recipe in which everything random is on; `trainer`, `optim` and other parts are dicts of changes."""
-    block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2)
-    layers: dict[str, Any] = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2)}
-    model = MMTransformerConfig(num_future=12, block=block, map_width=8, max_polylines=6, max_neighbors=4, **layers)
-    config = TrainConfig(
-        model=ModelConfig(mmtransformer=model),
-        data=DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4)),
-        augment=AugmentConfig(flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4),
-        optim=OptimConfig(learning_rate=3e-3),
-        trainer=TrainerConfig(epochs=3, threads=1, log_every=1, accelerator="cpu"),
-    )
-    parts = {n: replace(getattr(config, n), **v) if isinstance(v, dict) else v for n, v in changes.items()}
-    return replace(config, **parts)
-
-
-def weights(run_folder: Path, name: str = "last", key: str = "state_dict") -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint."""
-    return torch.load(run_folder / f"{name}.ckpt", weights_only=True)[key]
-
-
-def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """Over all tensors of two state dicts."""
-    assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-def log_of(run_folder: Path, column: str = "val/minFDE_6") -> pd.Series:
-    """A logged column by step."""
-    table = pd.read_csv(run_folder / "csv" / "metrics.csv")
-    return table[table[column].notna()].set_index("step")[column]
+    return training_store(tmp_path_factory.mktemp("store"), 9, 3)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +49,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[fl
 
 def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
     out = whole(0.0)
-    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4})
+    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4}, loss=SetLossConfig())
     values = log_of(out)
     assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
     best = torch.load(out / "best.ckpt", weights_only=True)
@@ -131,8 +90,9 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: 
     out = whole(average)
     if average:
         assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
-    result = evaluate(load_predictor(out / "last.ckpt", torch.device("cpu")), SceneStore(store, "val"), progress=False)
-    assert result["minFDE_6"] == pytest.approx(log_of(out).iloc[-1], abs=1e-5)
+    figures = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
+    logged = {name: log_of(out, f"val/{name}").iloc[-1] for name in figures if not name.startswith("num_")}
+    assert logged == pytest.approx({name: figures[name] for name in logged}, abs=1e-6)
 
 
 def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
@@ -147,8 +107,9 @@ def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monke
     fit, kept = run_file.fit, []
     monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), kept.append(module)))
     train(recipe(store, trainer={"epochs": 1}), TASK, tmp_path, progress=False)
-    batch = collate(list(SceneStore(store, "val")))
-    first, second = kept[0].model.eval()(batch), load_checkpoint(tmp_path / "last.ckpt", TrainConfig)[0](batch)
+    observation = collate(list(SceneStore(store, "val"))).observation
+    model = load_checkpoint(tmp_path / "last.ckpt")[0]
+    first, second = kept[0].model.eval()(observation), model(observation)
     assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
 
 
@@ -196,13 +157,12 @@ def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None
     config = recipe(store, trainer={"epochs": 1})
     train(config, TASK, tmp_path, resume=True, progress=False)  # nothing to resume yet: it begins
     before = weights(tmp_path)
-    with pytest.raises(TrajformerError, match="holds a run already"):
+    with pytest.raises(TrajformerError, match="already contains a run"):
         train(config, TASK, tmp_path, progress=False)
-    assert config.model.mmtransformer is not None
-    other = ModelConfig(mmtransformer=replace(config.model.mmtransformer, max_neighbors=5))
+    other = replace(config.model, max_neighbors=5)
     for changed, said in (
         (replace(config, model=other), r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml"),
-        (replace(config, model=ModelConfig(wayformer=WayformerConfig(30))), r"model\.mmtransformer given, not null"),
+        (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
         (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
     ):

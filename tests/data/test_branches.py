@@ -1,4 +1,4 @@
-"""Several futures of one past: simulated, written, read as one sample, augmented, trained on and measured."""
+"""Scenes with several futures of one past: simulation, storage, samples, augmentation, training and coverage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.batches import tensors
 from support.cli import run
 from support.scenes import make_scene
 from support.training import recipe
@@ -20,7 +21,6 @@ from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig, Frame, branched, sample
 from trajformer.errors import SceneError
 from trajformer.evaluation.metrics.coverage import futures_covered
-from trajformer.losses.set_loss import set_loss
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
@@ -37,7 +37,7 @@ def pasts() -> list[list[SyntheticScene]]:
     return [simulate_branches(seed) for seed in SEEDS]
 
 
-def test_futures_share_their_past_to_the_last_bit(pasts: list[list[SyntheticScene]]) -> None:
+def test_futures_share_their_past_bit_by_bit(pasts: list[list[SyntheticScene]]) -> None:
     for seed, (first, *others) in zip(SEEDS, pasts, strict=True):
         assert [scene.scene_id for scene in (first, *others)] == [f"{scene_identity(seed)}.{n}" for n in range(1 + len(others))]
         for other in others:
@@ -48,29 +48,29 @@ def test_futures_share_their_past_to_the_last_bit(pasts: list[list[SyntheticScen
             assert other.network is first.network and np.array_equal(other.origin, first.origin)
 
 
-def test_futures_are_different_and_possible(pasts: list[list[SyntheticScene]]) -> None:
+def test_futures_differ_and_are_plausible(pasts: list[list[SyntheticScene]]) -> None:
     for scenes in pasts:
         assert 2 <= len(scenes) <= 3
         focal = scenes[0].tracks.ids.index(scenes[0].focal_id)
         ends = np.stack([scene.tracks.xy[focal, -1] for scene in scenes])
         gaps = np.hypot(*(ends[:, None] - ends).transpose(2, 0, 1))
-        assert gaps[np.triu_indices(len(scenes), 1)].min() > 3.8  # 4 m without the sensors' errors
+        assert gaps[np.triu_indices(len(scenes), 1)].min() > 3.8  # 4 m before sensor noise
         for scene in scenes:
             tracks = scene.tracks
             assert tracks.valid[focal].all() and not tracks.xy[~tracks.valid].any()
             both = tracks.valid[:, 1:] & tracks.valid[:, :-1]
             step = np.hypot(*np.moveaxis(np.diff(tracks.xy, axis=1), -1, 0)) * 10
             speed = np.hypot(tracks.velocity[..., 0], tracks.velocity[..., 1])
-            assert np.abs(step - speed[:, 1:])[both].max() < 3.0  # nobody jumps where the futures part
+            assert np.abs(step - speed[:, 1:])[both].max() < 3.0  # no jump where the futures separate
 
 
-def test_a_seed_is_a_past(pasts: list[list[SyntheticScene]]) -> None:
+def test_a_seed_determines_the_past(pasts: list[list[SyntheticScene]]) -> None:
     again = simulate_branches(SEEDS[0])
     assert len(again) == len(pasts[0])
     assert all(np.array_equal(a.tracks.xy, b.tracks.xy) for a, b in zip(again, pasts[0], strict=True))
 
 
-def test_synthesized_branches_are_scenes_of_their_own_on_disk(tmp_path: Path) -> None:
+def test_synthesized_branches_are_separate_scenes_on_disk(tmp_path: Path) -> None:
     assert run("synthesize", tmp_path / "raw", "--scenes", 3, "--seed", 2, "--workers", 1, "--branches") == 0
     names = {split: sorted(path.name for path in (tmp_path / "raw" / split).iterdir()) for split in ("train", "val", "test")}
     assert {name[-2:] for name in names["train"]} >= {".0", ".1"} and len({name[:36] for name in names["train"]}) == 1
@@ -84,12 +84,12 @@ def test_synthesized_branches_are_scenes_of_their_own_on_disk(tmp_path: Path) ->
     assert after.keys() == before.keys() and sum(after[path] != before[path] for path in before) == 1
     assert run("preprocess", "argoverse2", tmp_path / "raw", tmp_path / "store", "--workers", 1) == 0
     data = BranchDataset(SceneStore(tmp_path / "store", "train"), BatchConfig(targets="focal"))
-    assert len(data) == 1 and data[[0]].target.shape == (1, 1, len(names["train"]), 60, 2)
-    assert data[[0]].target_valid.all()
+    assert len(data) == 1 and data[[0]].truth.position.shape == (1, 1, len(names["train"]), 60, 2)
+    assert data[[0]].truth.valid.all()
 
 
 def future_of(scene: Scene, turn: float, name: str, agents: int = 1) -> Scene:
-    """The scene with another future of its first agents: turned about where they are now."""
+    """The scene with another future of its first agents: rotated about their current position."""
     position = scene.position.copy()
     here, cos, sin = position[:agents, scene.num_history - 1, None], np.cos(turn), np.sin(turn)
     away = position[:agents, scene.num_history :] - here
@@ -98,7 +98,7 @@ def future_of(scene: Scene, turn: float, name: str, agents: int = 1) -> Scene:
 
 
 def groups() -> list[list[Scene]]:
-    """Scenes of three pasts with three, one and two futures; of the first past's, two are the same for agent 1."""
+    """Scenes of three pasts with three, one and two futures; two futures of the first past are equal for agent 1."""
     first, second, third = (make_scene(6, seed=seed) for seed in range(3))
     return [
         [replace(first, scene_id="a.0"), future_of(first, 0.5, "a.1"), future_of(first, -0.5, "a.2", agents=2)],
@@ -109,7 +109,7 @@ def groups() -> list[list[Scene]]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """These scenes, to train and to validate on."""
+    """A store with these scenes as training and validation split."""
     root = tmp_path_factory.mktemp("store")
     for split in ("train", "val"):
         scenes = [replace(scene, split=split) for group in groups() for scene in group]
@@ -117,24 +117,24 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_scenes_of_one_past_are_one_item_with_all_futures(store: Path) -> None:
+def test_scenes_with_a_common_past_are_one_item_with_all_futures(store: Path) -> None:
     data = BranchDataset(SceneStore(store, "train"), BatchConfig())
     assert len(data) == 3 and [list(group) for group in data.groups] == [[0, 1, 2], [3], [4, 5]]
     batch = data[[2, 0, 1]]
-    assert batch.target.shape == (3, 3, 3, 12, 2) and batch.num_future == 12
+    assert batch.truth.position.shape == (3, 3, 3, 12, 2) and batch.observation.num_future == 12
     alone = [collate(group) for group in groups()]
-    torch.testing.assert_close(batch.target[1, 0, 1], alone[0].target[1, 0])
-    assert batch.target_valid[1].all(-1).tolist() == [[True, True, True], [True, False, True], [True, False, False]]
-    assert batch.target_valid[0].all(-1).tolist() == [[True, True, False]] * 3
-    assert batch.target_valid[2].all(-1).tolist() == [[True, False, False]] * 3
-    assert not batch.target[~batch.target_valid].any()
+    torch.testing.assert_close(batch.truth.position[1, 0, 1], alone[0].truth.position[1, 0])
+    assert batch.truth.valid[1].all(-1).tolist() == [[True, True, True], [True, False, True], [True, False, False]]
+    assert batch.truth.valid[0].all(-1).tolist() == [[True, True, False]] * 3
+    assert batch.truth.valid[2].all(-1).tolist() == [[True, False, False]] * 3
+    assert not batch.truth.position[~batch.truth.valid].any()
     plain = SceneDataset(SceneStore(store, "train"), BatchConfig())[[4, 0, 3]]
     for name in ("position", "velocity", "pose", "polyline", "agent_mask"):
-        assert torch.equal(getattr(batch, name), getattr(plain, name))
+        assert torch.equal(tensors(batch)[name], tensors(plain)[name])
     assert len(BranchDataset(SceneStore(store, "train"), BatchConfig(), limit=2)) == 2
 
 
-def test_pasts_that_differ_are_refused() -> None:
+def test_different_pasts_are_refused() -> None:
     first, second = make_scene(6), make_scene(6)
     velocity = second.velocity.copy()
     velocity[3, 2] += 1.0
@@ -143,27 +143,27 @@ def test_pasts_that_differ_are_refused() -> None:
         branched([sample(scene, BatchConfig()) for scene in (first, other)], 2)
 
 
-def test_augmentation_and_frames_move_every_future_alike(store: Path) -> None:
-    """Each future moves as it does in a batch of its own."""
+def test_augmentation_and_frames_apply_to_every_future(store: Path) -> None:
+    """Each future moves as in a separate batch."""
     index = [0, 2]
     data = BranchDataset(SceneStore(store, "train"), BatchConfig(frame=Frame.FOCAL))
     config = AugmentConfig(flip=0.5, rotate=1.0, heading_noise=0.1, scale=0.2, noise_m=0.1, agent_dropout=0.0, history_mask=0.0)
     many = augment(data[index], config, torch.Generator().manual_seed(0))
-    assert many.target.ndim == 5
+    assert many.truth.position.ndim == 5
     for number in range(2):
         samples = [sample(group[number], BatchConfig(frame=Frame.FOCAL)) for group in (groups()[0], groups()[2])]
         one = augment(stack(samples, Frame.FOCAL), config, torch.Generator().manual_seed(0))
-        chosen = many.target_valid[:, :, number]
+        chosen = many.truth.valid[:, :, number]
         assert chosen.any()
-        torch.testing.assert_close(many.target[:, :, number][chosen], one.target[chosen])
-        assert torch.equal(many.pose, one.pose)
+        torch.testing.assert_close(many.truth.position[:, :, number][chosen], one.truth.position[chosen])
+        assert torch.equal(many.observation.pose, one.observation.pose)
     pose = torch.tensor([[3.0, -2.0, 0.4], [1.0, 5.0, -1.0]])
     turned = transform(many, pose)
-    expected = to_frame(many.target, pose[:, None, None, None]) * many.target_valid[..., None]
-    torch.testing.assert_close(turned.target, expected)
+    expected = to_frame(many.truth.position, pose[:, None, None, None]) * many.truth.valid[..., None]
+    torch.testing.assert_close(turned.truth.position, expected)
 
 
-def test_share_of_futures_covered_by_hand() -> None:
+def test_coverage_of_futures_in_a_closed_form_case() -> None:
     end = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     forecast = Forecast(end[None, None, :, None].expand(1, 1, 3, 4, 2), torch.tensor([[[0.0, 2.0, 1.0]]]), Frame.SCENE)
     target = torch.tensor([[1.0, 1.0], [11.0, 1.0], [0.0, 12.5], [0.0, 12.0]])[None, None, :, None].expand(1, 1, 4, 4, 2)
@@ -180,11 +180,10 @@ def test_a_recipe_trains_on_all_futures(store: Path, tmp_path: Path) -> None:
     data = SceneData(config.data)
     assert len(data.train) == 3 and len(data.val) == 6 and data.count_steps() == 2
     batch = next(iter(data.train_dataloader()))
-    assert batch.target.ndim == 5
+    assert batch.truth.position.ndim == 5
     again = SceneData(replace(config.data, workers=1))
     assert isinstance(again.measured(), BranchDataset) and len(again.measured()) == 3
     model = config.build_model().train()
-    terms = set_loss(model(batch), batch.target, batch.target_valid, config.loss)
-    assert terms["loss"].isfinite()
+    assert config.build_loss(model)(model, batch)["loss"].isfinite()
     train(config, TASK, tmp_path, progress=False)
     assert (tmp_path / "best.ckpt").is_file()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from support.batches import edit
 from support.scenes import make_scene
 from torch import Tensor
 
@@ -45,13 +45,13 @@ def test_probability_of_half_precision_logits_is_single_precision() -> None:
 
 
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
-def test_the_truth_comes_home_to_the_city(frame: Frame) -> None:
+def test_the_truth_in_the_city_frame_equals_the_recording(frame: Frame) -> None:
     scenes = [make_scene(seed=0), make_scene(5, seed=1)]
     batch = collate(scenes, BatchConfig(frame=frame))
     pose = batch.observation.pose[:, : batch.observation.num_targets]
-    own = to_frame(batch.truth.position, pose[:, :, None])
+    relative = to_frame(batch.truth.position, pose[:, :, None])
     logit = torch.zeros(2, 3, 1)
-    local = Forecast(own[:, :, None], logit, Frame.AGENT, pose=pose)
+    local = Forecast(relative[:, :, None], logit, Frame.AGENT, pose=pose)
     torch.testing.assert_close(local.in_batch_frame()[:, :, 0], batch.truth.position, atol=1e-4, rtol=0)
     plain = Forecast(batch.truth.position[:, :, None], logit, frame)
     assert plain.in_batch_frame() is plain.position
@@ -65,7 +65,7 @@ def test_the_truth_comes_home_to_the_city(frame: Frame) -> None:
 
 def test_city_frame_keeps_precision_far_from_its_origin() -> None:
     far = torch.tensor([[5e6, -4e6, 0.0]], dtype=torch.float64)
-    batch = replace(collate([make_scene()]), frame_pose=far)
+    batch = edit(collate([make_scene()]), frame_pose=far)
     forecast = Forecast(torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True), torch.zeros(1, 3, 1), Frame.SCENE)
     np.testing.assert_allclose(forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8)
 

@@ -102,7 +102,8 @@ def test_scenes_of_similar_size_share_a_step() -> None:
     plain, bucketed = shares(shuffle(500, 50, pool=1)), shares(shuffle(500, 50, pool=25))
     assert (bucketed < 0.6 * plain).all(), (plain, bucketed)
     sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
-    assert sorted(sorted(part.tolist()) for part in group_by_size(np.arange(8), [2] * 4, sizes)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    groups = group_by_size(np.arange(8), [2] * 4, sizes)
+    assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_scenes_that_are_similar_enough_stay_as_random_as_they_are() -> None:

@@ -103,7 +103,7 @@ def assert_one_graph(run: Callable[..., object], *arguments: object) -> tuple[ob
 
 @pytest.mark.parametrize(("name", "training"), MODES, ids=[f"{name}-{'train' if mode else 'eval'}" for name, mode in MODES])
 def test_a_model_is_one_graph(name: str, training: bool) -> None:
-    assert_one_graph(shallow(name).train(training), scenes(2 if name in LOOKS else 12))
+    assert_one_graph(shallow(name).train(training), scenes(2 if name in LOOKS else 12).observation)
 
 
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
@@ -111,29 +111,30 @@ def test_no_variant_reads_a_value_on_the_way(name: str) -> None:
     """Tensors without values: what asks for one fails. In evaluation, which has all that training has but dropout."""
     model, batch = shallow(name).eval(), scenes(12)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = batch._map(mode.from_tensor)
+        fake = batch.observation.map(mode.from_tensor)
         if name in LOOKS:
             with pytest.raises(DataDependentOutputException):
                 model(fake)
             return
         forecast = model(fake)
-    assert isinstance(forecast.position, FakeTensor) and forecast.position.shape[:2] == batch.target_mask.shape
+    assert isinstance(forecast.position, FakeTensor) and forecast.position.shape[:2] == batch.observation.target_mask.shape
 
 
 def test_agentformer_evaluates_in_two_graphs_with_its_noise_between() -> None:
     model, batch = shallow("agentformer").eval(), scenes(2)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="blake2b"):
-        torch.compile(model, backend="eager", fullgraph=True)(batch)
-    torch.testing.assert_close(torch.compile(model, backend="eager")(batch).position, model(batch).position, atol=1e-4, rtol=1e-4)
+        torch.compile(model, backend="eager", fullgraph=True)(batch.observation)
+    compiled = torch.compile(model, backend="eager")(batch.observation)
+    torch.testing.assert_close(compiled.position, model(batch.observation).position, atol=1e-4, rtol=1e-4)
 
 
 def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() -> None:
     model, batch = shallow("agentformer-road").train(), scenes(2)
     assert isinstance(model, AgentFormer)
     gradients = []
-    for output in assert_one_graph(model.reconstruct, batch):
+    for output in assert_one_graph(model.reconstruct, batch.observation, batch.truth):
         model.zero_grad()
-        cvae_loss(output, batch.target, batch.target_valid, 1.0, CVAELossConfig())["loss"].backward()
+        cvae_loss(output, batch.truth.position, batch.truth.valid, 1.0, CVAELossConfig())["loss"].backward()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for plain, compiled in zip(*gradients, strict=True):
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-3)
@@ -144,11 +145,12 @@ def test_what_training_calls_beside_forward_is_compiled_too(name: str, method: s
     """Their losses need more than a forecast."""
     model, batch, graphs = shallow(name).train(), scenes(2 if name in LOOKS else 12), list[Any]()
     names = [*model.state_dict()]
+    inputs = (batch.observation, batch.truth) if method == "reconstruct" else (batch.observation,)
     torch.manual_seed(0)
-    plain = getattr(model, method)(batch)
+    plain = getattr(model, method)(*inputs)
     model.compile(backend=lambda graph, inputs: (graphs.append(graph), graph)[1])
     torch.manual_seed(0)
-    for ours, expected in zip(tensors(getattr(model, method)(batch)), tensors(plain), strict=True):
+    for ours, expected in zip(tensors(getattr(model, method)(*inputs)), tensors(plain), strict=True):
         torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
     assert len(graphs) == 1 and [*model.state_dict()] == names
 
@@ -156,7 +158,7 @@ def test_what_training_calls_beside_forward_is_compiled_too(name: str, method: s
 def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
     model, batch = shallow("crowd", block=replace(BLOCK, dropout=0.3)), scenes(12)
     run = torch.compile(model.train(), backend="eager", fullgraph=True)
-    assert not torch.equal(run(batch).position, run(batch).position)
+    assert not torch.equal(run(batch.observation).position, run(batch.observation).position)
     x = torch.ones(100, 100)
     out = torch.compile(Dropout(0.3), backend="eager", fullgraph=True)(x)
     assert 0.27 < (out == 0).float().mean() < 0.33 and out.unique().tolist() == pytest.approx([0.0, 1 / 0.7])

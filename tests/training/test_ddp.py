@@ -1,4 +1,4 @@
-"""Training in two processes on the CPU: no scene lost or seen twice, the figures and gradients of a single process, no hang."""
+"""Training in two CPU processes: every scene once, metrics and gradients of a single process, no hang."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from test_loader_resume import logged, make_store
-from test_training import largest_difference, recipe, weights
+from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.data.augment import AugmentConfig
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.evaluate import evaluate, load_predictor
-from trajformer.models import ModelConfig
+from trajformer.evaluation.evaluate import evaluate
+from trajformer.recipes.checkpoint import load_predictor
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.store import SceneStore
@@ -30,8 +29,8 @@ from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 ROOT = Path(__file__).parents[2]
-# `trajformer`, noting the scenes of every step and the first gradients (after the processes have shared them); the second
-# process asks itself to stop in the step "epoch index" of STOP.
+# `trajformer` that records the scenes of every step and the first gradients (after the reduction over processes); the second
+# process sends itself SIGTERM in the step "epoch index" of STOP.
 PROGRAM = """
 import json, os, signal, sys, torch
 from trajformer import cli
@@ -39,9 +38,9 @@ from trajformer.training.forecasting import ForecastingModule
 
 step = ForecastingModule.training_step
 
-def noting(self, batch, index):
+def recording(self, batch, index):
     with open(os.environ["NOTES"], "a") as file:
-        file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.scene_id]) + "\\n")
+        file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.observation.scene_id]) + "\\n")
     if self.global_rank and os.environ.get("STOP") == f"{self.current_epoch} {index}":
         os.kill(os.getpid(), signal.SIGTERM)
     return step(self, batch, index)
@@ -50,7 +49,7 @@ def keep(self, optimizer):
     if self.global_rank == self.global_step == 0:
         torch.save({name: value.grad for name, value in self.named_parameters()}, os.environ["NOTES"] + ".grad")
 
-ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = noting, keep
+ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep
 sys.exit(cli.main())
 """
 STILL = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
@@ -59,21 +58,19 @@ Notes = list[tuple[int, int, int, list[str]]]  # epoch, step, process, scenes
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eleven scenes to train on and five to validate on: neither can be shared evenly."""
-    return make_store(tmp_path_factory.mktemp("store"), 11, 5)
+    """Eleven training and five validation scenes: neither can be divided evenly."""
+    return training_store(tmp_path_factory.mktemp("store"), 11, 5)
 
 
 def two(store: Path, **changes: Any) -> TrainConfig:
-    """Two epochs of three steps of two processes with at most two scenes each; nothing random but the order."""
+    """Two epochs of three steps; two processes with at most two scenes each; only the order is random."""
     trainer = {"epochs": 2, "devices": 2} | changes.pop("trainer", {})
     config = recipe(store, trainer=trainer, optim={"average": 0.8}, augment=STILL, seed=1, **changes)
-    assert config.model.mmtransformer is not None
-    block = replace(config.model.mmtransformer.block, dropout=0.0)
-    return replace(config, model=ModelConfig(mmtransformer=replace(config.model.mmtransformer, block=block)))
+    return replace(config, model=replace(config.model, block=replace(config.model.block, dropout=0.0)))
 
 
 def run(config: TrainConfig, out: Path, *, stop: str = "") -> tuple[subprocess.CompletedProcess[str], Notes]:
-    """`trajformer train --resume` in processes of its own, and what they noted."""
+    """Run `trajformer train --resume` in new processes; returns the result and the recorded steps."""
     out.parent.mkdir(parents=True, exist_ok=True)
     program, settings, notes = (out.with_suffix(suffix) for suffix in (".py", ".yaml", ".json"))
     program.write_text(PROGRAM)
@@ -91,7 +88,7 @@ def scenes_of(notes: Notes, epoch: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """A run of two processes that nothing disturbed."""
+    """An undisturbed run of two processes."""
     out = tmp_path_factory.mktemp("straight") / "run"
     done, notes = run(two(store), out)
     assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
@@ -112,29 +109,29 @@ def test_two_processes_see_every_scene_once_an_epoch(store: Path, straight: tupl
 
 def test_two_processes_validate_like_one(store: Path, straight: tuple[Path, Notes]) -> None:
     out, _ = straight
-    expected = evaluate(load_predictor(out / "last.ckpt", torch.device("cpu")), SceneStore(store, "val"), progress=False)
-    found = logged(out).iloc[-1]
-    for name in ("minADE_6", "minFDE_6", "MR_6", "minFDE_1"):
-        assert found[f"val/{name}"] == pytest.approx(expected[name], abs=1e-6)
-    assert len(logged(out)["val/MR_6"].dropna()) == 2  # the second process logs nothing
+    expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
+    last = logged(out).iloc[-1]
+    for name in ("minADE6", "minFDE6", "MR6", "minFDE1"):
+        assert last[f"val/{name}"] == pytest.approx(expected[name], abs=1e-6)
+    assert len(logged(out)["val/MR6"].dropna()) == 2  # only the first process logs
 
 
 @pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    """What a run in this process sees."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    """The steps of a run in this process."""
     notes: Notes = []
     step: Callable[..., torch.Tensor] = module_file.ForecastingModule.training_step
 
-    def noting(self: Any, batch: Any, index: int) -> torch.Tensor:
-        notes.append((self.current_epoch, index, 0, list(batch.scene_id)))
+    def recording(self: Any, batch: Any, index: int) -> torch.Tensor:
+        notes.append((self.current_epoch, index, 0, list(batch.observation.scene_id)))
         return step(self, batch, index)
 
-    monkeypatch.setattr(module_file.ForecastingModule, "training_step", noting)
+    monkeypatch.setattr(module_file.ForecastingModule, "training_step", recording)
     return notes
 
 
 def test_gradients_of_two_processes_are_those_of_one(
-    store: Path, straight: tuple[Path, Notes], tmp_path: Path, noted: Notes, monkeypatch: pytest.MonkeyPatch
+    store: Path, straight: tuple[Path, Notes], tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone: list[dict[str, torch.Tensor]] = []
 
@@ -143,8 +140,8 @@ def test_gradients_of_two_processes_are_those_of_one(
 
     monkeypatch.setattr(module_file.ForecastingModule, "on_before_optimizer_step", keep)
     train(two(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
-    assert sorted(noted[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
-    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [2, 2]  # of equal weight in the mean
+    assert sorted(recorded[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
+    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [2, 2]  # equal weights in the mean
     together = torch.load(straight[0].with_suffix(".json.grad"), weights_only=True)
     assert max(float(value.abs().max()) for value in together.values()) > 1e-2
     assert largest_difference(alone[0], together) < 1e-5
@@ -152,16 +149,16 @@ def test_gradients_of_two_processes_are_those_of_one(
 
 @pytest.fixture(scope="module")
 def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """A run whose second process was asked to stop in the second of three steps of the second epoch."""
+    """A run in which the second process received SIGTERM in the second of three steps of the second epoch."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     done, notes = run(two(store), out, stop="1 1")
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.splitlines()[-1] == "trajformer train: interrupted; go on with --resume"
+    assert done.stderr.splitlines()[-1] == "trajformer train: interrupted; continue with --resume"
     assert weights(out, key="global_step") == 5
     return out, notes
 
 
-def test_one_process_asked_to_stop_stops_all_and_nothing_is_lost(
+def test_a_stop_request_to_one_process_stops_all_without_loss(
     store: Path, straight: tuple[Path, Notes], stopped: tuple[Path, Notes], tmp_path: Path
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
@@ -172,28 +169,28 @@ def test_one_process_asked_to_stop_stops_all_and_nothing_is_lost(
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_single_process_goes_on_amid_an_epoch_of_two(
-    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
+def test_a_single_process_resumes_within_an_epoch_of_two(
+    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(two(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
-    assert [note[:2] for note in noted] == [(1, 2)]
-    assert scenes_of(stopped[1] + noted, 1) == SceneStore(store, "train").scene_ids()
+    assert [note[:2] for note in recorded] == [(1, 2)]
+    assert scenes_of(stopped[1] + recorded, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_another_number_of_steps_begins_the_epoch_anew_and_says_so(
-    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, noted: Notes, capsys: pytest.CaptureFixture[str]
+def test_another_number_of_steps_restarts_the_epoch_with_a_message(
+    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(two(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
-    assert [note[:2] for note in noted] == [(1, step) for step in range(6)]
-    assert scenes_of(noted, 1) == SceneStore(store, "train").scene_ids()
-    assert capsys.readouterr().err == "epoch 2 begins anew, its order has changed: steps 3 -> 6\n"
+    assert [note[:2] for note in recorded] == [(1, step) for step in range(6)]
+    assert scenes_of(recorded, 1) == SceneStore(store, "train").scene_ids()
+    assert capsys.readouterr().err == "epoch 2 restarts because its order has changed: steps 3 -> 6\n"
     assert weights(tmp_path / "run", key="global_step") == 5 + 6
     rate = logged(tmp_path / "run").set_index("step")["lr-AdamW/pg1"].dropna()
-    assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule still ends at the end
+    assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule still ends with the training
 
 
 def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:

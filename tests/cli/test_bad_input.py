@@ -164,7 +164,7 @@ def test_checkpoints_that_do_not_fit(sound: Path, fails: Fails) -> None:
     assert "size mismatch for position" in broken(lambda raw: raw[state].update({"model.position": torch.ones(1)}))
     config = lambda raw: raw["trajformer"]["config"]["model"][model]  # noqa: E731
     assert "unknown field 'speed'" in broken(lambda raw: config(raw).update(speed=3))
-    assert "config.model.mmtransformer.proposals: expected" in broken(lambda raw: config(raw).update(proposals="six"))
+    assert "model.mmtransformer.proposals: expected" in broken(lambda raw: config(raw).update(proposals="six"))
     assert "heads 5 does not divide width 16" in broken(lambda raw: config(raw)["block"].update(heads=5))
     assert "broken: " in broken(lambda raw: raw.update(trajformer=3))
     assert "either --checkpoint CKPT or --model" in fails("evaluate", "--store", sound / "store")
@@ -209,7 +209,7 @@ def test_bad_scenes_are_listed_and_the_rest_is_kept(fails: Fails, capsys: pytest
 
 def test_plots_of_what_is_not_there(sound: Path, fails: Fails) -> None:
     plot = ("plot", sound / "store", "--out", "p")
-    assert "has no scene moon in any split" in fails(*plot, "--scene", "moon")
+    assert "no scene moon in any split" in fails(*plot, "--scene", "moon")
     assert "no scene moon in split 'val'" in fails(*plot, "--scene", "moon", "--split", "val")
     assert "--worst needs --forecasts" in fails(*plot, "--worst", 2)
     assert "nothing: no such file" in fails(*plot, "--forecasts", "nothing")

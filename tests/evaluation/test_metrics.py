@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from trajformer.data.batch import Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.evaluation.metrics.averages import CrowdMetrics, DisplacementMetrics, MultiWorldMetrics
@@ -39,6 +42,11 @@ def make(scenes: int = 5, agents: int = 4, modes: int = 6, steps: int = 30) -> t
     position = target[:, :, None] + draw(scenes, agents, modes, steps, 2, seed=1, scale=0.5).cumsum(3)
     forecast = Forecast(position, draw(scenes, agents, modes, seed=2), Frame.SCENE)
     return forecast, target, torch.ones(target.shape[:-1], dtype=torch.bool)
+
+
+def batch(target: Tensor, valid: Tensor) -> Any:
+    """The part of a batch that the metrics use."""
+    return SimpleNamespace(truth=Truth(target, valid))
 
 
 def one(position: list[list[list[float]]], logit: list[float]) -> Forecast:
@@ -70,15 +78,15 @@ def test_equals_argoverse_2(k: int) -> None:
 
 
 def test_by_hand() -> None:
-    # Mode 0 is better on average, mode 1 at the end: Argoverse 2 takes everything at the best end point.
+    # Mode 0 is better on average, mode 1 at the end. All metrics of Argoverse 2 are of the mode with the best end point.
     forecast = one([[[0.0, 0.0], [3.0, 4.0]], [[6.0, 0.0], [0.0, 2.0]]], [math.log(3.0), 0.0])
     target, valid = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool)
     values, counts = displacement(forecast, target, valid, 2)
-    expected = {"minADE": 4.0, "minFDE": 2.0, "MR": 0.0, "brier_minFDE": 2.0 + 0.75**2}
+    expected = {"minADE": 4.0, "minFDE": 2.0, "MR": 0.0, "brier_minFDE": 2.0 + 0.75**2, "probability": 0.25}
     assert {name: value.item() for name, value in values.items()} == pytest.approx(expected)
     assert counts.tolist() == [[True]]
     values, _ = displacement(forecast, target, valid, 1)
-    expected = {"minADE": 2.5, "minFDE": 5.0, "MR": 1.0, "brier_minFDE": 5.0 + 0.25**2}
+    expected = {"minADE": 2.5, "minFDE": 5.0, "MR": 1.0, "brier_minFDE": 5.0 + 0.25**2, "probability": 0.75}
     assert {name: value.item() for name, value in values.items()} == pytest.approx(expected)
 
 
@@ -149,17 +157,17 @@ def test_batches_add_up() -> None:
     forecast, target, valid = make()
     valid[3, 1, -1] = False
     whole, parts = DisplacementMetrics((1, 6)), DisplacementMetrics((1, 6))
-    whole.update(forecast, target, valid)
+    whole.update(forecast, batch(target, valid))
     for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
         part = replace(forecast, position=forecast.position[rows], logit=forecast.logit[rows])
-        parts.update(part, target[rows], valid[rows])
+        parts.update(part, batch(target[rows], valid[rows]))
     table = whole.compute()
     assert_table(parts.compute(), table)
     assert table["num_agents"] == 19
     for k in (1, 6):
         values, counts = displacement(forecast, target, valid, k)
         for name in NAMES:
-            assert table[f"{name}_{k}"] == pytest.approx(values[name][counts].double().mean().item(), rel=1e-6)
+            assert table[f"{name}{k}"] == pytest.approx(values[name][counts].double().mean().item(), rel=1e-6)
 
 
 def test_padding_targets_do_not_count() -> None:
@@ -171,24 +179,24 @@ def test_padding_targets_do_not_count() -> None:
         logit=torch.nn.functional.pad(forecast.logit, (0, 0, 0, 2)),
     )
     plain, padded = DisplacementMetrics(), DisplacementMetrics()
-    plain.update(forecast, target, valid)
-    padded.update(wide, torch.nn.functional.pad(target, pad), torch.nn.functional.pad(valid, (0, 0, 0, 2)))
+    plain.update(forecast, batch(target, valid))
+    padded.update(wide, batch(torch.nn.functional.pad(target, pad), torch.nn.functional.pad(valid, (0, 0, 0, 2))))
     assert wide.position.shape[1] == 6
     assert_table(padded.compute(), plain.compute())
 
 
-def test_nothing_gives_nan_and_reset_begins_anew() -> None:
+def test_no_agents_give_nan_and_reset_clears_the_sums() -> None:
     metrics = DisplacementMetrics((1, 6))
     empty = metrics.compute()
     assert empty.pop("num_agents") == 0
-    assert len(empty) == 8 and all(math.isnan(value) for value in empty.values())
+    assert len(empty) == 9 and all(math.isnan(value) for value in empty.values())
     forecast, target, valid = make()
-    metrics.update(forecast, target, valid)
+    metrics.update(forecast, batch(target, valid))
     first = metrics.compute()
     metrics.reset()
-    metrics.update(forecast, target, torch.zeros_like(valid))
-    assert math.isnan(metrics.compute()["minFDE_6"])
-    metrics.update(forecast, target, valid)
+    metrics.update(forecast, batch(target, torch.zeros_like(valid)))
+    assert math.isnan(metrics.compute()["minFDE6"])
+    metrics.update(forecast, batch(target, valid))
     assert_table(metrics.compute(), first)
 
 
@@ -397,7 +405,7 @@ def test_crowd_metrics_are_means_over_agents() -> None:
     metrics = CrowdMetrics(20)
     for rows in (slice(0, 2), slice(2, 5)):
         part = replace(forecast, position=forecast.position[rows], logit=forecast.logit[rows])
-        metrics.update(part, target[rows], valid[rows])
+        metrics.update(part, Truth(target[rows], valid[rows]))
     table, actor = metrics.compute(), valid[..., -1]
     assert (table["num_windows"], table["num_trajectories"]) == (4, int(actor.sum()))
     for k in (1, 20):
@@ -414,12 +422,15 @@ def test_crowd_metrics_are_means_over_agents() -> None:
 
 
 def test_multi_world_metrics_are_means_over_scenes() -> None:
-    forecast, target, valid = ragged()
+    marginal, target, valid = ragged()
     metrics = MultiWorldMetrics(6)
-    metrics.update(forecast, target, valid)
+    metrics.update(marginal, batch(target, valid))
+    assert metrics.compute() == {}
+    forecast = replace(marginal, logit=marginal.logit[:, 0])
+    metrics.update(forecast, batch(target, valid))
     table, (values, counts) = metrics.compute(), multi_world(forecast, target, valid, 6)
     assert table["num_scenes"] == 4
     for name in MULTI_WORLD_NAMES:
-        assert table[f"{name}_6"] == pytest.approx(values[name][counts].double().mean().item(), rel=1e-6)
+        assert table[f"{name}6"] == pytest.approx(values[name][counts].double().mean().item(), rel=1e-6)
     metrics.reset()
-    assert math.isnan(metrics.compute()["avgMinFDE_6"])
+    assert metrics.compute() == {}

@@ -1,4 +1,4 @@
-"""A user's mistakes and broken files: one line that names the file and the field, a code that is not 0, no traceback."""
+"""User errors and damaged files give one line with the file and the field, a non-zero exit status and no traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Fails = Callable[..., str]
 
 
 def make_store(root: Path, num_future: int = 12) -> Path:
-    """A store with three scenes to train on, two to validate on and one without a future."""
+    """A store with three train scenes, two val scenes and a test scene without a future."""
     for split, seeds in (("train", range(3)), ("val", range(3, 5)), ("test", range(5, 6))):
         scenes = [make_scene(6, num_future=num_future, seed=seed, with_future=split != "test") for seed in seeds]
         write_shard(shard_path(root, split, 0), [replace(scene, split=split) for scene in scenes], ShardInfo("synthetic", split))
@@ -39,7 +39,7 @@ def make_store(root: Path, num_future: int = 12) -> Path:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with store/, longer/ (another horizon), run/best.ckpt and recipe.yaml, all as they should be."""
+    """A folder with store/, longer/ (another horizon), run/best.ckpt and recipe.yaml, all valid."""
     folder = tmp_path_factory.mktemp("sound")
     config = recipe(make_store(folder / "store"), trainer={"epochs": 1})
     train(config, TASK, folder / "run", progress=False)
@@ -89,7 +89,7 @@ def test_a_shard_cut_short_or_changed(sound: Path, tmp_path: Path, fails: Fails)
     assert "cut/manifest.json: schema_version None" in fails("store", "info", "cut")
 
 
-def test_stores_and_splits_that_are_not_there(sound: Path, fails: Fails) -> None:
+def test_missing_stores_and_splits(sound: Path, fails: Fails) -> None:
     constant, store = ("--model", "constant_velocity", "--store"), sound / "store"
     for words in (("evaluate", *constant, "nowhere"), ("store", "info", "nowhere"), ("plot", "nowhere", "--out", "p")):
         assert "nowhere: no such store" in fails(*words)
@@ -98,14 +98,14 @@ def test_stores_and_splits_that_are_not_there(sound: Path, fails: Fails) -> None
     assert "data.train: give a store" in fails("train", "--config", sound / "recipe.yaml", "--data.train", "", "--out", "r")
     train_on = ("train", "--config", sound / "recipe.yaml", "--out", "r")
     assert "nowhere: no such store" in fails(*train_on, "--data.val", "nowhere")
-    assert "split 'test' has no known future to learn from" in fails(*train_on, "--data.train_split", "test")
+    assert "split 'test' has no known future" in fails(*train_on, "--data.train_split", "test")
 
 
 def test_another_horizon(sound: Path, fails: Fails) -> None:
     store, best = sound / "longer", sound / "run" / "best.ckpt"
     for words in (("evaluate",), ("predict", "--out", "f.parquet")):
         text = fails(*words, "--checkpoint", best, "--store", store)
-        assert f"{store}: split 'val' does not fit the model: scenes want 14 future steps, the model predicts 12" in text
+        assert f"{store}: split 'val' does not fit the model: scenes have 14 future steps, the model predicts 12" in text
     assert not Path("f.parquet").exists()
     run("predict", "--checkpoint", best, "--store", sound / "store", "--out", "f.parquet")
     assert "has no track" in fails("plot", store, "--forecasts", wrong_track(Path("f.parquet")), "--out", "p")
@@ -113,7 +113,7 @@ def test_another_horizon(sound: Path, fails: Fails) -> None:
 
 
 def wrong_track(path: Path) -> Path:
-    """The same forecasts, of tracks that no scene has."""
+    """The same forecasts for tracks that do not exist."""
     table = pd.read_parquet(path)
     table["track_id"] = "x" + table.track_id
     table.to_parquet("wrong.parquet")
@@ -124,13 +124,13 @@ def wrong_track(path: Path) -> Path:
 
 
 class Evil:
-    """Runs code when it is unpickled the careless way."""
+    """Runs code if it is unpickled without `weights_only`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return Path.touch, (Path("executed"),)
 
 
-def test_files_that_are_no_checkpoints(sound: Path, fails: Fails) -> None:
+def test_files_that_are_not_checkpoints(sound: Path, fails: Fails) -> None:
     whole = (sound / "run" / "best.ckpt").read_bytes()
     Path("text").write_text("hello\n" * 9)
     Path("empty").touch()
@@ -170,7 +170,7 @@ def test_checkpoints_that_do_not_fit(sound: Path, fails: Fails) -> None:
     assert "either --checkpoint CKPT or --model" in fails("evaluate", "--store", sound / "store")
 
 
-# ---- numbers, raw data, pictures, places ---------------------------------------------------------------------------
+# ---- numbers, raw data, pictures, outputs ---------------------------------------------------------------------------
 
 
 def test_numbers_on_the_command_line(sound: Path, fails: Fails) -> None:
@@ -207,7 +207,7 @@ def test_bad_scenes_are_listed_and_the_rest_is_kept(fails: Fails, capsys: pytest
     assert "raw: no split 'moon'" in fails(*preprocess, "--split", "moon")
 
 
-def test_plots_of_what_is_not_there(sound: Path, fails: Fails) -> None:
+def test_plots_of_missing_scenes_and_forecasts(sound: Path, fails: Fails) -> None:
     plot = ("plot", sound / "store", "--out", "p")
     assert "no scene moon in any split" in fails(*plot, "--scene", "moon")
     assert "no scene moon in split 'val'" in fails(*plot, "--scene", "moon", "--split", "val")
@@ -218,10 +218,10 @@ def test_plots_of_what_is_not_there(sound: Path, fails: Fails) -> None:
     pd.DataFrame({"scenario_id": ["a"]}).to_parquet("table")
     assert "table: not a forecast file: no column track_id" in fails(*plot, "--forecasts", "table")
     run("predict", "--model", "constant_velocity", "--store", sound / "store", "--split", "test", "--out", "f")
-    assert "no scene to draw" in fails(*plot, "--forecasts", "f", "--worst", 1)  # no future, so no error to sort by
+    assert "no scene to draw" in fails(*plot, "--forecasts", "f", "--worst", 1)  # scenes without a future have no error
 
 
-def test_places_that_cannot_be_written(sound: Path, fails: Fails) -> None:
+def test_outputs_that_cannot_be_written(sound: Path, fails: Fails) -> None:
     Path("file").touch()
     fixtures.write_argoverse2(Path("raw"))
     who = ("--model", "constant_velocity", "--store", sound / "store")

@@ -1,4 +1,4 @@
-"""The whole line as a user drives it: raw files, store, training, scores, forecasts, pictures; numbers scored again here."""
+"""The commands from raw files to pictures; the figures are computed again from the raw files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(raw: Path, forecasts: Path) -> dict[str, float]:
-    """The figures of a forecast file, from the raw scenario files alone; as Argoverse 2 defines them."""
+    """The figures of a forecast file by the definitions of Argoverse 2, computed from the raw scenario files."""
     predicted, rows = pd.read_parquet(forecasts), []
     for path in sorted(raw.glob("*/scenario_*.parquet")):
         truth = pd.read_parquet(path)
@@ -79,7 +79,7 @@ def score(raw: Path, forecasts: Path) -> dict[str, float]:
     return table[NAMES].mean().to_dict() | {"num_agents": len(table), "worst": worst}
 
 
-def test_synthesized_files_are_in_the_official_layout_and_the_same_again(line: Path, tmp_path: Path) -> None:
+def test_synthesized_files_are_in_the_official_layout_and_reproducible(line: Path, tmp_path: Path) -> None:
     assert {split: len(list((line / "raw" / split).iterdir())) for split in SPLITS} == SPLITS
     run("synthesize", tmp_path, "--scenes", 12, "--seed", 5, "--workers", 1)
     for path in (line / "raw").rglob("*.*"):
@@ -96,7 +96,7 @@ def test_store_info_and_verify(line: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == (f"{line / 'store'}: no problems\n", "")
 
 
-def test_a_run_folder_has_what_the_help_promises(line: Path) -> None:
+def test_a_run_folder_has_the_documented_files(line: Path) -> None:
     found = {path.relative_to(line / "run").as_posix() for path in (line / "run").rglob("*") if path.is_file()}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= found
     assert any(name.startswith("tensorboard/events") for name in found)
@@ -106,7 +106,7 @@ def test_a_run_folder_has_what_the_help_promises(line: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["learned", "constant_velocity"])
-def test_forecasts_scored_from_outside_give_the_figures_of_evaluate(
+def test_figures_of_evaluate_equal_figures_of_the_forecast_file(
     line: Path, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     who = ("--checkpoint", line / "run" / "best.ckpt") if model == "learned" else ("--model", model)
@@ -114,7 +114,7 @@ def test_forecasts_scored_from_outside_give_the_figures_of_evaluate(
     store = ("--store", line / "store", "--split", "train")  # it has the most scenes
     assert run("evaluate", *who, *store, "--json", figures, "--csv", table) == 0
     assert run("predict", *who, *store, "--out", out) == 0
-    assert capsys.readouterr().err == ""  # no bars where there is no terminal
+    assert capsys.readouterr().err == ""  # no progress bars without a terminal
     expected, found = score(line / "raw" / "train", out), json.loads(figures.read_text())
     assert set(found) == {"num_agents", "minFDE", *NAMES}
     assert found["num_agents"] == expected["num_agents"] == len(pd.read_csv(table)) > 12
@@ -147,7 +147,7 @@ def test_a_split_without_a_future_is_predicted_for_all(line: Path, tmp_path: Pat
     count = {agents: pd.read_parquet(tmp_path / agents).track_id.nunique() for agents in ("focal", "scored", "all")}
     truth = pd.read_parquet(next((line / "raw" / "test").rglob("scenario_*.parquet")))
     assert count["focal"] == 1 < count["scored"] == truth[truth.object_category >= 2].track_id.nunique()
-    assert count["all"] == (truth.timestep == 49).sum() > 8  # more than max_agents: nobody is left out
+    assert count["all"] == (truth.timestep == 49).sum() > 8  # more than max_agents
 
 
 def test_argoverse1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_real_argoverse2(real_data: Path, line: Path, tmp_path: Path) -> None:
     assert {name: figures[name] for name in NAMES} == pytest.approx({name: expected[name] for name in NAMES}, abs=1e-4)
 
 
-def test_the_demo_goes_through_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo = ("demo", "--out", tmp_path / "demo", "--scenes", 4, "--epochs")
     for _ in range(2):
         assert run(*demo, 1) == 0
@@ -207,7 +207,7 @@ def test_the_program_itself(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_is_130_and_training_goes_on_from_there(
+def test_ctrl_c_gives_status_130_and_training_resumes(
     line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(*_: object, **__: object) -> None:
@@ -224,13 +224,13 @@ def test_ctrl_c_is_130_and_training_goes_on_from_there(
         signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones while it cleans up
     text = capsys.readouterr()
     *before, last = text.err.splitlines()
-    assert last == "trajformer train: interrupted; go on with --resume"
-    assert (len(before), before[0][:9], text.out) == (1, "epoch 1/3", "")  # no bars either
+    assert last == "trajformer train: interrupted; continue with --resume"
+    assert (len(before), before[0][:9], text.out) == (1, "epoch 1/3", "")  # no progress bars
     assert run(*train, "--resume") == 0
     assert [text[:9] for text in capsys.readouterr().err.splitlines()] == ["epoch 2/3", "epoch 3/3"]
 
 
-def test_a_reader_of_the_output_may_stop_reading(line: Path) -> None:
+def test_a_closed_output_ends_the_command_without_an_error(line: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
     command = [sys.executable, "-m", "trajformer.cli", "store", "info", str(line / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:

@@ -1,4 +1,4 @@
-"""Parts of the commands that the command-line tests do not reach."""
+"""The split of forecasts, and commands without optional packages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trajformer.evaluation.forecast_file import read_forecasts
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 
-def test_plot_takes_the_split_that_the_forecasts_are_of(tmp_path: Path) -> None:
-    """Argoverse 1 ids recur between splits: a scene in common is not enough."""
+def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
+    """Ids of Argoverse 1 recur between splits, so one common scene does not decide."""
     for split, ids in {"test_obs": ("1", "2"), "val": ("1", "3", "4")}.items():
         scenes = [make_scene(3, seed=int(i), scene_id=i) for i in ids]
         write_shard(shard_path(tmp_path, split, 0), scenes, ShardInfo(source="test", split=split))
@@ -23,11 +23,11 @@ def test_plot_takes_the_split_that_the_forecasts_are_of(tmp_path: Path) -> None:
     assert split_of(tmp_path, ["1"]) == "val"
 
 
-def test_everything_but_tests_runs_without_the_optional_packages(tmp_path: Path) -> None:
-    """Preparing and forecasting must work where av2 and ray are not installed."""
+def test_commands_run_without_optional_packages(tmp_path: Path) -> None:
+    """Preparation and forecasting need neither av2, ray nor TensorBoard."""
     program = (
         "import sys\n"
-        "for name in ('av2', 'torch_geometric', 'ray'):\n"
+        "for name in ('av2', 'torch_geometric', 'ray', 'tensorboard'):\n"
         "    sys.modules[name] = None  # importing it raises ImportError\n"
         "from trajformer.cli import main\n"
         "raw, store, out = sys.argv[1:]\n"
@@ -42,7 +42,7 @@ def test_everything_but_tests_runs_without_the_optional_packages(tmp_path: Path)
     assert read_forecasts(out)
 
 
-def test_processes_that_prepare_do_not_wait_for_torch() -> None:
+def test_worker_processes_of_a_preparation_do_not_import_torch() -> None:
     program = (
         "import sys, data_prep.readers.names, data_prep.engine.tasks; assert not {'torch', 'pandas', 'scipy'} & set(sys.modules)"
     )

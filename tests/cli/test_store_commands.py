@@ -1,4 +1,4 @@
-"""The store commands: info, head, merge and export-scene; what they print and write, and what they refuse."""
+"""`trajformer store`: output, files and errors of info, head, verify, merge and export-scene."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `trajformer store ...` in an empty folder: exit code, what it printed, its complaint."""
+    """Runs `trajformer store ...` in an empty folder; returns the exit status, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
 
     def store(*words: object) -> tuple[int, str, str]:
@@ -40,8 +40,8 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return store
 
 
-def complaint(result: tuple[int, str, str]) -> str:
-    """The one line of a command that failed."""
+def error_of(result: tuple[int, str, str]) -> str:
+    """The error message of a command that failed."""
     code, _, text = result
     assert code == 1 and text.count("\n") == 1 and text.startswith("trajformer store: "), result
     return text
@@ -59,7 +59,7 @@ def various(root: Path) -> None:
     write_manifest(root)
 
 
-def test_info_says_what_is_in_a_store(run: Run) -> None:
+def test_info_prints_the_content_of_a_store(run: Run) -> None:
     various(Path("s"))
     code, text, _ = run("info", "s")
     size = sum(path.stat().st_size for path in Path("s/train").iterdir())
@@ -72,7 +72,7 @@ def test_info_says_what_is_in_a_store(run: Run) -> None:
     assert "  val: 1 scenes" in lines[6] and lines[6].endswith(", 1 shard")
 
 
-def test_info_of_a_store_that_is_being_made(run: Run) -> None:
+def test_info_of_an_unfinished_store(run: Run) -> None:
     various(Path("s"))
     Path("s/manifest.json").rename("manifest.json")
     Path("s/train/.00002.arrow.7.tmp").write_bytes(b"half")
@@ -123,19 +123,19 @@ def test_head_of_a_split_and_a_number(run: Run) -> None:
         ["0", "scene-0"],
         ["1", "scene-1"],
     ]
-    assert "s: no split 'moon' (splits here: train, val)" in complaint(run("head", "s", "--split", "moon"))
+    assert "s: no split 'moon' (splits here: train, val)" in error_of(run("head", "s", "--split", "moon"))
     assert run("head", "s", "--count", 0)[0] == 2
 
 
 @pytest.mark.parametrize("action", ["info", "head", "verify"])
-def test_no_store_at_all(run: Run, action: str) -> None:
+def test_missing_stores(run: Run, action: str) -> None:
     Path("empty").mkdir()
-    assert "nowhere: no such store" in complaint(run(action, "nowhere"))
-    assert "empty: not a store" in complaint(run(action, "empty"))
+    assert "nowhere: no such store" in error_of(run(action, "nowhere"))
+    assert "empty: not a store" in error_of(run(action, "empty"))
 
 
 @pytest.mark.parametrize("action", ["info", "head", "verify", "merge", "export-scene"])
-def test_every_action_explains_itself(run: Run, action: str) -> None:
+def test_help_of_every_action(run: Run, action: str) -> None:
     code, text, _ = run(action, "--help")
     assert code == 0
     wanted = {"head": ["--split", "--count"], "merge": ["--out", "merged.json"], "export-scene": ["--scene", "origin", ".npz"]}
@@ -235,25 +235,25 @@ REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_merged_is_refused_before_anything_is_written(run: Run, case: str) -> None:
+def test_invalid_merges_are_refused_before_anything_is_written(run: Run, case: str) -> None:
     three_stores()
     change, words, message = REFUSED[case]
     change(Path("b"))
     before = contents(Path())
-    assert message in complaint(run("merge", *(words or ("a", "b", "c", "--out", "m"))))
+    assert message in error_of(run("merge", *(words or ("a", "b", "c", "--out", "m"))))
     assert contents(Path()) == before
 
 
-def test_damaged_tables_of_a_shard_are_seen_before_anything_is_written(run: Run) -> None:
+def test_damaged_shard_metadata_is_found_before_anything_is_written(run: Run) -> None:
     three_stores()
     path = Path("b/val/00000.arrow")
     path.write_bytes(path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 9'))
     before = contents(Path())
-    assert "b/val/00000.arrow: schema version 9, this software reads 2" in complaint(run("merge", "a", "b", "--out", "m"))
+    assert "b/val/00000.arrow: schema version 9, this software reads 2" in error_of(run("merge", "a", "b", "--out", "m"))
     assert contents(Path()) == before
 
 
-def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_merge_resumes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     three_stores()
     words, copied = ("merge", "a", "b", "c", "--out", "m"), []
 
@@ -274,7 +274,7 @@ def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
     Path("m/val/.00000.arrow.77.tmp").write_bytes(b"what a killed process leaves")
     damaged = Path("m/train/00001.arrow")  # what a power cut may leave
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
-    assert "m: not empty, and not from an earlier run of this merge" in complaint(run("merge", "a", "c", "--out", "m"))
+    assert "m: not empty, and not from an earlier run of this merge" in error_of(run("merge", "a", "c", "--out", "m"))
     monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)
     assert run(*words)[0] == 0
     again = ["a/train/00001.arrow", "b/val/00000.arrow", "b/val/00001.arrow", "c/val/00000.arrow"]
@@ -283,20 +283,20 @@ def test_an_interrupted_merge_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert verify_store(Path("m"), lambda paths, total: paths) == []
     assert run(*words)[0] == 0 and len(copied) == 7, "a finished merge can be run again"
     write_shard(Path("m/val/00007.arrow"), [random_scene(77)], ShardInfo("random", "val"))
-    assert "m: not empty" in complaint(run(*words))
+    assert "m: not empty" in error_of(run(*words))
     Path("n").mkdir()
     Path("n/.merged.json.77.tmp").write_bytes(b"killed at once")
     assert run(*words[:-1], "n")[0] == 0
 
 
-def test_a_damaged_copy_is_seen(run: Run, tmp_path: Path) -> None:
-    """A shard that is not what its store's manifest says goes nowhere; once it is mended, the merge goes on."""
+def test_a_damaged_shard_is_not_merged(run: Run, tmp_path: Path) -> None:
+    """A shard that differs from its manifest is not copied; after its repair, the merge resumes."""
     three_stores()
     path = Path("b/val/00000.arrow")
     whole = path.read_bytes()
     value = Shard(path).scene(0).position[0, 0].tobytes()
     path.write_bytes(whole.replace(value, bytes([value[0] ^ 1]) + value[1:]))
-    assert "b/val/00000.arrow: differs from its manifest" in complaint(run("merge", "a", "b", "--out", "m"))
+    assert "b/val/00000.arrow: differs from its manifest" in error_of(run("merge", "a", "b", "--out", "m"))
     assert not Path("m/manifest.json").exists() and not Path("m/val/00000.arrow").exists()
     path.write_bytes(whole)
     assert run("merge", "a", "b", "--out", "m")[0] == 0
@@ -314,7 +314,7 @@ def test_merged_stores_can_be_merged(run: Run) -> None:
 
 
 def from_json(text: str) -> Scene:
-    """A scene rebuilt from its JSON by what the help says of it."""
+    """A scene read from its JSON as the help describes it."""
 
     def no(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
@@ -370,7 +370,7 @@ def test_any_float32_survives_json(tmp_path: Path) -> None:
     assert same_bits(from_json((tmp_path / "scene.json").read_text(encoding="utf-8")), scene)
 
 
-def test_json_is_for_reading(tmp_path: Path) -> None:
+def test_json_has_one_line_per_item(tmp_path: Path) -> None:
     scene = random_scene(4, 3, 2, edges=2)
     position = scene.position.copy()
     position[0, 0] = (0.1, -2.3)
@@ -381,7 +381,7 @@ def test_json_is_for_reading(tmp_path: Path) -> None:
     assert '"position": [[0.1, -2.3], ' in next(line for line in lines if line.startswith('  {"id": "0"'))
 
 
-def test_a_file_keeps_what_it_had_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scene.npz").write_bytes(b"before")
 
     def fail(file: Any, **_: object) -> None:
@@ -394,7 +394,7 @@ def test_a_file_keeps_what_it_had_until_the_new_one_is_whole(tmp_path: Path, mon
     assert contents(tmp_path) == {"scene.npz": b"before"}
 
 
-def test_a_scene_that_is_not_valid_is_not_exported(tmp_path: Path) -> None:
+def test_invalid_scenes_are_not_exported(tmp_path: Path) -> None:
     scene = random_scene(0)
     broken = Scene(**{name: getattr(scene, name) for name in scene_to_arrays(scene)} | {"position": scene.position * np.nan})
     with pytest.raises(SceneError, match="scene-0: position"):
@@ -413,11 +413,11 @@ def test_export_scene_finds_the_scene(run: Run) -> None:
     )
     assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
     words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz")
-    assert "s: scene scene-3 is in train and in val; choose with --split" in complaint(run(*words))
+    assert "s: scene scene-3 is in train and in val; choose with --split" in error_of(run(*words))
     assert run(*words, "--split", "val")[0] == 0
     assert from_npz(Path("scene.npz")).split == "val"
-    assert "s: no scene nine in train, val" in complaint(run("export-scene", "s", "--scene", "nine", "--out", "a.json"))
-    assert "no split 'moon'" in complaint(run(*words, "--split", "moon"))
-    assert "a.txt: must end in .json or .npz" in complaint(run("export-scene", "s", "--scene", "scene-1", "--out", "a.txt"))
+    assert "s: no scene nine in train, val" in error_of(run("export-scene", "s", "--scene", "nine", "--out", "a.json"))
+    assert "no split 'moon'" in error_of(run(*words, "--split", "moon"))
+    assert "a.txt: must end in .json or .npz" in error_of(run("export-scene", "s", "--scene", "scene-1", "--out", "a.txt"))
     Path("a.json").mkdir()
-    assert "a.json: cannot be written" in complaint(run("export-scene", "s", "--scene", "scene-1", "--out", "a.json"))
+    assert "a.json: cannot be written" in error_of(run("export-scene", "s", "--scene", "scene-1", "--out", "a.json"))

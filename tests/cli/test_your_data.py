@@ -24,7 +24,7 @@ GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
 
 
 def section(text: str, title: str) -> str:
-    """What stands below a heading, up to the next one of its level."""
+    """The text of a section, without its heading."""
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -49,7 +49,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return run_blocks
 
 
-def test_the_guides_example_runs(example: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_guide_runs(example: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     commands = example(GUIDE)
     assert commands == ["preprocess", "store", "evaluate", "predict", "plot"]
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The ETH/UCY protocol: nothing of the future reaches a model, figures scored again from text files, the table, mistakes."""
+"""The ETH/UCY protocol: models do not see the future; figures from text files, the table, and errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Tracks = dict[str, tuple[int, np.ndarray]]  # by pedestrian: the first frame, po
 
 
 def walkers(seed: int, count: int = 9, frames: int = 26) -> Tracks:
-    """Random people who come and go; the first three are there in all frames."""
+    """Random pedestrians; the first three are present in all frames."""
     rng = np.random.default_rng(seed)
     tracks: Tracks = {}
     for number in range(count):
@@ -113,7 +113,7 @@ def read_set(raw: Path, name: str = "eth") -> TestSet:
 
 
 class Spy(nn.Module):
-    """Goes on at constant velocity, and far away by whatever else it can find in the batch."""
+    """Constant velocity plus an offset that depends on every value of the observation."""
 
     def forward(self, batch: Observation) -> Forecast:
         forecast = ConstantVelocity()(batch)
@@ -147,7 +147,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# what a model sees -----------------------------------------------------------------------------------------------------
+# input of a model -----------------------------------------------------------------------------------------------------
 
 
 def predictions(model: nn.Module, found: TestSet, batch_size: int = 1) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
@@ -166,7 +166,7 @@ def changes(tracks: Tracks, last: int) -> Iterator[tuple[str, Tracks]]:
     moved = {name: (first, way.copy()) for name, (first, way) in tracks.items()}
     for first, way in moved.values():
         way[max(last + 1 - first, 0) :] += 50.0
-    yield "everybody goes elsewhere", moved
+    yield "all pedestrians move elsewhere", moved
     gone = {
         name: (first, way[: last + 1 - first] if number else way) for number, (name, (first, way)) in enumerate(tracks.items())
     }
@@ -178,7 +178,7 @@ def changes(tracks: Tracks, last: int) -> Iterator[tuple[str, Tracks]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_neither_the_future_nor_who_is_in_it_changes_a_prediction(raw: Path, name: str) -> None:
+def test_predictions_do_not_depend_on_the_future(raw: Path, name: str) -> None:
     path, tracks, model = raw / "eth" / "biwi_eth.txt", walkers(0), MODELS[name]()
     before = predictions(model, read_set(raw))
     windows = sorted({window for window, _ in before})
@@ -195,20 +195,20 @@ def test_neither_the_future_nor_who_is_in_it_changes_a_prediction(raw: Path, nam
                     np.testing.assert_array_equal(left, right, err_msg=f"{change}: {key}")
             scored = {scene.scene_id: int(protocol._scored(scene).sum()) for scene in reader_sees.windows}
             if "gone" in change:
-                assert scored[window] == 1  # so that the change is one
+                assert scored[window] == 1  # the change has an effect
 
 
 def read_without_check(raw: Path) -> TestSet:
-    """The first set, whatever its counts."""
+    """The first set without the check of its counts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TestSet, "check", lambda self: self)
         return read_set(raw)
 
 
-def test_the_spy_would_be_caught_if_windows_were_shown_as_they_are(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spy_detects_windows_that_contain_the_future(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "observed", lambda scene: scene)
     with pytest.raises(AssertionError, match=r"Arrays are not equal|assert"):
-        test_neither_the_future_nor_who_is_in_it_changes_a_prediction(raw, "spy")
+        test_predictions_do_not_depend_on_the_future(raw, "spy")
 
 
 def test_an_observed_window_ends_with_the_eighth_frame(raw: Path) -> None:
@@ -221,10 +221,10 @@ def test_an_observed_window_ends_with_the_eighth_frame(raw: Path) -> None:
         np.testing.assert_array_equal(blind.agent_role, expected)
         batch = collate([blind])
         assert not batch.truth.valid.any() and not batch.truth.position.any()
-        assert scene.num_steps == H + F  # the window itself is as it was
+        assert scene.num_steps == H + F  # the window itself is unchanged
 
 
-def test_the_truth_is_put_beside_the_right_pedestrians(raw: Path) -> None:
+def test_truth_and_targets_are_in_the_same_order(raw: Path) -> None:
     windows = read_set(raw).windows[:4]
     batch = collate([observed(scene) for scene in windows]).observation
     truth = recorded(batch, windows)
@@ -243,7 +243,7 @@ def test_the_truth_is_put_beside_the_right_pedestrians(raw: Path) -> None:
     assert scored == sum(int(scene.valid.all(1).sum()) for scene in windows) < int(batch.target_mask.sum())
 
 
-def test_batch_size_and_order_change_nothing(raw: Path) -> None:
+def test_predictions_do_not_depend_on_batch_size_and_order(raw: Path) -> None:
     found = read_set(raw)
     backwards = replace(found, windows=found.windows[::-1])
     for name in ("constant velocity", "sampled"):
@@ -272,10 +272,10 @@ def test_sampled_directions_are_normal_with_25_degrees_and_keep_the_speed(raw: P
     logit = forecast.logit[real]
     rank = logit.argsort(-1, descending=True)
     ordered = turn[..., 0].abs().gather(1, rank)
-    assert (ordered.diff(dim=-1) > -0.05).all()  # the most probable turns the least
+    assert (ordered.diff(dim=-1) > -0.05).all()  # the most probable mode has the smallest turn
 
 
-def test_samples_depend_on_the_seed_and_on_whom_they_are_of(raw: Path) -> None:
+def test_samples_depend_on_the_seed_and_on_the_agent(raw: Path) -> None:
     batch = collate(read_set(raw).windows[:3]).observation
     first, again, other = (SampledConstantVelocity(SampledConstantVelocityConfig(seed=s))(batch).logit for s in (0, 0, 1))
     assert torch.equal(first, again) and not torch.isclose(first, other)[batch.target_mask].any()
@@ -307,9 +307,7 @@ def scored_from_text(raw: Path, folder: Path, name: str) -> dict[str, float]:
     return {"ADE_20": float(np.mean(ade)), "FDE_20": float(np.mean(fde)), "num_trajectories": len(ade)}
 
 
-def test_exported_samples_scored_from_outside_give_the_figures(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_equal_figures_of_exported_samples(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures, samples = tmp_path / "new" / "figures.json", tmp_path / "samples"
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", figures, "--export", samples) == 0
     text, err = capsys.readouterr()
@@ -350,7 +348,7 @@ def marginal_and_joint() -> list[Forecast]:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_more_than_20_modes_the_most_probable_count(number: int) -> None:
+def test_the_20_most_probable_modes_are_scored(number: int) -> None:
     forecast = marginal_and_joint()[number]
     best = most_probable(forecast, 20)
     assert best.num_modes == 20 and most_probable(best, 20) is best
@@ -361,7 +359,7 @@ def test_of_more_than_20_modes_the_most_probable_count(number: int) -> None:
         assert torch.equal(best.logit[b] if number else best.logit[b, s], logit[kept])
 
 
-def test_what_is_not_predicted_or_not_a_number_is_no_figure(raw: Path) -> None:
+def test_missing_predictions_and_nan_are_errors(raw: Path) -> None:
     found = read_set(raw)
     (outcome,) = outcomes(predictor(ConstantVelocity()), found, batch_size=500, progress=False)
 
@@ -379,7 +377,7 @@ def test_what_is_not_predicted_or_not_a_number_is_no_figure(raw: Path) -> None:
         figures(replace(outcome, forecast=replace(outcome.forecast, position=outcome.forecast.position * torch.nan)))
 
 
-def test_published_rows_have_the_means_that_they_say() -> None:
+def test_published_means_agree_with_their_rows() -> None:
     assert len({row.name for row in BEST_OF_20}) == len(BEST_OF_20) == 9 and len(MOST_PROBABLE) == 2
     for row in BEST_OF_20:
         assert np.mean(row.scenes, axis=0) == pytest.approx(row.mean, abs=0.0101), row.name  # all are rounded
@@ -397,7 +395,7 @@ def _names() -> list[str]:
     return [f"{name}_20" for name in names] + ["ADE_1", "FDE_1"]
 
 
-# models and mistakes ---------------------------------------------------------------------------------------------------
+# models and errors ---------------------------------------------------------------------------------------------------
 
 
 def checkpoint(path: Path, split: str = "eth_train") -> Path:
@@ -407,7 +405,7 @@ def checkpoint(path: Path, split: str = "eth_train") -> Path:
     return path
 
 
-def test_checkpoints_are_told_by_the_names_of_the_scenes(tmp_path: Path) -> None:
+def test_checkpoints_are_assigned_by_the_names_of_scenes(tmp_path: Path) -> None:
     first = [checkpoint(tmp_path / "a" / f"{name}.ckpt") for name in ("zara1", "eth")]
     second = [checkpoint(tmp_path / "b" / name / "best.ckpt") for name in ("eth", "hotel")]
     (tmp_path / "b" / "notes").mkdir()
@@ -427,7 +425,7 @@ def test_checkpoints_are_told_by_the_names_of_the_scenes(tmp_path: Path) -> None
             models_of(wrong)
 
 
-def test_models_stand_in_the_table_by_scene(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_row_for_each_model(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("eth", "zara2"):
         checkpoint(tmp_path / "mine" / f"{name}.ckpt", f"{name}_train")
     words = ("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", tmp_path / "j", "--batch-size", 3)
@@ -440,7 +438,7 @@ def test_models_stand_in_the_table_by_scene(raw: Path, tmp_path: Path, capsys: p
     assert all(row[2:5] == ["-"] * 3 and row[6] == "-" for row in rows) and len(rows) == 5
 
 
-def test_a_model_that_has_seen_the_scene_is_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
     assert "the model was trained on split 'eth_train', which contains zara1" in capsys.readouterr().err
@@ -472,7 +470,7 @@ def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.
         assert f"{option} is only allowed with --protocol" in capsys.readouterr().err
 
 
-def test_windows_cut_otherwise_are_refused(raw: Path) -> None:
+def test_windows_of_other_lengths_are_refused(raw: Path) -> None:
     found = read_set(raw)
     shorter = [replace(scene, num_history=7, num_future=13) for scene in found.windows]
     with pytest.raises(TrajformerError, match="7 observed and 13 future frames, the protocol has 8 and 12"):
@@ -482,7 +480,7 @@ def test_windows_cut_otherwise_are_refused(raw: Path) -> None:
 # stores ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_is_scored_by_20_modes_too(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, who = tmp_path / "store", ("--model", "constant_velocity_sampled")
     assert run_command("preprocess", "eth_ucy", raw, store, "--workers", 1) == 0
     words = ("evaluate", *who, "--store", store, "--split", "eth_test")
@@ -511,7 +509,7 @@ class Worlds(nn.Module):
 
 
 class Listed(list):  # type: ignore[type-arg]
-    """Scenes that were made here."""
+    """Scenes in memory."""
 
     split, root = "eth_test", Path("here")
 
@@ -529,7 +527,7 @@ def test_joint_forecasts_have_the_figures_of_worlds(raw: Path) -> None:
     assert sum(batch.num_scenes for batch, _ in run(predictor(Worlds()), scenes, progress=False)) == len(scenes)  # type: ignore[arg-type]
 
 
-# the recordings themselves ---------------------------------------------------------------------------------------------
+# real recordings ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -560,7 +558,7 @@ def test_the_weights_of_the_package_give_the_documented_figures(scored: dict[str
 
 
 @pytest.mark.parametrize("scene", ["eth", "hotel", "univ", "zara1", "zara2"])
-def test_shipped_weights_are_small_and_have_not_seen_their_scene(scene: str) -> None:
+def test_weights_of_the_package_are_small_and_not_trained_on_their_scene(scene: str) -> None:
     path = CROWD_WEIGHTS / f"{scene}.safetensors"
     _, recipe = load_checkpoint(path, TrainConfig)
     assert recipe.data.train_split == f"{scene}_train" and path.stat().st_size <= 4_000_000

@@ -67,7 +67,7 @@ def test_equal_probabilities_keep_the_order_of_modes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_forecasts(tmp_path / "f.parquet")["scene"][0].position, one.position)
 
 
-def test_argoverse2_reads_it(tmp_path: Path) -> None:
+def test_av2_reads_the_file(tmp_path: Path) -> None:
     module = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
     path = tmp_path / "submission.parquet"
     single = (forecast("s1", "10"), replace(forecast("s1", "AV", seed=9), probability=forecast("s1", "10").probability))
@@ -81,7 +81,7 @@ def test_argoverse2_reads_it(tmp_path: Path) -> None:
             np.testing.assert_array_equal(predictions[scene][0], track.probability)
 
 
-def test_we_read_what_argoverse2_writes(tmp_path: Path) -> None:
+def test_files_written_by_av2_are_read(tmp_path: Path) -> None:
     module = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
     given = submission.check_forecast(forecast())
     module.ChallengeSubmission({"scene": (given.probability, {"7": given.position})}).to_parquet(tmp_path / "f.parquet")
@@ -165,7 +165,7 @@ ROW = [[0.0] * 60] * 18
         (lambda t: pa.concat_tables([t, t]), "sum to 2"),
     ],
 )
-def test_wrong_contents_are_named(tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str) -> None:
+def test_errors_name_the_wrong_content(tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str) -> None:
     with pytest.raises(TrajformerError, match=message) as caught:
         read_forecasts(rewrite(tmp_path / "f.parquet", change))
     assert str(tmp_path / "f.parquet") in str(caught.value)

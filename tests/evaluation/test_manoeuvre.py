@@ -68,42 +68,42 @@ def done(track: Tensor, valid: Tensor | None = None, heading: float = 0.0, perio
         (shifted(7.0), STRAIGHT),
     ],
 )
-def test_each_manoeuvre_is_told_from_the_path(track: Tensor, expected: Manoeuvre) -> None:
+def test_manoeuvres_of_simple_paths(track: Tensor, expected: Manoeuvre) -> None:
     assert done(track) is expected
 
 
-def test_who_turns_and_stops_has_stopped_and_who_sets_off_has_not() -> None:
+def test_an_agent_that_turns_and_stops_is_a_stop_and_one_that_starts_is_not() -> None:
     turning = driven((8 * (1 - TIME / 2)).clamp(min=0), math.radians(80) * (TIME / 2).clamp(max=1))
     assert done(turning) is STOP
     assert done(driven(3 * TIME, torch.zeros(STEPS))) is STRAIGHT
 
 
-def test_a_heading_that_is_a_little_wrong_makes_no_lane_change_of_a_straight_drive() -> None:
+def test_a_small_heading_error_does_not_give_a_lane_change() -> None:
     assert done(arc(0, speed=14.0), heading=math.radians(5)) is STRAIGHT  # the path ends 3.7 m aside of that heading
     assert done(arc(0, speed=14.0), heading=math.radians(-12)) is STRAIGHT
 
 
-def test_reversing_and_headings_made_of_noise_are_no_turns() -> None:
+def test_reversing_and_noisy_headings_are_not_turns() -> None:
     assert done(arc(0), heading=math.pi) is STRAIGHT
     assert done(arc(0), heading=math.radians(-100)) is STRAIGHT
     assert done(arc(0), heading=math.radians(80)) is TURN
 
 
 @pytest.mark.parametrize(("track", "expected"), [(torch.zeros(STEPS, 2), STOP), (arc(0, 2.0), STRAIGHT), (arc(90, 3.0), TURN)])
-def test_noise_of_positions_changes_nothing(track: Tensor, expected: Manoeuvre) -> None:
+def test_manoeuvres_are_robust_to_position_noise(track: Tensor, expected: Manoeuvre) -> None:
     for seed in range(50):  # sums of steps would be 4 m for an agent that stands, and directions of steps anything
         noise = 0.1 * torch.randn(track.shape, generator=torch.Generator().manual_seed(seed))
         assert done(track + noise) is expected, seed
 
 
-def test_steps_that_are_not_valid_are_not_looked_at() -> None:
+def test_invalid_steps_are_ignored() -> None:
     for track, expected in ((arc(0), STRAIGHT), (shifted(3.5), LANE_CHANGE), (braking(10.0, 2.0), STOP), (arc(60), TURN)):
         valid = torch.arange(STEPS) % 5 == 4
         for junk in (0.0, 1e4, torch.nan):
             assert done(torch.where(valid[:, None], track, junk), valid) is expected
 
 
-def test_agents_whose_end_is_unknown_do_not_count() -> None:
+def test_agents_without_a_known_end_do_not_count() -> None:
     target, valid = torch.stack([arc(60), arc(60), arc(60)])[None], torch.ones(1, 3, STEPS, dtype=torch.bool)
     valid[0, 1, -1] = False
     valid[0, 2] = False
@@ -112,7 +112,7 @@ def test_agents_whose_end_is_unknown_do_not_count() -> None:
     assert kind.dtype == torch.int64
 
 
-def test_a_batch_is_its_agents_and_frames_do_not_matter() -> None:
+def test_batching_and_frames_do_not_matter() -> None:
     tracks = [arc(0), arc(70), torch.zeros(STEPS, 2), shifted(3.0), arc(-25), braking(9.0, 2.0)]
     expected = [STRAIGHT, TURN, STOP, LANE_CHANGE, STRAIGHT, STOP]
     generator = torch.Generator().manual_seed(3)

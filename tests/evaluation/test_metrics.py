@@ -1,4 +1,4 @@
-"""Metrics of agents and of worlds against Argoverse 2's own functions, by hand and by brute force; accumulation over batches."""
+"""Metrics of agents and worlds against av2, closed forms and brute force; means over batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def make(scenes: int = 5, agents: int = 4, modes: int = 6, steps: int = 30) -> tuple[Forecast, Tensor, Tensor]:
-    """Random walks, the forecasts around the truth, so that some miss and some do not."""
+    """Random walks with forecasts near the truth: some modes miss, others hit."""
     target = draw(scenes, agents, steps, 2).cumsum(2)
     position = target[:, :, None] + draw(scenes, agents, modes, steps, 2, seed=1, scale=0.5).cumsum(3)
     forecast = Forecast(position, draw(scenes, agents, modes, seed=2), Frame.SCENE)
@@ -97,7 +97,7 @@ def test_a_miss_is_beyond_the_threshold(error: float, threshold: float, miss: fl
     assert values["MR"].item() == miss
 
 
-def test_fewer_modes_than_k_all_count() -> None:
+def test_all_modes_are_used_if_there_are_fewer_than_k() -> None:
     forecast, target, valid = make(modes=3)
     few, all_three = displacement(forecast, target, valid, 6), displacement(forecast, target, valid, 3)
     for name in NAMES:
@@ -252,7 +252,7 @@ TWO = worlds([[[[0.0, 3.0]], [[0.0, 1.0]]], [[[9.0, 0.0]], [[9.0, 4.0]]]], [math
 TRUTH, KNOWN = torch.tensor([[[[0.0, 0.0]], [[9.0, 0.0]]]]), torch.ones(1, 2, 1, dtype=torch.bool)
 
 
-def test_the_best_world_is_best_for_all_together() -> None:
+def test_the_best_world_has_the_smallest_mean_error() -> None:
     # World 0 is 3 and 0 m off, world 1 is 1 and 4 m off: each agent alone could have 1 and 0 m.
     values, counts = joint_minima(TWO, TRUTH, KNOWN, 2)
     assert {name: value.item() for name, value in values.items()} == {"JADE": 1.5, "JFDE": 1.5, "JFDE_at_best_JADE": 1.5}
@@ -353,7 +353,7 @@ def test_probability_of_a_world_of_marginal_modes_is_the_product() -> None:
     torch.testing.assert_close(world_probability(joint, actor), joint.logit.softmax(-1))
 
 
-def test_a_collision_is_below_the_threshold_and_both_are_in_it() -> None:
+def test_a_collision_is_below_the_threshold_and_involves_both_agents() -> None:
     # Agents 0 and 1 are 0.2 m apart in world 0 and 0.19 m in world 1, agent 2 is far off, agent 3 on top of 2 but no actor.
     position = torch.zeros(1, 4, 2, 3, 2)
     position[0, 1, 0, 1, 0], position[0, 1, 1, 1, 0] = 0.2, 0.19
@@ -364,7 +364,7 @@ def test_a_collision_is_below_the_threshold_and_both_are_in_it() -> None:
     assert not collided(position, torch.tensor([[True, False, False, True]]), 0.2).any()
 
 
-def test_who_meets_between_two_steps_collides_only_there() -> None:
+def test_collisions_between_steps() -> None:
     # Head-on, 1 m apart before and after; beside each other at 0.3 m; and one who only comes to where the other has left.
     way = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.3], [0.0, 0.3]]])
     position = way[None, :, None]

@@ -105,7 +105,7 @@ def recipe_from(args: Namespace, kind: type[R]) -> R:
     """The recipe of a command line.
 
     Raises:
-        TrajformerError: a field has a value outside its range, or there are several models or losses.
+        TrajformerError: a field has a value outside its range, or several models or losses are given.
     """
     from trajformer.recipes.plain import from_plain
 
@@ -207,7 +207,7 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
 
 
 def _blocks(row: dict[str, float]) -> list[list[str]]:
-    """Names of metrics: of the best of 1 and 6, of 20 if the model has as many modes, of worlds if it is joint."""
+    """Names of metrics: of the best of 1 and 6, of 20 if the model has 20 modes, of worlds if it is joint."""
     names = [name for name in row if name[-1].isdigit()]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]

@@ -50,7 +50,7 @@ def run_plot(args: Namespace) -> None:
 def plot(
     store: Path, split: str | None, forecasts: Path | None, out: Path, *, density: bool = False, **choice: Unpack[Choice]
 ) -> list[Path]:
-    """Draw scenes, with forecasts if there are any, and print the paths of the pictures."""
+    """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts
     from trajformer.plotting.scene import save_scene_plots
     from trajformer.plotting.select import choose_scenes

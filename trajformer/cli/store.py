@@ -159,7 +159,7 @@ def verify(store: Path) -> None:
     """Check every shard and scene.
 
     Raises:
-        StoreError: there are problems; all of them have been printed.
+        StoreError: the store has problems; all have been printed.
     """
     _splits(store)
     problems = verify_store(store, _bar("verify"))

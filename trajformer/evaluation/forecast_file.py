@@ -1,6 +1,6 @@
 """Forecasts on disk: the parquet columns of the Argoverse 2 motion forecasting challenge, one row per mode.
 
-Positions are metres in the city frame (float64); scene and track ids are exactly those of the raw files. Within a
+Positions are metres in the city frame (float64); scene and track ids are exactly as in the raw files. Within a
 track, rows are sorted by falling probability, and the probabilities sum to 1. Tracks of one scene may be written in any order.
 """
 

@@ -1,6 +1,6 @@
 """Displacement metrics of single agents as pure functions: a value for each agent, and which agents count.
 
-There are two conventions, with different names. Argoverse 2 (`displacement`) selects the mode with the smallest end-point error
+Two conventions have different names. Argoverse 2 (`displacement`) selects the mode with the smallest end-point error
 among the k most probable modes, and computes all metrics of this mode: minADE, minFDE, MR, brier_minFDE. ETH/UCY
 (`separate_minima`) takes the minima of ADE and FDE separately: ADE, FDE.
 """
@@ -30,8 +30,8 @@ def displacement(
         miss_threshold_m: an end-point error above this is a miss.
 
     Returns:
-        {name: float [B, S]} in metres (MR: 0 or 1), with the "probability" of the best mode; and bool [B, S]: agents whose last
-        future step is known. ADE averages over the valid steps. Probabilities are not normalised to the k modes.
+        {name: float [B, S]} in metres (MR: 0 or 1), with the "probability" of the best mode; and bool [B, S]: agents with a known
+        last future step. ADE averages over the valid steps. Probabilities are not normalised to the k modes.
     """
     ade, fde, probability = _errors(forecast, target, valid, k)
     fde, best = fde.min(-1)
@@ -53,7 +53,7 @@ def separate_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -
         k: number of modes.
 
     Returns:
-        {name: float [B, S]} in metres, and bool [B, S]: agents whose last future step is known. ADE averages over the
+        {name: float [B, S]} in metres, and bool [B, S]: agents with a known last future step. ADE averages over the
         valid steps.
     """
     ade, fde, _ = _errors(forecast, target, valid, k)

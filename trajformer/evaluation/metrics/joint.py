@@ -4,7 +4,7 @@ A world is one mode of a joint forecast. For a marginal forecast, mode k of all 
 joint sample; for modes of independent agents, the order of modes is arbitrary, and so are worlds. The probability of a
 world is the joint probability, or the normalised product of the marginal probabilities of its agents.
 
-Actors are the agents whose last future step is known; a scene without any does not count.
+Actors are the agents with a known last future step; a scene without any does not count.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def collided(position: Tensor, actor: Tensor, threshold_m: float, *, between_ste
     Args:
         position: [B, S, K, F, 2], metres, all in one frame.
         actor: bool [B, S]; other agents are ignored.
-        threshold_m: two actors whose centres are closer than this collide.
+        threshold_m: two actors collide if the distance of their centres is smaller.
         between_steps: also check the straight motion between steps. Two people that meet head-on are a metre apart at both ends
             of a 0.4 s step, so the crowd literature does this; Argoverse 2 does not.
 

@@ -55,7 +55,7 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
         period_s: seconds between steps.
 
     Returns:
-        int64 [B, S], values of `Manoeuvre`, and bool [B, S]: agents whose last future step is known, as in `displacement`.
+        int64 [B, S], values of `Manoeuvre`, and bool [B, S]: agents with a known last future step, as in `displacement`.
         Values of other agents are meaningless.
     """
     start, heading, known = pose[..., :2], pose[..., 2], valid[..., -1]

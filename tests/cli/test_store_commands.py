@@ -272,7 +272,7 @@ def test_an_interrupted_merge_resumes(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "; no manifest.json" in run("info", "m")[1]
     Path("m/val").mkdir(exist_ok=True)
     Path("m/val/.00000.arrow.77.tmp").write_bytes(b"what a killed process leaves")
-    damaged = Path("m/train/00001.arrow")  # what a power cut may leave
+    damaged = Path("m/train/00001.arrow")  # the result of a power cut
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
     assert "m: not empty, and not from an earlier run of this merge" in error_of(run("merge", "a", "c", "--out", "m"))
     monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)

@@ -1,4 +1,4 @@
-"""Forecasts on disk: what is written is read back, Argoverse 2's own loader accepts it, broken files are named."""
+"""Forecast files: round trips, compatibility with av2, and errors of damaged files."""
 
 from __future__ import annotations
 

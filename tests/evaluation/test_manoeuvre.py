@@ -23,7 +23,7 @@ def driven(speed: Tensor, heading: Tensor) -> Tensor:
 
 
 def arc(degrees: float, speed: float = 8.0) -> Tensor:
-    """A steady curve that ends so many degrees from where it began."""
+    """A curve of constant curvature with a total turn of `degrees`."""
     return driven(torch.full((STEPS,), speed), math.radians(degrees) * TIME / TIME[-1])
 
 
@@ -91,7 +91,7 @@ def test_reversing_and_noisy_headings_are_not_turns() -> None:
 
 @pytest.mark.parametrize(("track", "expected"), [(torch.zeros(STEPS, 2), STOP), (arc(0, 2.0), STRAIGHT), (arc(90, 3.0), TURN)])
 def test_manoeuvres_are_robust_to_position_noise(track: Tensor, expected: Manoeuvre) -> None:
-    for seed in range(50):  # sums of steps would be 4 m for an agent that stands, and directions of steps anything
+    for seed in range(50):  # sums of steps would be 4 m for a standing agent, with arbitrary directions of steps
         noise = 0.1 * torch.randn(track.shape, generator=torch.Generator().manual_seed(seed))
         assert done(track + noise) is expected, seed
 

@@ -217,7 +217,7 @@ def test_separate_minima_by_hand() -> None:
 
 
 def ragged() -> tuple[Forecast, Tensor, Tensor]:
-    """Agents with gaps, an agent without an end, one without anything, and a scene in which nobody counts."""
+    """Agents with gaps, an agent without an end, one without any valid step, and a scene without actors."""
     forecast, target, valid = make(modes=7, steps=9)
     valid[0, 0, [1, 4]] = False
     valid[0, 2, -1] = False
@@ -348,7 +348,7 @@ def test_probability_of_a_world_of_marginal_modes_is_the_product() -> None:
     probability = world_probability(forecast, actor)
     product = (forecast.probability()[0, actor[0]]).prod(0)
     torch.testing.assert_close(probability[0], product / product.sum())
-    torch.testing.assert_close(probability[2], torch.full((7,), 1 / 7))  # nobody counts
+    torch.testing.assert_close(probability[2], torch.full((7,), 1 / 7))  # no actor
     joint = replace(forecast, logit=forecast.logit[:, 0])
     torch.testing.assert_close(world_probability(joint, actor), joint.logit.softmax(-1))
 
@@ -365,7 +365,7 @@ def test_a_collision_is_below_the_threshold_and_involves_both_agents() -> None:
 
 
 def test_collisions_between_steps() -> None:
-    # Head-on, 1 m apart before and after; beside each other at 0.3 m; and one who only comes to where the other has left.
+    # Head-on, 1 m apart before and after; in parallel at 0.3 m; and one that reaches a position after the other has left it.
     way = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.3], [0.0, 0.3]]])
     position = way[None, :, None]
     actor = torch.ones(1, 3, dtype=torch.bool)

@@ -96,7 +96,7 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progress: bool = True) -> Path:
+def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, progress: bool = True) -> Path:
     """Train a recipe.
 
     Args:
@@ -117,6 +117,7 @@ def train(config: Recipe, task: Task, out: Path, *, resume: bool = False, progre
     config.check()
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
+    out = Path(out)
     last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")

@@ -67,15 +67,20 @@ class Lines(Callback):
     """One line for each validation, for output that is not a terminal."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
-        self.start_time, self.shown = time.monotonic(), shown
+        self.start_time, self.start_epoch, self.shown = time.monotonic(), 0, shown
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Remember where a resumed run starts."""
+        self.start_time, self.start_epoch = time.monotonic(), trainer.current_epoch
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print epoch, time and the main metrics."""
-        values = trainer.callback_metrics
+        """Print epoch, elapsed and remaining time, and the main metrics."""
+        values, epoch, epochs = trainer.callback_metrics, trainer.current_epoch + 1, trainer.max_epochs or 1
         figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in ("loss", *self.shown) if name in values)
         seconds = time.monotonic() - self.start_time
-        sys.stderr.write(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {seconds:.0f} s  {figures}\n")
+        remaining = seconds / max(epoch - self.start_epoch, 1) * (epochs - epoch)
+        sys.stderr.write(f"epoch {epoch}/{epochs}  {seconds:.0f} s, {remaining:.0f} s left  {figures}\n")
 
 
 def _quiet() -> None:

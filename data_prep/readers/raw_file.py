@@ -38,9 +38,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def cached_by_file(
-    maxsize: int,
-) -> Callable[[Callable[[Path, *_Args], _Parsed]], Callable[[Path, *_Args], _Parsed]]:
+def cached_by_file(maxsize: int) -> Callable[[Callable[[Path, *_Args], _Parsed]], Callable[[Path, *_Args], _Parsed]]:
     """Decorator that caches `parse(path, ...)` until the file changes; a SceneError is cached, too.
 
     Many scenes share a file, so each process parses it once. The cached value must not be a text.

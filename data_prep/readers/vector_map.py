@@ -79,10 +79,7 @@ class VectorMap:
 
 
 def build_map(
-    heads: Sequence[tuple[int, int, int]],
-    lengths: Sequence[int],
-    point: np.ndarray,
-    links: Iterable[tuple[int, int, int]],
+    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int, int]]
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 

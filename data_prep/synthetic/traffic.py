@@ -115,11 +115,7 @@ class Simulation:
         interaction = np.maximum(self._following(lane, along), self._stop_lines())
         fleet, speed = self.fleet, self.speed
         desired = np.maximum(at_path(fleet.profile, self.row, self.at + 0.5 * speed), 0.5)
-        free = np.where(
-            speed <= desired,
-            fleet.accel * (1.0 - (speed / desired) ** 4),
-            np.maximum((desired - speed) / 0.6, -3.0),
-        )
+        free = np.where(speed <= desired, fleet.accel * (1.0 - (speed / desired) ** 4), np.maximum((desired - speed) / 0.6, -3.0))
         accel = np.clip(free - fleet.accel * interaction, _MAX_BRAKE, fleet.accel)
         accel = np.clip(accel, self.accel - 2.4, self.accel + 0.8)  # jerk
         next_speed = np.maximum(speed + accel * STEP_S, 0.0)

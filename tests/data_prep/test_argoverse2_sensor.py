@@ -1,4 +1,4 @@
-"""The reader of sensor logs: windows, steps, roles, causality and the map."""
+"""The reader of sensor logs: windows, steps, roles, causality, the map, caching and incomplete logs."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from support.sensor_logs import (
 )
 
 from data_prep.reader import Input
+from data_prep.readers.argoverse2 import log as argoverse2_log
 from data_prep.readers.argoverse2.log import KINDS
 from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from trajformer.errors import SceneError, TrajformerError
@@ -208,10 +209,7 @@ def test_all_road_users_are_scored(tmp_path: Path, category: str) -> None:
     assert named(scene, AgentRole.SCORED) == {"x"}
 
 
-@pytest.mark.parametrize(
-    ("focal", "expected"),
-    [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")],
-)
+@pytest.mark.parametrize(("focal", "expected"), [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")])
 def test_the_focal_agent_is_an_option(tmp_path: Path, focal: str, expected: str) -> None:
     starts = straight(130, (-40, 30), (1, 0))
     starts[H:] += np.cumsum(np.full((130 - H, 2), (2.0, 0.0)), 0)
@@ -290,3 +288,44 @@ def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path)
     assert lanes(-49.0 + 7.0, 2.5) == [1, 2, 5]  # the lane it is on, the next one and the crosswalk there
     assert lanes(-49.0 + 7.0, 3.1) == [1, 2, 3, 5]  # and the neighboring lane
     assert lanes(-60.0, 2.5) == []  # farther back nothing
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Path] = []
+    real = argoverse2_log.read_map
+    monkeypatch.setattr(argoverse2_log, "read_map", lambda path: (parsed.append(path), real(path))[1])
+    path = write_log(tmp_path / "val" / "log-1")
+    scenes = [read(path, item.part) for item in SENSOR.inputs(tmp_path, "val")]
+    assert len(scenes) == 3
+    assert len(parsed) == 1
+    moved = [replace(track, position=track.position + 1.0) for track in small_tracks()]
+    write_log(path.parent, annotations(moved))
+    assert np.abs(read(path).origin - scenes[0].origin - 1.0).max() < 1e-6
+    archive = next((path.parent / "map").glob("log_map*"))
+    archive.write_text(archive.read_text().replace('"BIKE"', '"BUS"'))
+    assert read(path).polyline_kind.tolist() != scenes[0].polyline_kind.tolist()
+    assert len(parsed) == 3
+
+
+def test_two_maps_of_a_log_are_refused(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "val" / "log-1")
+    (path.parent / "map" / "log_map_archive_x____MIA_city_1.json").write_text("{}")
+    with pytest.raises(SceneError, match=r"log-1/map: 2 files log_map_archive_\*\.json, expected one"):
+        read(path)
+
+
+def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "val" / "log-1", annotations(small_tracks(109)))
+    assert SENSOR.inputs(tmp_path, "val") == [Input(path)]
+    with pytest.raises(SceneError, match=r"annotations\.feather: timestamp_ns: 109 steps of 0\.1 s, a scene has 110"):
+        SENSOR.read(Input(path), "val", tmp_path)
+
+
+def test_a_log_without_objects_has_no_scored_agent(tmp_path: Path) -> None:
+    ego = Track("ego", "EGO_VEHICLE", ego_path(130))
+    assert make(tmp_path, [ego], focal="ego").agent_id == ("AV",)
+    with pytest.raises(SceneError, match="no moving agent"):
+        make(tmp_path, [ego])

@@ -83,10 +83,8 @@ SEQUENCES: Cases = {
     **{f"two {name}": (table(lambda t, n=name: t.append_column(n, t[n])), name) for name in NAMES[:5]},
     "no header": (text("^[^\n]*\n", ""), "TIMESTAMP"),
     "semicolons": (text(",", ";"), "TIMESTAMP"),
-    "lower case": (text("TRACK_ID", "track_id", 1), "TRACK_ID"),
     "an open quote": (text("\n", '\n"', 1), "columns"),
     "a comma in a number": (table(cell("X", "12,5")), "conversion error"),
-    "not UTF-8": (text(AGENT, "\udcff\udcfe"), r"TRACK_ID|column #1"),
     "no rows": (NO_ROWS, "Empty CSV|TRACK_ID: no rows"),
     **{f"{name} {v or 'empty'}": (table(cell(name, v)), f"{name}: empty or NaN in 1 rows") for name in "XY" for v in ("", "nan")},
     **{f"{name} {v}": (table(cell(name, v)), f"{name}: ") for name in "XY" for v in ("inf", "-inf", "1e300", "-1e9")},
@@ -129,34 +127,24 @@ def nested_entities(levels: int, repeats: int) -> str:
 
 DEEP = prefix(f"<!DOCTYPE a [{nested_entities(90_000, 1)}]>")
 CITY_MAPS: Cases = {
-    "truncated": (text("(?s)</way>.*", ""), "not a vector map: ParseError"),
     "other XML": (text("(?s)^.*$", "<a/>", 1), "way: no lanes"),
     "deep XML": (text("(?s)^.*$", "<a>" * 300_000 + "</a>" * 300_000, 1), "way: no lanes"),
     "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "it has a document type"),
-    "deep entities": (DEEP, "it has a document type"),
     "deep entities in UTF-16": (then(DEEP, encoded("utf-16")), "it is not UTF-8"),
     "deep entities in EBCDIC": (
         then(then(DEEP, encoded("cp037")), prefix('<?xml version="1.0" encoding="cp037"?>')),
         "ParseError",
     ),
-    "external type": (prefix('<!DOCTYPE a SYSTEM "http://localhost:9/a.dtd">'), "it has a document type"),
-    "undefined entity": (text("<way", "&a;<way", 1), "not a vector map: ParseError: undefined entity"),
     **{
         f"{n} {v}": (text(f' {n}="[^"]*"', f' {n}="{v}"'), "not a vector map|not a point")
         for n in "xy"
         for v in ("nan", "inf", "1e9")
     },
     "x text": (text(' x="[^"]*"', ' x="east"'), "not a vector map: ValueError"),
-    "no x": (text(' x="[^"]*"', ""), "not a vector map: KeyError: 'x'"),
-    "no node id": (text('<node id="[^"]*"', "<node"), "not a vector map: KeyError: 'id'"),
     "missing node": (text('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
-    "no lane id": (text('lane_id="[^"]*"', ""), "not a vector map: KeyError: 'lane_id'"),
-    "lane id text": (text('lane_id="[^"]*"', 'lane_id="one"'), "not a vector map: ValueError"),
     "large lane id": (text('lane_id="[^"]*"', f'lane_id="{"9" * 30}"'), "way: lane_id: not within 64 bits"),
-    "endless lane id": (text('lane_id="[^"]*"', f'lane_id="{"9" * 9_000}"'), "not a vector map: ValueError"),
     "one lane id": (text('lane_id="[^"]*"', 'lane_id="7"'), "way: two lanes of one lane_id"),
     "turn": (text('(k="turn_direction" v=")[^"]*', r"\g<1>UP"), r"lane \d+: turn_direction: unknown value 'UP'"),
-    "successor": (text('k="successor" v="', 'k="successor" v="x'), "not a vector map: ValueError"),
     "no points": (text("<nd [^>]*>", ""), r"lane \d+: centreline of 0 different points"),
 }
 
@@ -225,7 +213,6 @@ SCENARIOS: Cases = {
         }.items()
     },
     "a record for x": (constant("position_x", {"x": 1.0}), "position_x: not one value a row"),
-    "a list as second x": (added("position_x", [1.0]), "position_x: not one value a row"),
     "ids as lists": (constant("track_id", ["AV"]), "track_id: no such column"),
     "ids not UTF-8": (table(column("track_id", not_utf8)), "not a readable parquet file: .*(utf-8|UTF8)"),
     **{f"{n} {v}": (table(cell(n, float(v))), f"{n}: ") for n in NUMBERS for v in ("nan", "inf", "-1e300")},
@@ -251,7 +238,6 @@ SCENARIOS: Cases = {
     "wrong number of rows": (claim_rows(100), r"100 rows, its parts have \d+"),
     "codec": (table(lambda t: t, compression="zstd"), "compressed with ZSTD, expected SNAPPY or UNCOMPRESSED"),
     "two million rows": (table(one_row_many_times), "track_id: 2000000 rows, .* far too much"),
-    "two million rows, less claimed": (then(table(one_row_many_times), claim_rows(1000)), "1000 rows, its parts have 2000000"),
     "endless list": (table(column("position_x", long_list)), "position_x: not one value a row"),
     "endless text": (
         table(column("track_id", lambda v: pa.array(["x" * 70_000_000] + ["y"] * (len(v) - 1))), compression="zstd"),
@@ -275,8 +261,6 @@ SCENARIO_MAPS: Cases = {
     **{f"{name} as a list": (json_value(name, value=[]), f"{name}: missing") for name in SECTIONS},
     **{f"lane without {name}": (json_value(*LANE, name, drop=True), rf"{IN_LANE}.*`{name}`") for name in FIELDS},
     **{f"lane {name}": (lane(name, value), IN_LANE) for name, value in FIELDS.items()},
-    "two documents": (change_bytes(lambda data: data + data), "map cannot be read"),
-    "a comment": (prefix("/* lanes */"), "map cannot be read"),
     "not UTF-8": (text('"VEHICLE"', '"\udcff"'), "map cannot be read"),
     "deep lists": (prefix("[" * 100_000), "map cannot be read|lane_segments: missing"),
     "a deep field": (text("^{", '{"more":' + "[" * 100_000 + "]" * 100_000 + ","), "map cannot be read"),
@@ -286,20 +270,14 @@ SCENARIO_MAPS: Cases = {
         r"lane_segments\[0\]: Object missing required field|map cannot be read: \d+ bytes",
     ),
     "large id": (lane("id", 2**63), IN_LANE),
-    "enormous id": (lane("id", 10**400), f"{IN_LANE}|map cannot be read"),
     "many links": (lane("successors", [1] * 1_000_000), f"{IN_LANE}Expected `array` of length <= 100"),
-    "no points": (lane("left_lane_boundary", []), f"{IN_LANE}Expected `array` of length >= 1"),
-    "points as lists": (lane("left_lane_boundary", [[1.0, 2.0, 0.0]]), f"{IN_LANE}Expected `object`, got `array`"),
-    "point without z": (lane("left_lane_boundary", [{"x": 1.0, "y": 2.0}]), f"{IN_LANE}.*`z`"),
     **{f"point {v}": (lane("left_lane_boundary", [POINT | {"x": v}]), f"{IN_LANE}Expected `float`") for v in (None, "1.0", True)},
     **{f"point {v}": (lane("left_lane_boundary", [POINT | {"x": float(v)}]), "map cannot be read") for v in ("nan", "inf")},
     **{f"point {v}": (lane("left_lane_boundary", [POINT | {"x": v}]), "a point over 1e.08 m from zero") for v in (1e300, -1e9)},
-    "number out of range": (then(lane("left_lane_boundary", [POINT | {"x": 77.125}]), text("77.125", "1e999")), "out of range"),
     "a far point": (lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]), "point: farther than 50 km from the origin"),
     "long key": (text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '), r"lane_segments\[k{40}\]"),
     "newline in a key": (text('"lane_segments": {', r'"lane_segments": {"a\\nb": {}, '), r"lane_segments\[a\\nb\]"),
     "one id": (lane("id", 2), "lane_segments: 3 entries with 2 ids"),
-    "crossing of one point": (json_value(SECTIONS[1], 0, "edge1", value=[POINT]), r"pedestrian_crossings\[5\]: .*length >= 2"),
     "area of two points": (json_value(SECTIONS[2], 0, "area_boundary", value=[POINT] * 2), r"drivable_areas\[6\]: .*length >= 3"),
 }
 
@@ -317,8 +295,6 @@ LOGS: Cases = {
     },
     "no rows": (NO_ROWS, "timestamp_ns: no rows"),
     "two qw": (table(lambda t: t.append_column("qw", t["qw"])), "qw: two columns of this name"),
-    "half precision": (table(column("tx_m", lambda v: pa.array(np.zeros(len(v), np.float16)))), "tx_m: type halffloat"),
-    "float timestamps": (constant("timestamp_ns", 1.5), "timestamp_ns: type double, expected whole numbers"),
     **{f"timestamp {v}": (table(cell("timestamp_ns", v)), "timestamp_ns: 131 sweeps spread over") for v in (40, 2**62, -(2**63))},
     "two sweeps of one step": (table(cell("timestamp_ns", T0 + 1)), "falls on the same step of 0.1 s as"),
     "each row twice": (TWICE, "track_uuid: a track has two rows with one timestamp_ns"),
@@ -335,11 +311,8 @@ LOGS: Cases = {
     ),
 }
 POSES: Cases = {
-    "no qw": (without("qw"), "qw: no such column"),
     "a gap": (table(lambda t: t.slice(0, len(t) // 2)), "timestamp_ns: no pose at"),
     "NaN": (constant("tx_m", float("nan")), f"tx_m: {BEYOND}"),
-    "far": (constant("tx_m", 1e12), f"tx_m: {BEYOND}"),
-    "no rotation": (table(cell("qw", 0.0)), "a quaternion of length 0.149438, expected 1"),
 }
 
 # ---- ETH/UCY -------------------------------------------------------------------------------------------------------
@@ -365,12 +338,9 @@ RECORDINGS: Cases = {
     },
     "half a frame": (word(0, "780.5"), r"line 5, column 0 \(frame\): '780.5', expected a whole number"),
     "far": (word(13, "60000"), r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000"),
-    "type": (word(2, "Car"), r"line 5, column 2 \(type\): 'Car', expected 'Pedestrian'"),
     "not UTF-8": (word(2, "P\udcff"), "not a readable text file"),
     "a lost block": (change_bytes(lambda data: data[:300] + bytes(90) + data[390:]), "it has zero bytes"),
     "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
-    "one column more": (text("\n", " 7\n", 1), "line 1: 18 columns, expected 17"),
-    "truncated": (change_bytes(lambda data: data.rstrip()[:-20]), r"line \d+: \d+ columns, expected 17"),
     "each row twice": (change_bytes(lambda data: data + data), r"column 1 \(id\): .* is twice in frame"),
     "one line": (text("(?s)\n.*", ""), "frame: no pedestrian is present in 20 consecutive frames, of 1 in all"),
     "19 frames": (text("970.0 [^\n]*\n", ""), "no pedestrian is present in 20 consecutive frames, of 19 in all"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,13 +11,11 @@ import pytest
 from support.recordings import CORNER, PERIOD_S, F, H, T, Walk, crowd, lines, straight
 from support.recordings import write_recording as write
 
-from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
 from trajformer import cli
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
-from trajformer.scenes.store import SceneStore
 
 
 def listed(raw: Path, split: str = "eth_test", reader: EthUcy | None = None) -> list[str]:
@@ -106,17 +103,11 @@ def test_a_window_needs_one_complete_track(tmp_path: Path) -> None:
 
 
 def test_windows_do_not_cross_files(tmp_path: Path) -> None:
-    write(tmp_path / "univ" / "students001.txt", [Walk("1.0", straight(19, (0, 0), (1.0, 0)), start=2)])
-    write(tmp_path / "univ" / "students003.txt", [Walk("1.0", straight(21, (0, 0), (1.0, 0)), start=21)])
-    write(tmp_path / "univ" / "students004.txt", [Walk("1.0", straight(20, (0, 0), (1.0, 0)), start=21)])
-    items = EthUcy().inputs(tmp_path, "univ_test")
-    assert [(item.path.stem, item.part) for item in items] == [
-        ("students001", ""),
-        ("students003", "990"),
-        ("students003", "1000"),
-        ("students004", "990"),
-    ]
-    scenes = [EthUcy().read(item, "univ_test", tmp_path) for item in items[1:]]
+    for name, steps, start in (("students001", 19, 2), ("students003", 21, 21), ("students004", 20, 21)):
+        write(tmp_path / "univ" / f"{name}.txt", [Walk("1.0", straight(steps, (0, 0), (1.0, 0)), start=start)])
+    short, *items = EthUcy().inputs(tmp_path, "univ_test")
+    assert (short.path.stem, short.part) == ("students001", "")
+    scenes = [EthUcy().read(item, "univ_test", tmp_path) for item in items]
     assert [scene.scene_id for scene in scenes] == ["students003-990", "students003-1000", "students004-990"]
     assert [scene.city for scene in scenes] == ["students003", "students003", "students004"]
 
@@ -248,27 +239,6 @@ def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    scene = read(tmp_path, crowd())
-    path = tmp_path / "eth" / "biwi_eth.txt"
-    before = path.stat()
-    write(path, [row.replace(" 1.0 Pedestrian", " 2.0 Pedestrian") for row in lines(crowd())])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert path.stat().st_size == before.st_size
-    other = EthUcy().read(Input(path, "780"), "eth_test", tmp_path)
-    assert (scene.agent_id[0], other.agent_id[0]) == ("1.0", "2.0")
-
-
-def test_binary_and_missing_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "eth" / "a.txt"
-    path.parent.mkdir()
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]
-    for item, message in ((Input(path), "not a readable text file"), (Input(path.with_name("b.txt"), "1"), "No such file")):
-        with pytest.raises(SceneError, match=message):
-            EthUcy().read(item, "eth_test", tmp_path)
-
-
 def test_windows_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "eth" / "a.txt", crowd())
     for part, message in (
@@ -291,18 +261,6 @@ def raw(tmp_path: Path) -> Path:
     write(raw / "eth" / "c.txt", ["nothing of use"])
     write(raw / "eth" / "d_train.txt", [Walk("1.0", straight(30, (0.0, 0.0), (1.0, 1.0)))])
     return raw
-
-
-def test_a_folder_becomes_a_store(raw: Path, tmp_path: Path) -> None:
-    summary = prepare(EthUcy(), raw, tmp_path / "store", PrepareOptions(shard_size=2, progress=False))
-    assert {split.split: split.scenes for split in summary.splits} == {"eth_test": 3, "eth_train": 11}
-    assert summary.skipped == [("eth/c.txt", "eth/c.txt: line 1: 3 columns, expected 17")]
-    store = SceneStore(tmp_path / "store", "eth_test")
-    assert store.scene_ids() == ["a-780", "a-790", "b-780"]
-    assert len(set(SceneStore(tmp_path / "store", "eth_train").scene_ids())) == 11
-    fresh = EthUcy().read(Input(raw / "eth" / "b.txt", "780"), "eth_test", raw)
-    assert np.array_equal(store[2].position, fresh.position)
-    assert np.array_equal(store[2].heading, fresh.heading)
 
 
 def test_the_command_line_prepares_scores_predicts_and_draws(
@@ -394,14 +352,3 @@ def test_real_rows_are_kept(real_data: Path, split: str) -> None:
                 assert np.abs(scene.position[index, step] + scene.origin - frame[name]).max() < 1e-5
         scored = {name for name in seen if all(name in frame for frame in frames)}
         assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored
-
-
-def test_a_real_scene_is_scored_on_the_command_line(real_data: Path, tmp_path: Path) -> None:
-    words = ["preprocess", "eth_ucy", real_data / "eth_ucy", tmp_path / "store", "--split", "eth_test", "--workers", 1]
-    assert cli.main([str(word) for word in words]) == 0
-    model = ["--model", "constant_velocity", "--store", tmp_path / "store", "--split", "eth_test", "--json", tmp_path / "j"]
-    assert cli.main(["evaluate", *map(str, model)]) == 0
-    figures = json.loads((tmp_path / "j").read_text())
-    assert figures["num_agents"] == 364
-    assert 1.0 < figures["minADE1"] < 1.1
-    assert 2.2 < figures["minFDE1"] < 2.3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import shutil
 import signal
 import subprocess
@@ -168,36 +167,6 @@ def test_a_file_size_limit(raw: Path, uninterrupted: dict[str, bytes], tmp_path:
     done = run_command(command(raw, store))
     assert done.returncode == 0
     assert content(store) == uninterrupted
-
-
-def test_a_full_disk(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
-    """The file system, mounted in a new name space, has half the size of the store."""
-    if run_command(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]).returncode:
-        pytest.skip("no file system can be mounted here")
-    disk, copies = tmp_path / "disk", tmp_path / "copies"
-    disk.mkdir()
-    run = shlex.join(command(raw, disk / "store"))
-    half = sum(map(len, uninterrupted.values())) // 2
-    script = f"""
-        mount -t tmpfs -o size={half} tmpfs {disk}
-        {run} 2> {copies}.first; echo $?
-        cp -a {disk}/store {copies}
-        mount -o remount,size={4 * half} {disk}
-        {run} 2> {copies}.second > /dev/null; echo $?
-        cp -a {disk}/store/. {copies}.complete
-    """
-    done = run_command(["unshare", "-rm", "sh", "-c", script])
-    assert done.stdout == "1\n0\n", done.stderr
-    message = Path(f"{copies}.first").read_text()
-    assert message.endswith("arrow: cannot be written: No space left on device\n"), message
-    assert len(message.splitlines()) == 1
-    kept = shards(copies)
-    assert set(content(copies)) == set(kept)
-    assert 0 < len(kept) < SCENES // SHARD_SIZE
-    complete = Path(f"{copies}.complete")
-    assert content(complete) == uninterrupted
-    times = {name: time for name, (_, time) in shards(complete).items()}
-    assert all(times[name] == time for name, (_, time) in kept.items())
 
 
 def test_two_runs_at_once(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:

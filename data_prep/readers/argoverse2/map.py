@@ -23,11 +23,7 @@ from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKi
 
 CENTERLINE_POINTS = 10
 MAX_BYTES = 16 << 20  # about a hundred times the usual size
-_KINDS = {
-    "VEHICLE": int(PolylineKind.LANE_VEHICLE),
-    "BUS": int(PolylineKind.LANE_BUS),
-    "BIKE": int(PolylineKind.LANE_BIKE),
-}
+_KINDS = {"VEHICLE": int(PolylineKind.LANE_VEHICLE), "BUS": int(PolylineKind.LANE_BUS), "BIKE": int(PolylineKind.LANE_BIKE)}
 _CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
 _SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
 _FLAGS = (0, int(LaneFlag.INTERSECTION))  # index: `is_intersection`

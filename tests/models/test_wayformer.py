@@ -1,4 +1,4 @@
-"""Wayformer: what fusion, axes and latents compose to, what can influence what, and the inputs around a target."""
+"""Wayformer: fusion, axes and latent queries of the scene encoders, their masks, and the inputs around a target."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pytest
 import torch
 import yaml
 from support.scenes import make_scene
+from support.tensors import draw
 from torch import Tensor, nn
 
 from trajformer.core.axes import apply_along_axis
 from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
 from trajformer.data.batch import collate
-from trajformer.errors import TrajformerError
-from trajformer.models import ModelConfig, Wayformer, WayformerConfig
+from trajformer.errors import ConfigError
 from trajformer.models.tokens import agent_states, neighbors
 from trajformer.models.wayformer.aggregation import aggregate
 from trajformer.models.wayformer.fusion import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
+from trajformer.models.wayformer.model import Wayformer, WayformerConfig
 from trajformer.recipes.plain import from_plain
+from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import from_frame, rotate
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
@@ -30,12 +32,8 @@ FACTORISED = ("sequential", "interleaved")
 CONFIGS = Path(__file__).parents[2] / "configs" / "wayformer"
 
 
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def grids() -> list[Grid]:
-    """Two targets' modalities; one agent was never there, one is unseen early, and some polylines are padding."""
+    """Modalities of two targets; an agent and the first steps of a history are unseen, and some polylines are padding."""
     real = [torch.ones(2, *size, dtype=torch.bool) for size in SIZES]
     real[0][0, :2], real[1][0, :2], real[1][1, :, 2], real[2][1, :, 4:] = False, False, False, False
     return [Grid(draw(2, *size, 16, seed=n), mask) for n, (size, mask) in enumerate(zip(SIZES, real, strict=True))]
@@ -47,13 +45,13 @@ def encoder(fusion: str = "early", attention: str = "multi_axis", **changes: obj
 
 
 def influence(apply: Callable[[Tensor], Tensor], x: Tensor, index: tuple[int, ...]) -> Tensor:
-    """Bool, of which outputs (all axes but the last) change with the token x[index]."""
+    """Bool: the outputs (all axes but the last) that change with the token x[index]."""
     other = x.clone()
     other[index] += 1.0
     return (apply(x) != apply(other)).any(-1)
 
 
-def test_each_kind_of_attention_is_an_order_of_axes() -> None:
+def test_axes_of_each_kind_of_attention() -> None:
     orders = {kind: replace(PLAIN, attention=kind).axes(4) for kind in ("multi_axis", *FACTORISED)}  # type: ignore[arg-type]
     assert orders["multi_axis"] == [SPACE] * 4
     assert orders["sequential"] == [TIME, TIME, SPACE, SPACE] and orders["interleaved"] == [TIME, SPACE, TIME, SPACE]
@@ -61,7 +59,7 @@ def test_each_kind_of_attention_is_an_order_of_axes() -> None:
 
 
 @pytest.mark.parametrize("latents", [None, LatentConfig(counts=(2, 3))])
-def test_temporal_blocks_mix_no_slots_and_spatial_ones_no_steps(latents: LatentConfig | None) -> None:
+def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(latents: LatentConfig | None) -> None:
     torch.manual_seed(0)
     whole = AxisEncoder(replace(PLAIN, attention="sequential", latents=latents), 4, (5, 6))
     x, real = draw(1, 5, 6, 16), torch.ones(1, 5, 6, dtype=torch.bool)
@@ -78,13 +76,13 @@ def test_temporal_blocks_mix_no_slots_and_spatial_ones_no_steps(latents: LatentC
 
 
 @pytest.mark.parametrize("kind", FACTORISED)
-def test_blocks_along_an_axis_of_one_go_along_the_other(kind: str) -> None:
+def test_blocks_along_an_axis_of_length_one_use_the_other_axis(kind: str) -> None:
     history, agents, road = encoder("late", kind).own
     assert history.axes == [TIME] * 4 and road.axes == [SPACE] * 4
     assert agents.axes == replace(PLAIN, attention=kind).axes(4)
 
 
-def test_one_encoder_is_its_blocks_one_after_the_other() -> None:
+def test_an_encoder_applies_its_blocks_in_order() -> None:
     torch.manual_seed(0)
     one = AxisEncoder(replace(PLAIN, attention="interleaved"), 2, (5, 3))
     token, real = grids()[1]
@@ -95,7 +93,7 @@ def test_one_encoder_is_its_blocks_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
-def test_fusion_divides_the_depth_and_says_where_modalities_meet(attention: str) -> None:
+def test_fusion_divides_the_blocks_and_joins_the_modalities(attention: str) -> None:
     for fusion, own, joint in (("early", 0, 4), ("late", 4, 0), ("hierarchical", 2, 2)):
         scene = encoder(fusion, attention)
         assert [len(one.blocks) for one in scene.own] == [own] * 3
@@ -111,16 +109,16 @@ def test_fusion_divides_the_depth_and_says_where_modalities_meet(attention: str)
 
 @pytest.mark.parametrize("fusion", ["early", "late", "hierarchical"])
 @pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
-def test_every_token_comes_out_once_without_latents(fusion: str, attention: str) -> None:
+def test_without_latents_each_token_has_one_output(fusion: str, attention: str) -> None:
     token, real = encoder(fusion, attention)(grids())
     assert token.shape == (2, 5 + 15 + 7, 16) and real.shape == (2, 27)
     assert real.sum(1).tolist() == [sum(int(grid.real[n].sum()) for grid in grids()) for n in range(2)]
 
 
-def test_the_share_of_latents_is_of_the_longest_input() -> None:
+def test_the_number_of_latents_follows_from_the_largest_input() -> None:
     half = LatentConfig(0.5)
     multi, kind = 5 + 15 + 7, "sequential"
-    wanted = {
+    expected = {
         ("early", "multi_axis"): round(multi / 2),
         ("late", "multi_axis"): 2 + 8 + 4,
         ("hierarchical", "multi_axis"): 7,
@@ -128,7 +126,7 @@ def test_the_share_of_latents_is_of_the_longest_input() -> None:
         ("late", kind): 2 * 1 + 2 * 2 + 4,
         ("hierarchical", kind): 1 * 4,  # of 2 steps x (1 + 2 + 4) slots
     }
-    for (fusion, attention), count in wanted.items():
+    for (fusion, attention), count in expected.items():
         token, real = encoder(fusion, attention, latents=half)(grids())
         assert token.shape == (2, count, 16), (fusion, attention)
         assert real.all()
@@ -136,7 +134,7 @@ def test_the_share_of_latents_is_of_the_longest_input() -> None:
     assert encoder("early", "interleaved", latents=LatentConfig(counts=(2, 3)))(grids())[0].shape[1] == 6
 
 
-def test_latents_of_what_is_not_there_are_not_real() -> None:
+def test_latents_of_an_empty_modality_are_masked() -> None:
     scene = encoder("late", latents=LatentConfig(0.5))
     parts = grids()
     none = Grid(parts[1].token, torch.zeros_like(parts[1].real))
@@ -144,7 +142,7 @@ def test_latents_of_what_is_not_there_are_not_real() -> None:
     assert token.isfinite().all() and real[0].tolist() == [True] * 2 + [False] * 8 + [True] * 4
 
 
-def test_a_latent_block_by_hand() -> None:
+def test_a_latent_block_equals_its_formula() -> None:
     torch.manual_seed(0)
     block, x = LatentBlock(BLOCK, 3), draw(2, 5, 16)
     mask = torch.tensor([[True] * 5, [True, False, True, False, False]])[:, None]
@@ -156,19 +154,19 @@ def test_a_latent_block_by_hand() -> None:
 
 
 @pytest.mark.parametrize("axis", [1, 2, -2])
-def test_along_an_axis_that_is_shortened_equals_loops(axis: int) -> None:
+def test_shortening_an_axis_equals_loops(axis: int) -> None:
     torch.manual_seed(0)
     block, x, real = LatentBlock(BLOCK, 2), draw(2, 3, 4, 16), draw(2, 3, 4, seed=1) > -0.5
-    out, fibres = apply_along_axis(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
+    out, rows = apply_along_axis(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
     keys = real.movedim(axis % 4, 2)
-    assert out.shape == (*fibres.shape[:2], 2, 16)
+    assert out.shape == (*rows.shape[:2], 2, 16)
     for i in range(2):
-        for j in range(fibres.shape[1]):
-            torch.testing.assert_close(out[i, j], block(fibres[i, j], keys[i, j][None]), atol=1e-5, rtol=1e-5)
+        for j in range(rows.shape[1]):
+            torch.testing.assert_close(out[i, j], block(rows[i, j], keys[i, j][None]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", FACTORISED)
-def test_road_stands_at_the_steps_at_which_somebody_was_seen_and_its_copies_are_averaged(kind: str) -> None:
+def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kind: str) -> None:
     scene, parts = encoder("early", kind), grids()
     seen: list[Tensor] = []
     scene.joint.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -177,29 +175,29 @@ def test_road_stands_at_the_steps_at_which_somebody_was_seen_and_its_copies_are_
     before, after = seen
     assert before.token.shape == (2, 5, 11, 16) and torch.equal(before.token[:, 3, 4:], parts[2].token[:, 0])
     assert torch.equal(before.real[:, :, 4:].any(-1), torch.tensor([[False] * 2 + [True] * 3, [True] * 5]))
-    torch.testing.assert_close(token[0, 20:], after.token[0, 2:, 4:].mean(0))  # two steps without anybody
+    torch.testing.assert_close(token[0, 20:], after.token[0, 2:, 4:].mean(0))  # the first two steps have no agent
     torch.testing.assert_close(token[1, 20:24], after.token[1, :, 4:8].mean(0))
     assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(real[:, 20:], parts[2].real[:, 0])
 
 
-def test_states_are_what_the_target_sees() -> None:
-    batch = collate([make_scene(8), make_scene(5, seed=1)])
-    index, near = neighbors(batch, 1e3, 20)
-    state, seen = agent_states(batch, index, 1)
+def test_states_of_agents_in_the_frame_of_the_target() -> None:
+    observation = collate([make_scene(8), make_scene(5, seed=1)]).observation
+    index, near = neighbors(observation, 1e3, 20)
+    state, seen = agent_states(observation, index, 1)
     assert index.shape == (2, 3, 8) and torch.equal(index[:, :, 0], torch.arange(3).expand(2, 3)) and near[0].sum() <= 24
     for b, s, n, t in ((0, 0, 1, 9), (0, 2, 3, 4), (1, 1, 2, 6)):
-        agent, pose = index[b, s, n], batch.pose[b, s]
+        agent, pose = index[b, s, n], observation.pose[b, s]
         values = state[b, s, t, n]
-        assert seen[b, s, t, n] == batch.valid[b, agent, t] == (values[6] == 1)
+        assert seen[b, s, t, n] == observation.valid[b, agent, t] == (values[6] == 1)
         if seen[b, s, t, n]:
-            torch.testing.assert_close(from_frame(10 * values[:2], pose), batch.position[b, agent, t], atol=1e-3, rtol=0)
-            torch.testing.assert_close(rotate(10 * values[2:4], pose[2]), batch.velocity[b, agent, t], atol=1e-4, rtol=0)
-            heading = torch.atan2(values[5], values[4]) + pose[2] - batch.heading[b, agent, t]
+            torch.testing.assert_close(from_frame(10 * values[:2], pose), observation.position[b, agent, t], atol=1e-3, rtol=0)
+            torch.testing.assert_close(rotate(10 * values[2:4], pose[2]), observation.velocity[b, agent, t], atol=1e-4, rtol=0)
+            heading = torch.atan2(values[5], values[4]) + pose[2] - observation.heading[b, agent, t]
             assert heading.cos().item() == pytest.approx(1.0, abs=1e-5)
-        assert values[7:].argmax() == batch.agent_kind[b, agent] and values[7:].sum() == 1
-    distance = (batch.pose[0, index[0, 1], :2] - batch.pose[0, 1, :2]).norm(dim=-1)[near[0, 1]]
+        assert values[7:].argmax() == observation.agent_kind[b, agent] and values[7:].sum() == 1
+    distance = (observation.pose[0, index[0, 1], :2] - observation.pose[0, 1, :2]).norm(dim=-1)[near[0, 1]]
     assert torch.equal(distance, distance.sort().values)
-    stacked, some = agent_states(batch, index, 4)
+    stacked, some = agent_states(observation, index, 4)
     assert stacked.shape[2] == 3 and torch.equal(stacked[:, :, -1, :, 21:28], state[:, :, -1, :, :7])
     assert torch.equal(stacked[:, :, 0, :, :14], torch.zeros_like(stacked[:, :, 0, :, :14]))
     assert torch.equal(some[:, :, 1], seen[:, :, 2:6].any(2))
@@ -211,60 +209,71 @@ def small(**changes: object) -> Wayformer:
     return Wayformer(WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes)))  # type: ignore[arg-type]
 
 
-def test_positions_start_at_zero_and_count_back_from_the_last_step() -> None:
-    model, batch = small(), collate([make_scene(6)])
+def test_positional_embeddings_start_at_zero_and_count_back_from_the_last_step() -> None:
+    model, observation = small(), collate([make_scene(6)]).observation
     assert not any(table.any() for table in model.scenes.positions.parameters())
-    plain = model.scenes(batch)[1].token
+    plain = model.scenes(observation)[1].token
     time, slot = model.scenes.positions[1].tables
     nn.init.constant_(time[0], 2.0)
     nn.init.constant_(slot[1], 3.0)
-    moved = model.scenes(batch)[1].token - plain
+    moved = model.scenes(observation)[1].token - plain
     expected = torch.zeros_like(moved)
     expected[:, -1, :, :8], expected[:, :, 1, 8:] = 2.0, 3.0
     torch.testing.assert_close(moved, expected)
-    assert all((grid.token >= 0).all() for grid in small().scenes(batch))
+    assert all((grid.token >= 0).all() for grid in small().scenes(observation))
 
 
-def test_components_are_merged_in_evaluation_alone() -> None:
-    model, batch = small(proposals=12, modes=4), collate([make_scene(6)])
-    trained = model.train()(batch)
+def test_components_are_merged_in_evaluation_only() -> None:
+    model, observation = small(proposals=12, modes=4), collate([make_scene(6)]).observation
+    trained = model.train()(observation)
     assert trained.num_modes == 12 and trained.position.shape == trained.scale.shape and (trained.scale > 0).all()
-    found, expected = model.eval()(batch), aggregate(trained, 4, model.config.aggregation)
-    assert found.num_modes == 4
-    torch.testing.assert_close(found.position, expected.position)
-    torch.testing.assert_close(found.scale, expected.scale)
+    merged, expected = model.eval()(observation), aggregate(trained, 4, model.config.aggregation)
+    assert merged.num_modes == 4
+    torch.testing.assert_close(merged.position, expected.position)
+    torch.testing.assert_close(merged.scale, expected.scale)
 
 
-def test_far_agents_and_polylines_have_no_influence() -> None:
-    model, batch = small(social_radius_m=20.0, map_radius_m=20.0), collate([make_scene(12)])
-    far = (batch.pose[0, :, None, :2] - batch.pose[0, None, : batch.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
-    middle = batch.polyline[0, :, batch.polyline.shape[2] // 2]
-    out = (middle[:, None] - batch.pose[0, : batch.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
+def test_distant_agents_and_polylines_are_no_inputs() -> None:
+    model, observation = small(social_radius_m=20.0, map_radius_m=20.0), collate([make_scene(12)]).observation
+    far = (observation.pose[0, :, None, :2] - observation.pose[0, None, : observation.num_targets, :2]).norm(dim=-1).amin(
+        1
+    ) > 20.0
+    middle = observation.polyline[0, :, observation.polyline.shape[2] // 2]
+    out = (middle[:, None] - observation.pose[0, : observation.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
     assert far.any() and out.any()
-    moved = replace(batch, velocity=batch.velocity + far[:, None, None], polyline_flags=batch.polyline_flags ^ out.long())
-    assert torch.equal(model(moved).position, model(batch).position)
+    moved = replace(
+        observation, velocity=observation.velocity + far[:, None, None], polyline_flags=observation.polyline_flags ^ out.long()
+    )
+    assert torch.equal(model(moved).position, model(observation).position)
 
 
 @pytest.mark.parametrize(
     ("name", "size", "widths"), [("multi_axis", (1, 1024), (128, 512, 128, 512)), ("factorised", (6, 192), (256, 1536, 128, 768))]
 )
-def test_the_papers_recipes_have_the_papers_sizes(name: str, size: tuple[int, int], widths: tuple[int, ...]) -> None:
-    plain = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+def test_recipes_of_the_paper_have_its_sizes(name: str, size: tuple[int, int], widths: tuple[int, ...]) -> None:
+    recipe = from_plain(TrainConfig, yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))
     with torch.device("meta"):
-        model = Wayformer(from_plain(ModelConfig, plain["model"]).wayformer)
+        model = recipe.build_model()
     assert model.encoder.joint.size == size and model.config.encoder.fusion == "early"
     feedforward = [model.encoder.joint.blocks[0].feedforward, model.decoder.layers[0].feedforward]
     assert widths == tuple(n for part in feedforward for n in (part.sublayer[0].in_features, part.sublayer[0].out_features))
     assert len(model.encoder.joint.blocks) == 4 and len(model.decoder.layers) == 6 and len(model.queries) == 6
-    assert plain["optim"]["learning_rate"] == 2e-4 and plain["optim"]["schedule"] == "linear"
+    assert (recipe.optim.learning_rate, recipe.optim.schedule) == (2e-4, "linear")
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(TrajformerError, match=r"wayformer\.modes: 7 of only 6 proposals"):
-        small(modes=7)
-    for attention, counts in (("multi_axis", (2, 3)), ("sequential", (2,))):
-        with pytest.raises(TrajformerError, match=rf"latents\.counts: {len(counts)} numbers, {attention} has {3 - len(counts)}"):
-            encoder(attention=attention, latents=LatentConfig(counts=counts))
-    for fusion, layers in (("early", 1), ("hierarchical", 3)):
-        with pytest.raises(TrajformerError, match=rf"encoder\.layers: {layers}, factorised attention has at least two"):
-            encoder(fusion, "interleaved", layers=layers)
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        (lambda: small(modes=7), "modes: 7, expected at most 6"),
+        (lambda: encoder(latents=LatentConfig(counts=(2, 3))), r"latents\.counts: 2 numbers, expected 1 for multi_axis"),
+        (
+            lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))),
+            r"counts: 1 numbers, expected 2 for sequential",
+        ),
+        (lambda: encoder("early", "interleaved", layers=1), "layers: 1, expected at least two"),
+        (lambda: encoder("hierarchical", "interleaved", layers=3), "layers: 3, expected at least two"),
+    ],
+)
+def test_configs_that_do_not_fit_are_errors(config: Callable[[], object], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        config()

@@ -11,11 +11,8 @@ is the peak of a separate process, relative to its memory after a step with two 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import environment, peak_mb, reset_peak, write_json
+from measure import environment, new_parser, peak_mb, reset_peak, run_only, write_json
 
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.vector_map import build_map
@@ -141,10 +138,8 @@ def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: 
 
 def memory(task: str, agents: int) -> dict[str, Any]:
     """Peak in MB (one training step, or 20 samples), measured in a new process."""
-    command = [sys.executable, __file__, "--only", f"{task} {agents}", "--threads", str(torch.get_num_threads())]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    increase, futures = map(float, done.stdout.split()[-2:])
-    row = {"memory_of": task, "agents": agents, "peak_mb": increase, "decoded_futures": int(futures)}
+    increase, futures = run_only(f"{task} {agents}")
+    row = {"memory_of": task, "agents": agents, "peak_mb": increase, "decoded_futures": futures}
     return row | {"mb_per_future": increase / futures}
 
 
@@ -163,7 +158,7 @@ def print_peak(only: str) -> None:
     run(collate([pedestrians(2, 0)]))  # memory of the first step: code, optimizer state
     before = reset_peak()
     run(batch)
-    print(peak_mb() - before, futures[-1])
+    print(json.dumps([peak_mb() - before, futures[-1]]))
 
 
 def table(title: str, columns: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -179,15 +174,10 @@ def table(title: str, columns: str, rows: Iterator[dict[str, Any]]) -> list[dict
 
 def main() -> None:
     """Measure training, sampling and memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, repeats=5)
     parser.add_argument("--data", type=Path, help="the folder with eth, hotel, ...")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--agents", type=int, nargs="+", default=list(SCENES), choices=list(SCENES), help="sizes of training scenes"
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--agents", type=int, nargs="+", default=list(SCENES), choices=list(SCENES), help="of a training scene")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -198,9 +188,8 @@ def main() -> None:
     machine = environment()
     print(json.dumps(machine))
     steps = (training(agents, config, precision, args.repeats) for precision, config in RUNS for agents in args.agents)
-    rows = table(
-        "training, seconds per scene", "agents scenes precision attention_dropout wall_s cpu_s published_s speedup", steps
-    )
+    columns = "agents scenes precision attention_dropout wall_s cpu_s published_s speedup"
+    rows = table("training, seconds per scene", columns, steps)
     scenes, batches = frames(args.data), {"with future": TARGETS_ONLY, "all": BatchConfig()}
     drawn = (sampling(scenes, config, name, p, 4 * args.repeats) for p in ("fp32", "bf16") for name, config in batches.items())
     columns = "decoded frames precision wall_s cpu_s published_s speedup batched_wall_s batched_cpu_s batched_speedup"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import pickle
 import resource
@@ -29,7 +30,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measure import environment, medians_s, write_json
+from measure import environment, medians_s, new_parser, times_s, write_json
 
 from data_prep.reader import Input, Reader
 from data_prep.readers.argoverse2.reader import Argoverse2
@@ -153,11 +154,7 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
         for kind, few in make_set(Path(temporary), real, count).items():
             rows += _bench_parts(kind, few, folder, repeats)
         (single, cpu), (double, _), (start, _) = prepare_times(reader, folder, [(1, None), (2, None), (1, 1)])
-    parts = {
-        "raw to shard, 1 process": single,
-        "start and end of the run, included": start,
-        "CPU time": cpu,
-    }
+    parts = {"raw to shard, 1 process": single, "start and end of the run, included": start, "CPU time": cpu}
     for name, seconds in parts.items():
         rows.append({"name": f"Argoverse 2, {count} scenarios: {name}", "value": seconds / count * 1e3, "unit": "ms/scenario"})
     rows.append({"name": f"Argoverse 2, {count} scenarios: 2 processes", "value": single / double, "unit": "times faster"})
@@ -180,18 +177,6 @@ def _bench_parts(kind: str, few: list[Input], folder: Path, repeats: int) -> lis
     ]
 
 
-def access(store: SceneStore, indices: Sequence[int]) -> float:
-    """Median seconds of one random access with a warm cache."""
-    for index in indices:
-        store[index]
-    times = []
-    for index in indices:
-        start = time.perf_counter()
-        store[index]
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def plain(scene: Scene) -> dict[str, Any]:
     """A scene as a dict of tensors, as other projects store it."""
     import torch
@@ -204,9 +189,12 @@ def bench_reading(store: SceneStore, label: str, scene: int) -> list[Row]:
     """Microseconds per scene: from the store, and from a pickle and a torch file of the same scene."""
     import torch
 
-    rng = np.random.default_rng(0)
-    rows = [{"name": f"{label}: random access", "value": access(store, rng.permutation(len(store))[:3000].tolist()) * 1e6}]
-    rows.append({"name": f"{label}: the same scene repeatedly", "value": access(store, [scene] * 2000) * 1e6})
+    order = np.random.default_rng(0).permutation(len(store))[:3000].tolist()
+    rows: list[Row] = []
+    for name, indices in (("random access", order), ("the same scene repeatedly", [scene] * 2000)):
+        number = itertools.cycle(indices)
+        calls = times_s({name: lambda number=number: store[next(number)]}, 2 * len(indices))[name]  # type: ignore[misc]
+        rows.append({"name": f"{label}: {name}", "value": statistics.median(calls[len(indices) :]) * 1e6})  # warm cache
     with tempfile.TemporaryDirectory() as name:
         pickled, saved = Path(name) / "scene.pkl", Path(name) / "scene.pt"
         pickled.write_bytes(pickle.dumps(plain(store[scene])))
@@ -233,11 +221,10 @@ def bench_batches(store: SceneStore, label: str, repeats: int) -> list[Row]:
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
         "32 cached samples to a batch": lambda: [stack(samples, config.frame) for samples in kept],
     }
-    rows = [
+    return [
         {"name": f"{label}: {name}", "value": seconds / len(batches) * 1e3, "unit": "ms/batch"}
         for name, seconds in medians_s(runs, repeats).items()
     ]
-    return rows
 
 
 def bench_epoch(root: Path, label: str, recipe: Path) -> list[Row]:
@@ -296,13 +283,11 @@ def bench_stores(args: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Measure everything and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, repeats=20)
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
     parser.add_argument("--argoverse1", type=Path, help="raw folder, unpacked to the official layout")
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
-    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--recipe", type=Path, default=Path("configs/mmtransformer_argoverse1.yaml"))
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     machine = environment()
     print(json.dumps(machine))

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from measure import environment, median_ms, peak_mb, write_json
+from measure import environment, median_ms, new_parser, peak_mb, run_only, write_json
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -120,13 +118,9 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Measure the variants and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
+    parser = new_parser(__doc__, repeats=15, device=True)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--only", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -139,8 +133,7 @@ def main() -> None:
     print(json.dumps(machine))
     rows: list[dict[str, Any]] = []
     for variant in VARIANTS:
-        command = [sys.executable, __file__, *sys.argv[1:], "--only", variant]
-        rows += json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+        rows += run_only(variant)
     by_key = {(row["variant"], row["agents"]): row for row in rows}
     print(" " * 23 + "".join(f"{variant:>22}" for variant in VARIANTS))
     print("agents   edges  find ms" + "         ms         MB" * len(VARIANTS))

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from measure import environment
+from measure import environment, medians_s, new_parser, write_json
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
@@ -24,20 +21,6 @@ from trajformer.heads.translation.decoding import Hypotheses
 from trajformer.heads.translation.model import Transformer, TransformerConfig
 
 Step = Callable[[], None]
-
-
-def seconds(steps: dict[str, Step], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each step; the steps alternate, and a first warm-up round is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for round_index in range(repeats + 1):
-        for name, step in steps.items():
-            start_time = time.perf_counter()
-            step()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if round_index:
-                times[name].append(time.perf_counter() - start_time)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def training(model: nn.Module, reference: nn.Module, inputs: tuple[Tensor, ...], args: argparse.Namespace) -> dict[str, Step]:
@@ -108,11 +91,8 @@ def decoding(device: torch.device) -> dict[str, Step]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
+    parser = new_parser(__doc__, repeats=9, device=True)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     device = torch.device(args.device)
     torch.manual_seed(0)
@@ -121,12 +101,12 @@ def main() -> None:
     rows = heads(args, device) | {"decoding: 16 sentences, 60 tokens, D 256, 3 + 3": decoding(device)}
     figures = {}
     for name, steps in rows.items():
-        figures[name] = seconds(steps, args.repeats, device)
+        figures[name] = medians_s(steps, args.repeats, args.device)
         (name_a, seconds_a), (name_b, seconds_b) = figures[name].items()
         times = f"{name_a} {seconds_a * 1e3:8.1f} ms   {name_b} {seconds_b * 1e3:8.1f} ms"
         print(f"{name:<58} {times}   {seconds_b / seconds_a:5.2f} times", flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"machine": machine, "seconds": figures}, indent=1) + "\n")
+        write_json(args.json, figures, machine)
 
 
 if __name__ == "__main__":

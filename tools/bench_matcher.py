@@ -10,14 +10,12 @@ better estimate.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
-from measure import environment, times_s, write_json
+from measure import environment, new_parser, times_s, write_json
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -84,11 +82,9 @@ def all_pairs(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs:
 
 def main() -> None:
     """Measure the implementations."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, repeats=100)
     for name, default in {"images": 64, "queries": 100, "boxes": 20, "classes": 91, "layers": 1, "threads": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     keep_freed_memory()  # as in training

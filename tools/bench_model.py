@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import environment, median_ms, peak_mb, write_json
+from measure import environment, median_ms, new_parser, peak_mb, run_only, write_json
 
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
@@ -80,15 +78,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, repeats=20, device=True)
     parser.add_argument("--store", type=Path)
     parser.add_argument("--split", default="train")
     parser.add_argument("--scene")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=16, help="scenes of a training step")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--targets", default="scored", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
@@ -99,9 +93,7 @@ def main() -> None:
     print(f"{'model':<24} {'targets':>10} {'parameters':>10} {'latency ms':>10} {'step ms':>9} {'scenes/s':>9} {'peak MB':>8}")
     for name in MODELS:
         for targets in ("scored", "all"):
-            command = [sys.executable, __file__, *sys.argv[1:], "--only", name, "--targets", targets]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            row = {"model": name, "targets_are": targets} | json.loads(done.stdout.splitlines()[-1])
+            row = {"model": name, "targets_are": targets} | run_only(name, "--targets", targets)
             rows.append(row)
             print(
                 f"{name:<24} {row['targets']:>3} {targets:>6} {row['parameters']:>10} {row['latency_ms']:>10.1f} "

@@ -1,6 +1,6 @@
-"""Check the imports between the packages and draw them: docs/images/architecture.svg.
+"""Check the imports between the packages and draw them as a Mermaid diagram in docs/architecture.md.
 
-    python tools/draw_architecture.py [--check] [--out docs/images/architecture.svg]
+    python tools/draw_architecture.py [--check]
 
 All imports count, also imports inside functions and under TYPE_CHECKING. Left out are the root module `trajformer`
 (version and lazy public names) and imports within a package. The level of a package is the length of its longest chain of
@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-import html
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
 ROLES = {  # a package may import only from packages above it in this list
     "trajformer.errors": "errors with one-line messages",
     "trajformer.core": "attention, blocks, caches: tokens only",
@@ -38,8 +36,6 @@ ROLES = {  # a package may import only from packages above it in this list
     "trajformer.cli": "commands",
     "tools": "benchmarks, comparisons, drawings",
 }
-
-# Analysis ------------------------------------------------------------------------------------------------------------
 
 
 def source_files(root: Path = ROOT, folders: tuple[str, ...] = ("trajformer", "data_prep", "tools")) -> dict[str, Path]:
@@ -149,96 +145,24 @@ def report(graph: ImportGraph) -> str:
     return "\n".join(lines)
 
 
-# Drawing -------------------------------------------------------------------------------------------------------------
-
-BOX, ROW, GAP, CHANNEL = (236, 46), 92, 22, 16  # pixels: size of a box, distance of rows, between boxes, of an edge in a row
-Point = tuple[float, float]
-
-
-def chains(graph: ImportGraph) -> list[list[str]]:
-    """Reduced edges, each as names from top to bottom: package, one placeholder per level between, package."""
-    levels = graph.levels()
-    between = {(a, b): [f"{a}>{b}@{n}" for n in range(levels[a] - 1, levels[b], -1)] for a, b in graph.reduced()}
-    return [[a, *names, b] for (a, b), names in between.items()]
-
-
-def arrange(graph: ImportGraph) -> dict[str, Point]:
-    """Centers of boxes and placeholders; rows are sorted by the mean position of their neighbors."""
-    levels, paths = graph.levels(), chains(graph)
-    rows: list[list[str]] = [[] for _ in range(max(levels.values()) + 1)]
-    for name, level in levels.items():
-        rows[level].append(name)
-    for path in paths:
-        for name in path[1:-1]:
-            rows[int(name.split("@")[1])].append(name)
-    links: dict[str, list[str]] = {name: [] for row in rows for name in row}
-    for path in paths:
-        for upper, lower in pairwise(path):
-            links[upper].append(lower)
-            links[lower].append(upper)
-    x: dict[str, float] = {}
-    for _ in range(24):
-        for row in rows:
-            placed = {name: [x[other] for other in links[name] if other in x] for name in row}
-            row.sort(key=lambda name: sum(placed[name]) / len(placed[name]) if placed[name] else 0.0)
-            widths = [_width(name) for name in row]
-            left = -(sum(widths) + GAP * (len(row) - 1)) / 2
-            for name, width in zip(row, widths, strict=True):
-                x[name] = left + width / 2
-                left += width + GAP
-    left = min(x[name] - _width(name) / 2 for name in x) - GAP
-    return {name: (x[name] - left, (len(rows) - 1 - level) * ROW + 40.0) for level, row in enumerate(rows) for name in row}
-
-
-def _width(name: str) -> int:
-    return CHANNEL if "@" in name else BOX[0]
-
-
-def svg(graph: ImportGraph) -> str:
-    """The drawing: an arrow leads from a package to a package that it imports."""
-    position = arrange(graph)
-    width = max(x + _width(name) / 2 for name, (x, _) in position.items()) + GAP
-    height = max(y for _, y in position.values()) + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif">',
-        '<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
-        '<path d="M0,1 L8,4 L0,7 Z" fill="#555555"/></marker></defs>',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#FFFFFF"/>',
-    ]
-    for path in chains(graph):
-        points = " ".join(f"{x:.0f},{y:.0f}" for x, y in corners([position[name] for name in path]))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="#555555" marker-end="url(#head)"/>')
-    for name in graph.packages:
-        x, y = position[name]
-        left, top = x - BOX[0] / 2, y - BOX[1] / 2
-        parts.append(
-            f'<rect x="{left:.0f}" y="{top:.0f}" width="{BOX[0]}" height="{BOX[1]}" rx="4" fill="#E8F1FA" stroke="#10486E"/>'
-        )
-        for text, dy, look in ((name, -4, 'font-size="14" font-weight="bold"'), (ROLES[name], 14, 'font-size="11.5"')):
-            parts.append(f'<text x="{x:.0f}" y="{y + dy:.0f}" text-anchor="middle" {look}>{html.escape(text)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def corners(centers: list[Point]) -> Iterator[Point]:
-    """Corners of an arrow: vertical next to boxes, slanted between rows."""
-    for number, (x, y) in enumerate(centers):
-        if number:
-            yield x, y - BOX[1] / 2
-        if number < len(centers) - 1:
-            yield x, y + BOX[1] / 2
+def diagram(graph: ImportGraph) -> str:
+    """The transitive reduction as a Mermaid flowchart: an arrow leads from a package to a package that it imports."""
+    boxes = [f'    {name.replace(".", "_")}["{name}<br/>{ROLES[name]}"]' for name in reversed(graph.packages)]
+    arrows = [f"    {a.replace('.', '_')} --> {b.replace('.', '_')}" for a, b in graph.reduced()]
+    return "\n".join(["flowchart TD", *boxes, *arrows]) + "\n"
 
 
 def main() -> int:
-    """Print the figures and write the drawing."""
+    """Print the figures and update the diagram."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="print the figures only")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "architecture.svg")
     args = parser.parse_args()
     graph = ImportGraph.read()
     print(report(graph))
     if not args.check:
-        args.out.write_text(svg(graph), encoding="utf-8")
-        print(args.out)
+        before, start, rest = PAGE.read_text(encoding="utf-8").partition("```mermaid\n")
+        _, end, after = rest.partition("```")
+        PAGE.write_text(before + start + diagram(graph) + end + after, encoding="utf-8")
     return 1 if graph.cycles() or graph.upward() else 0
 
 

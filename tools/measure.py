@@ -5,6 +5,7 @@ torch is imported inside functions: workers of `bench_data.py` import this file,
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
 import os
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,30 @@ def reset_peak(device: str = "cpu") -> float:
         ctypes.CDLL(None).malloc_trim(0)
     _CLEAR.write_text("5")
     return peak_mb(device)
+
+
+def batches(data: Any, size: int = 32) -> Iterator[Any]:
+    """All batches of a dataset in order."""
+    for start in range(0, len(data), size):
+        yield data[range(start, min(start + size, len(data)))]
+
+
+def new_parser(doc: str | None, repeats: int, device: bool = False) -> argparse.ArgumentParser:
+    """A command-line parser with the options of all benchmarks; the help is the docstring of the script."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", help=argparse.SUPPRESS)  # the part that a separate process measures
+    if device:
+        parser.add_argument("--device", default="cpu")
+    return parser
+
+
+def run_only(part: str, *words: str) -> Any:
+    """The JSON that this script prints last when a separate process measures one part."""
+    command = [sys.executable, *sys.argv, "--only", part, *words]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def origin() -> dict[str, str]:

@@ -162,7 +162,7 @@ def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]
     expected = json.loads((folder / "e.json").read_text())
     assert first[0]["seeds"]["3"]["scores"] == pytest.approx(expected, rel=1e-6)
     assert {name: first[0]["mean"][name] for name in expected} == pytest.approx(expected, rel=1e-6)
-    kept = scores.Scorer(store).scores("constant_velocity", folder / "cv", "val")
+    kept = scores.scores("constant_velocity", folder / "cv", store, "val")
     words = ["evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json"]
     assert cli.main([str(word) for word in words]) == 0
     assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
@@ -217,7 +217,7 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
 
 def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100, seed: int = 0) -> rows.Plan:
     """A training of a recipe."""
-    row = rows.Row(name, ("--config", str(folder / f"{targets}.yaml")))
+    row = rows.Row(name, str(folder / f"{targets}.yaml"))
     return rows.plan(row, seed, folder / "store", folder / "plans", futures)
 
 
@@ -236,7 +236,7 @@ def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
     [row] = rows.read_table(folder / "epochs.yaml")
     made = rows.plan(row, 0, folder / "store", folder / "plans", 1)
     assert made.recipe.trainer.epochs == 7 and made.futures == 7 * per_epoch["all"]
-    more = rows.recipe_of(rows.Row("more", ("--config", str(folder / "focal.yaml"), "--data.learn_from=all")))
+    more = rows.recipe_of(rows.Row("more", str(folder / "focal.yaml"), {"data.learn_from": "all"}))
     assert rows.futures_in_epoch(replace(more.data, train=str(folder / "store"))) == per_epoch["all"]
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from draw_architecture import ROOT, ImportGraph, corners, report, svg
+from draw_architecture import PAGE, ImportGraph, diagram, report
 
 FILES = {
     "trajformer/__init__.py": "from trajformer.cli import main",
@@ -55,16 +54,14 @@ def test_a_new_package_needs_a_role(tmp_path: Path) -> None:
         graph_of(tmp_path, **{"trajformer/helpers/a.py": ""})
 
 
-def test_the_drawing_has_a_box_per_package_and_an_arrow_per_reduced_edge(tmp_path: Path) -> None:
+def test_the_diagram_has_a_box_per_package_and_an_arrow_per_reduced_edge(tmp_path: Path) -> None:
     graph = graph_of(tmp_path)
-    drawing = ElementTree.fromstring(svg(graph))
-    space = "{http://www.w3.org/2000/svg}"
-    boxes = {text.text: float(text.attrib["y"]) for text in drawing.iter(f"{space}text")}
-    assert set(graph.packages) <= boxes.keys() and len(drawing.findall(f"{space}polyline")) == 6
-    assert all(boxes[upper] < boxes[lower] for upper, lower in graph.reduced())
-    assert list(corners([(0.0, 0.0), (5.0, 100.0)])) == [(0.0, 23.0), (5.0, 77.0)]
+    lines = diagram(graph).splitlines()
+    assert '    data_prep["data_prep<br/>raw data sets to scenes"]' in lines and "    data_prep --> trajformer_scenes" in lines
+    assert sum("-->" in line for line in lines) == 6 and len(lines) == 1 + len(graph.packages) + 6
 
 
-def test_the_committed_drawing_is_current() -> None:
-    committed = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
-    assert committed == svg(ImportGraph.read()), "run python tools/draw_architecture.py"
+def test_the_diagram_in_the_documentation_is_current() -> None:
+    assert f"```mermaid\n{diagram(ImportGraph.read())}```" in PAGE.read_text(encoding="utf-8"), (
+        "run python tools/draw_architecture.py"
+    )

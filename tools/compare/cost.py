@@ -41,7 +41,7 @@ from trajformer.training.optim import build_optimizer, parameter_groups
 BATCH, MAX_BATCHES = 32, 4
 
 
-def batches(scenes: SceneStore, config: BatchConfig, size: int, max_count: int) -> itertools.cycle[Any]:
+def cycle_batches(scenes: SceneStore, config: BatchConfig, size: int, max_count: int) -> itertools.cycle[Any]:
     """Batches in an endless cycle, distributed over a split; scenes repeat in a small split."""
     count, data = min(max(len(scenes) // size, 1), max_count), SceneDataset(scenes, config)
     starts = [number * len(scenes) // count for number in range(count)]
@@ -51,7 +51,7 @@ def batches(scenes: SceneStore, config: BatchConfig, size: int, max_count: int) 
 def forward(recipe: TrainConfig, scenes: SceneStore, repeats: int) -> dict[str, float]:
     """Latency at batch 1 and 32, memory at 32, number of parameters."""
     config = replace(recipe.data.batch, targets="scored")
-    many, single = batches(scenes, config, BATCH, MAX_BATCHES), batches(scenes, config, 1, repeats + 2)
+    many, single = cycle_batches(scenes, config, BATCH, MAX_BATCHES), cycle_batches(scenes, config, 1, repeats + 2)
     model = recipe.build_model().eval()
 
     def call(source: itertools.cycle[Any]) -> Callable[[], Any]:
@@ -69,7 +69,7 @@ def step(recipe: TrainConfig, scenes: SceneStore, repeats: int) -> dict[str, flo
     if not any(True for _ in model.parameters()):
         return {}
     loss = recipe.build_loss(model)
-    source = batches(scenes, recipe.data.train_batch, BATCH, MAX_BATCHES)
+    source = cycle_batches(scenes, recipe.data.train_batch, BATCH, MAX_BATCHES)
     parameters = [*model.parameters(), *loss.parameters()]
     groups = [*parameter_groups(model, recipe.optim.weight_decay), {"params": list(loss.parameters())}]
     optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, 1000)

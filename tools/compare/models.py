@@ -19,7 +19,10 @@ that made them. --untrained only measures the cost, --finished does not train: r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a
 from compare import runs, table
 from compare.cost import cost
 from compare.rows import Plan, Row, plan, read_table, recipe_of, rows_of_configs
-from compare.scores import Scorer
+from compare.scores import scores
 from measure import environment, origin, write_json
 
 from trajformer.cli.files import make_room
@@ -40,67 +43,57 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 NO_SEED = "-"  # key of a model without training
 
 
-class Comparison:
-    """All rows with their scores, costs and failures."""
+@dataclass
+class Result:
+    """Figures of a row by seed, its cost, and its failures, one line each."""
 
-    def __init__(self, rows: list[Row], args: argparse.Namespace) -> None:
-        self.rows, self.args = rows, args
-        self.seeds: dict[str, dict[str, Any]] = {row.name: {} for row in rows}
-        self.costs: dict[str, dict[str, Any]] = {row.name: {} for row in rows}
-        self.failed: dict[str, list[str]] = {row.name: [] for row in rows}
+    row: Row
+    seeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
-    def train(self) -> list[Plan]:
-        """Train all rows that need training; returns the finished runs."""
-        plans: list[Plan] = []
-        for row in (row for row in self.rows if not row.model):
-            try:
-                of_row = [plan(row, seed, self.args.store, self.args.out, self.args.futures) for seed in self.args.seeds]
-                done = sum(one.record()["done"] for one in of_row)
-                plans += of_row
-                print(f"{row.name}: {done} of {len(of_row)} trainings are done", flush=True)
-            except TrajformerError as error:
-                self.failed[row.name].append(str(error))
-        if not self.args.finished:
-            for second_stage in (False, True):
-                missing = [one for one in plans if bool(one.row.after) == second_stage and not one.record()["done"]]
-                for one, line in runs.train_all(missing, self.args.jobs).items():
-                    self.failed[one.row.name].append(f"seed {one.seed}: {line}")
-        return [one for one in plans if one.record()["done"]]
+    @contextlib.contextmanager
+    def list_failure(self, part: str = "") -> Iterator[None]:
+        """Add an error of the body to the failures."""
+        try:
+            yield
+        except TrajformerError as error:
+            self.failed.append(f"{part}{error}")
 
-    def score(self, done: list[Plan]) -> None:
-        """Score finished runs and models without training."""
-        scorer = Scorer(self.args.store)
-        for row in self.rows:
-            for one in [None] if row.model else [one for one in done if one.row is row]:
-                seed = str(one.seed) if one else NO_SEED
-                try:
-                    if one is None:
-                        self.seeds[row.name][seed] = scorer.scores(row.model, self.args.out / row.folder, "val") | {"run": {}}
-                    else:
-                        figures = {name: one.record()[name] for name in ("minutes", "epochs", "futures")}
-                        scores = scorer.scores(one.folder / "best.ckpt", one.folder, one.recipe.data.val_split)
-                        self.seeds[row.name][seed] = scores | {"run": figures}
-                except TrajformerError as error:
-                    self.failed[row.name].append(f"seed {seed}: {error}")
+    def plain(self) -> dict[str, Any]:
+        """Plain values of the row in JSON files."""
+        figures = {"name": self.row.name, "words": list(self.row.words) or [self.row.model], "seeds": self.seeds}
+        return figures | table.summarize(self.seeds) | {"cost": self.cost, "failed": self.failed}
 
-    def measure(self) -> None:
-        """Measure the cost of all rows, except rows with failures only."""
-        for row in self.rows:
-            if self.failed[row.name] and not self.seeds[row.name]:
-                continue
-            try:
-                self.costs[row.name] = cost(recipe_of(row), self.args.out / row.folder, self.args.store, self.args.repeats)
-            except TrajformerError as error:
-                self.failed[row.name].append(f"cost: {error}")
 
-    def result(self) -> list[dict[str, Any]]:
-        """The rows as plain values."""
-        return [
-            {"name": row.name, "words": list(row.words) or [row.model], "seeds": self.seeds[row.name]}
-            | table.summarize(self.seeds[row.name])
-            | {"cost": self.costs[row.name], "failed": self.failed[row.name]}
-            for row in self.rows
-        ]
+def train(results: list[Result], args: argparse.Namespace) -> dict[Plan, Result]:
+    """Train all rows that need training; returns the finished runs."""
+    plans: dict[Plan, Result] = {}
+    for result in (result for result in results if not result.row.model):
+        with result.list_failure():
+            of_row = [plan(result.row, seed, args.store, args.out, args.futures) for seed in args.seeds]
+            done = sum(one.record()["done"] for one in of_row)
+            plans |= dict.fromkeys(of_row, result)
+            print(f"{result.row.name}: {done} of {len(of_row)} trainings are done", flush=True)
+    for second_stage in () if args.finished else (False, True):
+        missing = [one for one in plans if bool(one.row.after) == second_stage and not one.record()["done"]]
+        for one, line in runs.train_all(missing, args.jobs).items():
+            plans[one].failed.append(f"seed {one.seed}: {line}")
+    return {one: result for one, result in plans.items() if one.record()["done"]}
+
+
+def score(results: list[Result], done: dict[Plan, Result], args: argparse.Namespace) -> None:
+    """Score models without training and finished runs."""
+    for result in (result for result in results if result.row.model):
+        with result.list_failure():
+            figures = scores(result.row.model, args.out / result.row.folder, args.store, "val")
+            result.seeds[NO_SEED] = figures | {"run": {}}
+    for one, result in done.items():
+        with result.list_failure(f"seed {one.seed}: "):
+            figures = scores(one.folder / "best.ckpt", one.folder, args.store, one.recipe.data.val_split)
+            result.seeds[str(one.seed)] = figures | {
+                "run": {name: one.record()[name] for name in ("minutes", "epochs", "futures")}
+            }
 
 
 def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
@@ -111,11 +104,8 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     if args.json:
         write_json(args.json, rows, environment() | {"threads": 1}, futures=args.futures)
     if args.markdown:
-        parts = [
-            *(one.markdown() for one in made),
-            failed.replace("\n", "\n\n", 1),
-            f"Tables made by commit {origin()['commit']}.",
-        ]
+        commit = f"Tables made by commit {origin()['commit']}."
+        parts = [*(one.markdown() for one in made), failed.replace("\n", "\n\n", 1), commit]
         table.replace_between(args.markdown, name_of(args), "\n\n".join(filter(None, parts)))
     if args.plot:
         table.plot(rows, args.plot)
@@ -151,15 +141,18 @@ def compare(args: argparse.Namespace) -> bool:
     Raises:
         TrajformerError: the store, the table or an output file cannot be used.
     """
-    comparison = Comparison(read_table(args.table) if args.table else rows_of_configs(args.configs), args)
+    results = [Result(row) for row in (read_table(args.table) if args.table else rows_of_configs(args.configs))]
     SceneStore(args.store, "val")  # errors before the trainings
     make_room(args.json, args.plot)
     if args.markdown:
         table.replace_between(args.markdown, name_of(args), None)
     if not args.untrained:
-        comparison.score(comparison.train())
-    comparison.measure()
-    rows = comparison.result()
+        score(results, train(results, args), args)
+    for result in results:
+        if result.seeds or not result.failed:
+            with result.list_failure("cost: "):
+                result.cost = cost(recipe_of(result.row), args.out / result.row.folder, args.store, args.repeats)
+    rows = [result.plain() for result in results]
     report(rows, args)
     return not table.failures(rows)
 

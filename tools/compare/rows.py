@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +34,12 @@ class Row:
 
     Attributes:
         name: in tables; also gives the name of the folder.
-        words: options of `trajformer train`.
-        model: name of a model without training.
+        config: file of the recipe.
+        arguments: values by field of the recipe.
         epochs: length of the training, in place of the number of futures.
         after: name of the row that is the first stage; its checkpoint with the same seed is used.
+        model: name of a model without training, in place of `config`.
     """
-
-    name: str
-    words: tuple[str, ...] = ()
-    model: str = ""
-    epochs: int = 0
-    after: str = ""
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder with its results."""
-        return folder_of(self.name)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of a table file: {name, config, arguments, epochs, after} or {name, model}."""
 
     name: str
     config: str = ""
@@ -62,6 +47,21 @@ class _Entry:
     epochs: int = 0
     after: str = ""
     model: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder with its results."""
+        return folder_of(self.name)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Options of `trajformer train`; `plan` replaces the folder of the first stage by a checkpoint."""
+        if self.model:
+            return ()
+        values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in self.arguments.items()}
+        if self.after:
+            values["first_stage"] = folder_of(self.after)
+        return "--config", self.config, *(f"--{key}={value}" for key, value in values.items())
 
 
 def folder_of(name: str) -> str:
@@ -71,16 +71,12 @@ def folder_of(name: str) -> str:
 
 def rows_of_configs(paths: list[Path]) -> list[Row]:
     """One row per recipe of a forecaster; recipes of other tasks are left out."""
-    words = {path: ("--config", str(path)) for path in paths}
-    rows = [Row(path.stem.removesuffix("_argoverse1"), w) for path, w in words.items() if task_in(w) in ("", TrainConfig.task)]
-    return _checked(rows)
+    rows = [Row(path.stem.removesuffix("_argoverse1"), str(path)) for path in paths]
+    return _checked([row for row in rows if task_in(row.words) in ("", TrainConfig.task)])
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a YAML file: a list of {name, config, arguments, epochs, after} and {name, model}.
-
-    `config` is relative to the file, `arguments` maps fields of the recipe to values, `epochs` replaces the number of futures,
-    `after` names the row of the first stage, `model` is a model without training.
+    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file.
 
     Raises:
         TrajformerError: the file cannot be read, or an entry is malformed; names the row.
@@ -90,23 +86,17 @@ def read_table(path: Path) -> list[Row]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise TrajformerError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(entries, list) or not entries:
-        raise TrajformerError(f"{path}: expected a list of rows with {_Entry.__doc__}")
-    return _checked([_row(path, f"{path}: row {number}", entry) for number, entry in enumerate(entries, 1)])
-
-
-def _row(path: Path, where: str, plain: Any) -> Row:
-    entry = from_plain(_Entry, plain, where)
-    if bool(entry.config) == bool(entry.model) or not entry.name:
-        raise TrajformerError(f"{where}: expected a name, and either a config or a model")
-    if entry.model:
-        if entry.model not in UNTRAINED:
-            raise TrajformerError(f"{where}: unknown model '{entry.model}' (without training: {', '.join(UNTRAINED)})")
-        return Row(entry.name, model=entry.model)
-    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entry.arguments.items()}
-    if entry.after:
-        values["first_stage"] = folder_of(entry.after)  # replaced by the checkpoint when the seed is known
-    words = ("--config", str(path.parent / entry.config), *(f"--{key}={value}" for key, value in values.items()))
-    return Row(entry.name, words, epochs=entry.epochs, after=entry.after)
+        raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
+    rows = []
+    for number, entry in enumerate(entries, 1):
+        where = f"{path}: row {number}"
+        row = from_plain(Row, entry, where)
+        if bool(row.config) == bool(row.model) or not row.name:
+            raise TrajformerError(f"{where}: expected a name, and either a config or a model")
+        if row.model and row.model not in UNTRAINED:
+            raise TrajformerError(f"{where}: unknown model '{row.model}' (without training: {', '.join(UNTRAINED)})")
+        rows.append(replace(row, config=str(path.parent / row.config)))
+    return _checked(rows)
 
 
 def _checked(rows: list[Row]) -> list[Row]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measure import origin
+from measure import batches, origin
 
 from trajformer.cli.files import bars
 from trajformer.data.loading import SceneDataset
@@ -24,11 +25,11 @@ Agents = dict[tuple[str, str], Manoeuvre]  # by scene and track id
 ERRORS = ("minFDE6", "MR6")  # by manoeuvre
 
 
-def focal_manoeuvres(scenes: SceneStore) -> Agents:
+@functools.cache
+def focal_manoeuvres(store: Path, split: str) -> Agents:
     """Recorded manoeuvres of the focal agents."""
-    data, agents = SceneDataset(scenes, BatchConfig(targets="focal", max_agents=1)), Agents()
-    for start in range(0, len(data), 32):
-        batch = data[range(start, min(start + 32, len(data)))]
+    agents = Agents()
+    for batch in batches(SceneDataset(SceneStore(store, split), BatchConfig(targets="focal", max_agents=1))):
         observation, truth = batch.observation, batch.truth
         pose = observation.pose[:, : observation.num_targets]
         kind, known = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
@@ -45,27 +46,18 @@ def errors_by_manoeuvre(per_agent: pd.DataFrame, agents: Agents) -> dict[str, di
     return {kind.label: {"count": int(counts.get(kind.label, 0)), **means.get(kind.label, {})} for kind in Manoeuvre}
 
 
-class Scorer:
-    """Scores of models on the splits of a store; manoeuvres are computed once per split."""
+def scores(source: Path | str, folder: Path, store: Path, split: str) -> dict[str, Any]:
+    """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv.
 
-    def __init__(self, store: Path) -> None:
-        self.store, self.manoeuvres = store, dict[str, Agents]()
-
-    def scores(self, source: Path | str, folder: Path, split: str) -> dict[str, Any]:
-        """Figures of a checkpoint, or a model without training by its name; stored in scores.json and agents.csv.
-
-        Raises:
-            TrajformerError: the model does not fit the split.
-        """
-        file = folder / "scores.json"
-        if isinstance(source, str) or not file.exists():
-            scenes = SceneStore(self.store, split)
-            if split not in self.manoeuvres:
-                self.manoeuvres[split] = focal_manoeuvres(scenes)
-            evaluation = evaluate(load_predictor(source), scenes, progress=bars())
-            by_manoeuvre = errors_by_manoeuvre(evaluation.per_agent, self.manoeuvres[split])
-            write_atomically(folder / "agents.csv", evaluation.per_agent.round(6).to_csv(index=False))
-            record = origin() | {"scores": evaluation.figures, "manoeuvres": by_manoeuvre}
-            write_atomically(file, json.dumps(record, indent=1) + "\n")
-        record = json.loads(file.read_text())
-        return {"scores": record["scores"], "manoeuvres": record["manoeuvres"]}
+    Raises:
+        TrajformerError: the model does not fit the split.
+    """
+    file = folder / "scores.json"
+    if isinstance(source, str) or not file.exists():
+        evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())
+        by_manoeuvre = errors_by_manoeuvre(evaluation.per_agent, focal_manoeuvres(store, split))
+        write_atomically(folder / "agents.csv", evaluation.per_agent.round(6).to_csv(index=False))
+        record = origin() | {"scores": evaluation.figures, "manoeuvres": by_manoeuvre}
+        write_atomically(file, json.dumps(record, indent=1) + "\n")
+    record = json.loads(file.read_text())
+    return {"scores": record["scores"], "manoeuvres": record["manoeuvres"]}

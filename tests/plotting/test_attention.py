@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from support.pictures import empty_axes, image_of, image_values, pixel
 
 from trajformer.plotting import style
 from trajformer.plotting.attention import (
     SCALE,
-    draw_attention_lines,
     draw_attention_map,
     draw_attention_matrix,
     draw_image,
@@ -74,24 +72,8 @@ def test_shares_are_bars_from_the_top_with_numbers() -> None:
     assert [text.get_text() for text in ax.texts] == ["0.75", "0.25"]
 
 
-def test_polylines_with_larger_weights_are_wider_darker_and_on_top() -> None:
-    polylines = [np.array([[0.0, y], [1.0, y], [2.0, y + 1]][: 2 + y % 2]) for y in range(3)]
-    ax = empty_axes()
-    ax.set(xlim=(-1, 3), ylim=(-1, 5))
-    draw_attention_lines(ax, polylines, np.array([0.5, 0.0, 0.25]))
-    (lines,) = [c for c in ax.collections if isinstance(c, LineCollection)]
-    for path, index in zip(lines.get_paths(), (1, 2, 0), strict=True):  # in drawing order
-        np.testing.assert_allclose(path.vertices, polylines[index])
-    assert (np.diff(lines.get_linewidths()) > 0).all()
-    assert (np.diff(np.asarray(lines.get_colors())[:, :3] @ GRAY) < 0).all()
-    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 3), (-1, 5))
-    assert not draw_attention_lines(empty_axes(), [], np.zeros(0)).collections[0].get_paths()
-
-
 def test_names_and_weights_of_different_number_are_an_error() -> None:
     with pytest.raises(ValueError, match="2 row names and 2 column names"):
         draw_attention_matrix(empty_axes(), np.zeros((2, 3)), ["a", "b"], ["c", "d"])
     with pytest.raises(ValueError, match="2 names"):
         draw_shares(empty_axes(), ["cat", "dog"], np.zeros(3))
-    with pytest.raises(ValueError, match="1 polylines"):
-        draw_attention_lines(empty_axes(), [np.zeros((2, 2))], np.zeros(2))

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from support.pictures import empty_axes, fan, fans, labels, lines, path_of, render
 from support.scenes import make_scene, transform_scene
 
@@ -18,17 +18,20 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.plotting.agents import draw_agents
+from trajformer.plotting.forecasts import draw_forecasts
+from trajformer.plotting.map import draw_map
 from trajformer.plotting.matching import match_forecasts, track_error
-from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_scene_plots
+from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_panels, save_scene_plots
 from trajformer.plotting.select import choose_scenes
-from trajformer.plotting.view import MAX_HALF_M, View, choose_view
+from trajformer.plotting.view import MAX_HALF_M, View, add_legend, choose_view
 from trajformer.scenes.scene import AgentRole, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 
-def view_of(scene: Scene, forecasts: list[TrackForecast], radius: float | None = None) -> View:
-    return choose_view(scene, match_forecasts(scene, forecasts), radius)
+def view_of(scene: Scene, forecasts: list[TrackForecast]) -> View:
+    return choose_view(scene, match_forecasts(scene, forecasts))
 
 
 def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None:
@@ -58,18 +61,20 @@ def test_title_has_id_city_and_errors() -> None:
 def test_legend_names_each_visible_kind_once() -> None:
     scene = make_scene()
 
-    def names(figure: Figure) -> list[str]:
-        legend = figure.axes[0].get_legend()
+    def names(ax: Axes) -> list[str]:
+        legend = ax.get_legend()
         return sorted(text.get_text() for text in legend.get_texts() if text.get_text()) if legend else []
 
     expected = {"focal agent", "scored agent", "other agent", "ego vehicle", "forecast (focal)", "forecast (others)"}
     expected |= {"recorded future", "vehicle lane", "bus lane", "bike lane", "crosswalk"}
-    assert names(plot_scene(scene, fans(scene), radius=60.0)) == sorted(expected)
+    wide = empty_axes()
+    View(np.zeros(2), 60.0).apply(wide)
+    draw_agents(draw_map(wide, scene), scene)
+    assert names(add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))) == sorted(expected)
     hidden = make_scene(with_future=False, with_map=False, num_scored=0, num_agents=1)
-    assert names(plot_scene(hidden)) == ["focal agent"]
+    assert names(plot_scene(hidden).axes[0]) == ["focal agent"]
     far_map = replace(scene, point=scene.point + np.float32(500.0))
-    assert not set(names(plot_scene(far_map))) & {"vehicle lane", "crosswalk"}
-    assert plot_scene(scene, legend=False).axes[0].get_legend() is None
+    assert not set(names(plot_scene(far_map).axes[0])) & {"vehicle lane", "crosswalk"}
 
 
 def test_given_axes_are_used_and_no_global_figure_is_created() -> None:
@@ -122,13 +127,12 @@ def test_focal_agent_without_a_last_observed_state_has_no_box() -> None:
     assert not [c for c in plot_scene(scene.validate()).axes[0].collections if c.get_gid() == "boxes:focal"]
 
 
-def test_view_has_a_maximum_and_follows_a_radius() -> None:
+def test_view_has_a_maximum() -> None:
     scene = make_scene()
     diverged = replace(fan(scene, 0), position=fan(scene, 0).position * 1e4)
     view = view_of(scene, [diverged])
     assert view.half == MAX_HALF_M
     assert (np.abs(scene.position[0, scene.num_history - 1] - view.center) < view.half).all()
-    assert view_of(scene, fans(scene), radius=20.0).half == 20.0
     render(plot_scene(scene, [diverged]))
 
 
@@ -197,6 +201,12 @@ def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -
         assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (210, 260)
     again = save_scene_plots(store, [0], forecasts, tmp_path / "b", dpi=50, progress=False)
     assert again[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> None:
+    save_panels(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png")
+    data = (tmp_path / "both.png").read_bytes()
+    assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (2 * 630, 780)
 
 
 def test_a_failed_save_leaves_no_file(store: SceneStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli.files import bars, make_folder
+from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
 
@@ -37,7 +37,7 @@ def plot_parser() -> Parser:
     parser.add_argument("--worst", type=PositiveInt, help="number of scenes with the largest minFDE")
     parser.add_argument("--random", type=PositiveInt, help="number of random scenes")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files, or one file .png with all scenes")
     return parser
 
 
@@ -52,7 +52,7 @@ def plot(
 ) -> list[Path]:
     """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts
-    from trajformer.plotting.scene import save_scene_plots
+    from trajformer.plotting.scene import save_panels, save_scene_plots
     from trajformer.plotting.select import choose_scenes
     from trajformer.scenes.store import SceneStore
 
@@ -66,8 +66,13 @@ def plot(
     chosen = choose_scenes(scenes, modes, scene_ids=scene, worst=worst, random=random, seed=choice["seed"])
     if not chosen:
         raise TrajformerError(f"{store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
-    make_folder(out)
-    paths = save_scene_plots(scenes, chosen, modes, out, progress=bars(), density=density)
+    if out.suffix == ".png":
+        make_room(out)
+        save_panels(scenes, chosen, modes, out, density=density)
+        paths = [out]
+    else:
+        make_folder(out)
+        paths = save_scene_plots(scenes, chosen, modes, out, progress=bars(), density=density)
     for path in paths:
         print(path)
     return paths

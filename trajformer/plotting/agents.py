@@ -69,15 +69,15 @@ def outline(pose: np.ndarray, kind: AgentKind) -> np.ndarray:
     return box_corners(pose, length, width)
 
 
-def outlines(scene: Scene, step: int) -> list[np.ndarray]:
-    """Outlines [p, 2] of all agents with a valid state at a step, metres."""
-    agents = np.flatnonzero(scene.valid[:, step]).tolist()
-    return [outline(p, AgentKind(int(k))) for p, k in zip(_pose(scene, agents, step), scene.agent_kind[agents], strict=True)]
+def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
+    """Outlines [p, 2] of agents at the last observed step, metres."""
+    return [outline(p, AgentKind(int(k))) for p, k in zip(_pose(scene, agents), scene.agent_kind[agents], strict=True)]
 
 
-def _pose(scene: Scene, agents: list[int], step: int) -> np.ndarray:
-    """Poses [n, 3] of agents at a step."""
-    return np.concatenate([scene.position[agents, step], scene.heading[agents, step, None]], -1).astype(np.float64)
+def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Poses [n, 3] of agents at the last observed step."""
+    now = scene.num_history - 1
+    return np.concatenate([scene.position[agents, now], scene.heading[agents, now, None]], -1).astype(np.float64)
 
 
 def agent_group(scene: Scene, agent: int) -> str:
@@ -87,48 +87,38 @@ def agent_group(scene: Scene, agent: int) -> str:
     return "recorder" if scene.agent_id[agent] == style.RECORDER_ID else "context"
 
 
-def draw_agents(
-    ax: Axes,
-    scene: Scene,
-    *,
-    step: int | None = None,
-    with_truth: bool = True,
-    colors: Mapping[int, str] | None = None,
-) -> Axes:
-    """Draw every agent that is valid at one step, its history, and for targets the recorded future.
+def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None) -> Axes:
+    """Draw every agent that is valid at the last observed step, its history, and for targets the recorded future.
 
     Args:
         ax: where to draw, metres relative to the scene's `origin`.
         scene: the agents.
-        step: step of the boxes, 0 to T - 1; None means the last observed step (H - 1).
-        with_truth: draw the recorded steps after `step` of focal and scored agents.
         colors: by index of the agent, instead of the group's color.
 
     Artists have the gids "boxes:<group>", "trails:<group>" (see `agent_group`), "truth:<track id>" and "focal-ring".
     """
-    now = scene.num_history - 1 if step is None else step
+    now = scene.num_history - 1
     groups: dict[str, list[int]] = {name: [] for name in _LOOKS}
     for agent in np.flatnonzero(scene.valid[:, now]).tolist():
         groups[agent_group(scene, agent)].append(agent)
     for name, agents in groups.items():
         if agents:
-            _draw_group(ax, scene, name, agents, now, colors or {})
-    if with_truth:
-        by_role = np.argsort(-scene.agent_role.astype(np.int64), kind="stable")
-        for agent in by_role[: (scene.agent_role > 0).sum()]:
-            _draw_truth(ax, scene, agent, now)
+            _draw_group(ax, scene, name, agents, colors or {})
+    by_role = np.argsort(-scene.agent_role.astype(np.int64), kind="stable")
+    for agent in by_role[: (scene.agent_role > 0).sum()]:
+        _draw_truth(ax, scene, agent)
     return ax
 
 
-def _draw_group(ax: Axes, scene: Scene, name: str, agents: list[int], now: int, colors: Mapping[int, str]) -> None:
+def _draw_group(ax: Axes, scene: Scene, name: str, agents: list[int], colors: Mapping[int, str]) -> None:
     look = _LOOKS[name]
-    _draw_trails(ax, scene, agents, now, look, colors, f"trails:{name}")
+    _draw_trails(ax, scene, agents, look, colors, f"trails:{name}")
     agents = sorted(agents, key=lambda a: scene.agent_kind[a] in style.FAINT_KINDS)  # the legend shows the first one
     kinds = [AgentKind(kind) for kind in scene.agent_kind[agents].tolist()]
-    poses = _pose(scene, agents, now)
+    poses = _pose(scene, agents)
     faces = [look.faint_face if look.faint_face and kind in style.FAINT_KINDS else look.face for kind in kinds]
     faces = [colors.get(agent, face) for agent, face in zip(agents, faces, strict=True)]
-    boxes = PolyCollection([outline(p, k) for p, k in zip(poses, kinds, strict=True)], facecolors=faces)
+    boxes = PolyCollection(outlines(scene, agents), facecolors=faces)
     boxes.set(edgecolor=look.edge, linewidth=look.edge_width, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
     ax.add_collection(boxes, autolim=True)
     sizes = [style.AGENT_SIZE_M[kind] for kind in kinds]
@@ -149,14 +139,14 @@ def _nose(pose: np.ndarray, length: float, width: float) -> np.ndarray:
     return from_frame(points, pose)
 
 
-def _draw_trails(ax: Axes, scene: Scene, agents: list[int], now: int, look: _Look, colors: Mapping[int, str], gid: str) -> None:
+def _draw_trails(ax: Axes, scene: Scene, agents: list[int], look: _Look, colors: Mapping[int, str], gid: str) -> None:
     """Past positions, one line per step, fading with age; a missing step is a gap."""
-    position, valid = scene.position[agents, : now + 1], scene.valid[agents, : now + 1]
+    position, valid = scene.position[agents, : scene.num_history], scene.valid[agents, : scene.num_history]
     both = valid[:, 1:] & valid[:, :-1]
     segments = np.stack([position[:, :-1], position[:, 1:]], 2)[both]
     if not len(segments):
         return
-    alpha = np.broadcast_to(np.linspace(0.1, 0.95, now), both.shape)[both]
+    alpha = np.broadcast_to(np.linspace(0.1, 0.95, scene.num_history - 1), both.shape)[both]
     rgba = np.repeat([to_rgba(colors.get(agent, look.trail)) for agent in agents], both.sum(1), 0)
     rgba[:, 3] = alpha
     trails = LineCollection(list(segments), colors=rgba, linewidths=look.trail_width, zorder=look.trail_zorder)
@@ -164,13 +154,12 @@ def _draw_trails(ax: Axes, scene: Scene, agents: list[int], now: int, look: _Loo
     ax.add_collection(trails, autolim=True)
 
 
-def _draw_truth(ax: Axes, scene: Scene, agent: int, now: int) -> None:
+def _draw_truth(ax: Axes, scene: Scene, agent: int) -> None:
     """The recorded future, dashed on a white halo, so that it is visible on top of the forecasts."""
-    start = max(now + 1, scene.num_history)
-    known = np.flatnonzero(scene.valid[agent, start:])
-    if not len(known):
+    valid, position = scene.valid[agent, scene.num_history :], scene.position[agent, scene.num_history :]
+    if not valid.any():
         return
-    path = np.where(scene.valid[agent, start:, None], scene.position[agent, start:], np.nan)
+    path, last = np.where(valid[:, None], position, np.nan), int(np.flatnonzero(valid)[-1])
     if scene.agent_role[agent] == AgentRole.FOCAL:
         width, size = 1.2, 5.5
     elif (scene.agent_role != AgentRole.CONTEXT).sum() > _MANY_TARGETS:
@@ -179,5 +168,5 @@ def _draw_truth(ax: Axes, scene: Scene, agent: int, now: int) -> None:
         width, size = 0.8, 4.0
     (line,) = ax.plot(path[:, 0], path[:, 1], color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))
     line.set(gid=f"truth:{scene.agent_id[agent]}", zorder=style.Z_TRUTH, label="recorded future")
-    line.set(marker="X", markersize=size, markeredgecolor=style.PAPER, markeredgewidth=0.5, markevery=[int(known[-1])])
+    line.set(marker="X", markersize=size, markeredgecolor=style.PAPER, markeredgewidth=0.5, markevery=[last])
     line.set_path_effects([Stroke(linewidth=width + 1.2, foreground=style.PAPER, alpha=0.8), Normal()])

@@ -1,4 +1,4 @@
-"""Attention weights over an image, between the tokens of two sequences, over named items and over polylines."""
+"""Attention weights over an image, between the tokens of two sequences and over named items."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
 from trajformer.plotting import style
 
-_DARK = "#5A2400"
-SCALE = LinearSegmentedColormap.from_list("attention", [style.PAPER, "#F6D3B8", style.FOCAL, _DARK])  # lightness decreases evenly
-_LINES = LinearSegmentedColormap.from_list("attention lines", [style.CONTEXT_FACE, style.FOCAL, _DARK])
+# Lightness decreases evenly.
+SCALE = LinearSegmentedColormap.from_list("attention", [style.PAPER, "#F6D3B8", style.FOCAL, "#5A2400"])
 _MAX_ALPHA = 0.7  # of the overlay, at the largest weight
 _MAX_NUMBERED = 100  # entries of a matrix that is small enough for numbers
 
@@ -116,33 +114,6 @@ def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
     ax.tick_params(axis="y", length=0)
     _thin_frame(ax)
     ax.spines[["top", "right"]].set_visible(False)
-    return ax
-
-
-def draw_attention_lines(ax: Axes, polylines: Sequence[np.ndarray], weights: np.ndarray, *, vmax: float | None = None) -> Axes:
-    """Draw polylines, such as lanes around an agent; larger weights give wider and darker lines on top of the others.
-
-    Lines without weight are thin and gray. Limits and aspect of `ax` do not change.
-
-    Args:
-        ax: where to draw.
-        polylines: M arrays [P, 2], data units; P may differ.
-        weights: [M] >= 0.
-        vmax: weight of the strongest line; by default the largest weight.
-
-    Raises:
-        ValueError: polylines and weights differ in number.
-    """
-    weights = np.asarray(weights, np.float64)
-    if weights.shape != (len(polylines),):
-        raise ValueError(f"{len(polylines)} polylines, but weights {weights.shape}")
-    order = np.argsort(weights, kind="stable")
-    strength = _strength(weights, vmax)[order]
-    lines = LineCollection(
-        [np.asarray(polylines[index]) for index in order], colors=_LINES(strength), linewidths=(0.7 + 3.3 * strength).tolist()
-    )
-    lines.set(gid="attention", capstyle="round", zorder=style.Z_ARROW)
-    ax.add_collection(lines, autolim=False)
     return ax
 
 

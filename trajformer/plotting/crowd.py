@@ -21,6 +21,7 @@ _MIN_ALPHA, _MAX_ALPHA = 0.25, 0.8
 SPREAD_M = 0.3  # about one step of a slow pedestrian, so that the steps of a mode form a path
 _CELL_M, _MAX_CELLS = 0.1, 320  # size of a cell, and the largest number of cells in a row
 _GAMMA = 0.5  # a standing group is about ten times as dense as walking people: both have to be visible
+FAINT = style.SCORED + "40"  # agents with a forecast in the density: it is highest near them
 _SHADES = LinearSegmentedColormap.from_list(
     "density",
     [(1.0, 0.82, 0.45, 0.0), (1.0, 0.70, 0.28, 0.75), (0.90, 0.35, 0.15, 0.9), (0.62, 0.06, 0.28, 0.95), (0.25, 0.0, 0.25, 1.0)],
@@ -87,11 +88,6 @@ def expected_density(
         for i, axis in enumerate((x, y))
     )
     return (along * weight[:, None]).T @ across
-
-
-def faint_colors(forecasts: Sequence[AgentForecast]) -> dict[int, str]:
-    """Transparent colors by index of the agents with a forecast: the density is highest near these agents."""
-    return {forecast.agent: style.SCORED + "40" for forecast in forecasts}
 
 
 def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:

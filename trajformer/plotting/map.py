@@ -41,23 +41,17 @@ def _polylines(scene: Scene, selected: np.ndarray) -> list[np.ndarray]:
 
 def _draw_lanes(ax: Axes, scene: Scene, kind: PolylineKind) -> None:
     look, of_kind = style.LANES[kind], scene.polyline_kind == kind
-    inside = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0
-    if crossing := _polylines(scene, of_kind & inside):
-        ax.add_collection(_lanes(crossing, look, look.light, f"lanes:{kind.name}:intersection"), autolim=True)
-    if lines := _polylines(scene, of_kind & ~inside):
-        lanes = _lanes(lines, look, look.color, f"lanes:{kind.name}")
-        lanes.set_label(look.name)
-        ax.add_collection(lanes, autolim=True)
-        if chevrons := list(_chevrons(lines)):
-            arrows = LineCollection(chevrons, colors=look.color, linewidths=0.8, zorder=style.Z_ARROW)
-            arrows.set(gid="lanes:arrows", capstyle="round")
-            ax.add_collection(arrows, autolim=False)
-
-
-def _lanes(lines: list[np.ndarray], look: style.LaneStyle, color: str, gid: str) -> LineCollection:
-    lanes = LineCollection(lines, colors=color, linewidths=look.width, linestyles=[look.dashes])
-    lanes.set(gid=gid, zorder=style.Z_LANE, capstyle="butt", label="")
-    return lanes
+    inside, gid = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0, f"lanes:{kind.name}"
+    crossing, lines = _polylines(scene, of_kind & inside), _polylines(scene, of_kind & ~inside)
+    for part, color, name, end in ((crossing, look.light, "", ":intersection"), (lines, look.color, look.name, "")):
+        if part:
+            lanes = LineCollection(part, colors=color, linewidths=look.width, linestyles=[look.dashes])
+            lanes.set(gid=gid + end, zorder=style.Z_LANE, capstyle="butt", label=name)
+            ax.add_collection(lanes, autolim=True)
+    if chevrons := list(_chevrons(lines)):
+        arrows = LineCollection(chevrons, colors=look.color, linewidths=0.8, zorder=style.Z_ARROW)
+        arrows.set(gid="lanes:arrows", capstyle="round")
+        ax.add_collection(arrows, autolim=False)
 
 
 def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -69,12 +63,8 @@ def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             continue
         count = max(round(length / ARROW_SPACING_M), 1)
         for distance in (np.arange(count) + 0.5) / count * length:
-            tip, back = (_at(line, arc, distance + shift) for shift in (ARROW_SIZE_M / 2, -ARROW_SIZE_M / 2))
+            ends = distance + np.array([ARROW_SIZE_M / 2, -ARROW_SIZE_M / 2])
+            tip, back = np.stack([np.interp(ends, arc, line[:, axis]) for axis in (0, 1)], -1)
             along = tip - back
             across = np.array([-along[1], along[0]]) * 0.55
             yield np.stack([back + across, tip, back - across])
-
-
-def _at(line: np.ndarray, arc: np.ndarray, distance: float) -> np.ndarray:
-    """Point [2] at a distance along a line."""
-    return np.array([np.interp(distance, arc, line[:, 0]), np.interp(distance, arc, line[:, 1])])

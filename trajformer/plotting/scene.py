@@ -20,7 +20,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.agents import draw_agents
-from trajformer.plotting.crowd import crowd_colors, draw_crowd, draw_density, faint_colors, is_crowd
+from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
 from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
 from trajformer.plotting.matching import match_forecasts
@@ -38,8 +38,6 @@ def plot_scene(
     forecasts: Iterable[TrackForecast] | Forecast | None = None,
     batch: SceneBatch | None = None,
     *,
-    radius: float | None = None,
-    legend: bool = True,
     density: bool = False,
 ) -> Figure:
     """Draw a scene with its forecasts into a new figure.
@@ -48,7 +46,7 @@ def plot_scene(
         scene: any scene, with or without map and future.
         forecasts: of agents of this scene, as in a forecast file, or the output of a model.
         batch: the batch of the model's output; it contains this scene.
-        radius, legend, density: see `draw_scene`.
+        density: see `draw_scene`.
 
     Raises:
         TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
@@ -58,52 +56,48 @@ def plot_scene(
         if batch is None:
             raise ValueError("the output of a model needs its batch: plot_scene(scene, forecast, batch)")
         forecasts = [f for f in track_forecasts_of(forecasts, batch.observation) if f.scene_id == scene.scene_id]
-    figure = Figure(figsize=FIGURE_INCHES)
-    FigureCanvasAgg(figure)
-    width, height = FIGURE_INCHES
-    side = width - _LEFT - _RIGHT
-    ax = figure.add_axes((_LEFT / width, (height - _TOP - side) / height, side / width, side / height))
-    draw_scene(ax, scene, forecasts or (), radius=radius, legend=legend, density=density)
+    figure, (ax,) = _new_figure(1)
+    draw_scene(ax, scene, forecasts or (), density=density)
     return figure
 
 
-def draw_scene(
-    ax: Axes,
-    scene: Scene,
-    forecasts: Iterable[TrackForecast] = (),
-    *,
-    radius: float | None = None,
-    legend: bool = True,
-    density: bool = False,
-) -> Axes:
-    """Draw a scene with its forecasts, cropped to the relevant part; crowds have one color per pedestrian.
+def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with square axes side by side."""
+    width, height = FIGURE_INCHES
+    figure = Figure(figsize=(count * width, height))
+    FigureCanvasAgg(figure)
+    side, total = width - _LEFT - _RIGHT, count * width
+    boxes = [((n * width + _LEFT) / total, (height - _TOP - side) / height, side / total, side / height) for n in range(count)]
+    return figure, [figure.add_axes(box) for box in boxes]
+
+
+def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False) -> Axes:
+    """Draw a scene with its forecasts and a legend, cropped to the relevant part; crowds have one color per pedestrian.
 
     Args:
         ax: where to draw.
         scene: any scene, with or without map and future.
         forecasts: of agents of this scene, positions in the city frame.
-        radius: half the width of the window around the focal agent, metres; None chooses it from the contents.
-        legend: add a legend below the axes.
         density: draw the expected density of people (`draw_density`) instead of every mode.
 
     Raises:
         TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
     """
     matched = match_forecasts(scene, forecasts)
-    choose_view(scene, matched, radius).apply(ax)
+    choose_view(scene, matched).apply(ax)
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
     if density:
-        draw_agents(ax, scene, colors=faint_colors(matched))
+        draw_agents(ax, scene, {forecast.agent: FAINT for forecast in matched})
         draw_density(ax, scene, matched)
     elif is_crowd(scene):
-        draw_agents(ax, scene, colors=crowd_colors(scene, matched))
+        draw_agents(ax, scene, crowd_colors(scene, matched))
         draw_crowd(ax, scene, matched)
     else:
         draw_agents(ax, scene)
         draw_forecasts(ax, scene, matched)
     ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
-    return add_legend(ax) if legend else ax
+    return add_legend(ax)
 
 
 def file_name(scene_id: str) -> str:
@@ -145,6 +139,21 @@ def save_scene_plots(
         save_figure(figure, paths[-1], dpi=dpi)
         figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
+
+
+def save_panels(
+    store: SceneStore,
+    indices: Sequence[int],
+    forecasts: Mapping[str, Sequence[TrackForecast]],
+    file: Path,
+    *,
+    density: bool = False,
+) -> None:
+    """Write one PNG with the scenes side by side; arguments and errors as of `save_scene_plots`."""
+    figure, axes = _new_figure(len(indices))
+    for ax, scene in zip(axes, (store[index] for index in indices), strict=True):
+        draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
+    save_figure(figure, file)
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:

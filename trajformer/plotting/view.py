@@ -51,13 +51,12 @@ class View:
         return ax
 
 
-def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = (), radius: float | None = None) -> View:
+def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
     """A window around targets, recorded futures and forecasts, at least 50 m wide (10 m for pedestrians only).
 
     The focal agent and its forecast always fit, up to a width of 240 m: a diverged forecast is cut off. Other targets
     widen the window to at most 100 m, the nearest first: with their futures, otherwise with their current position,
-    otherwise not at all. Without a focal agent all targets count as focal, without targets all agents. With `radius`
-    (metres), the window is 2 * radius wide and centered on the focal part.
+    otherwise not at all. Without a focal agent all targets count as focal, without targets all agents.
     """
     targets = scene.agent_role != AgentRole.CONTEXT
     targets[[forecast.agent for forecast in forecasts]] = True
@@ -68,8 +67,6 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = (), radius: f
     margin, min_half = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window = np.concatenate([_points(scene, agent, forecasts) for agent in focal])
-    if radius is not None:
-        return View(_square(window, margin)[0], radius)
     start = _now(scene, focal[0])
     others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(_now(scene, agent) - start)))
     for agent in others:
@@ -142,16 +139,7 @@ def add_legend(ax: Axes) -> Axes:
     names = [name for column in columns for name in column + [""] * (rows - len(column))]
     empty = Line2D([], [], linestyle="none")
     ax.legend(
-        [entries.get(name, empty) for name in names],
-        names,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.12),
-        borderaxespad=0.0,
-        ncols=len(columns),
-        fontsize=style.SMALL_PT,
-        frameon=False,
-        columnspacing=1.2,
-        handletextpad=0.5,
-        labelspacing=0.35,
-    )
+        [entries.get(name, empty) for name in names], names, loc="upper center", bbox_to_anchor=(0.5, -0.12), borderaxespad=0.0,
+        ncols=len(columns), fontsize=style.SMALL_PT, frameon=False, columnspacing=1.2, handletextpad=0.5, labelspacing=0.35,
+    )  # fmt: skip
     return ax

@@ -89,12 +89,12 @@ def test_a_token_holds_its_steps_and_their_validity() -> None:
 
 
 @pytest.mark.parametrize(("origin", "steps"), [("observed", slice(0, 8)), ("last", slice(7, 8))])
-def test_positions_are_relative_to_the_mean_of_all_or_of_the_last_observed_ones(origin: Any, steps: slice) -> None:
+def test_origin_is_the_mean_of_all_or_the_last_observed_positions(origin: Any, steps: slice) -> None:
     scenes = [hide(make_scene(4, 8, 6), 1, slice(6, 8)), hide(make_scene(1, 8, 6, num_scored=0), 0, slice(4, 8))]
     o = collate(scenes).observation
     start = random_model(replace(TINY, origin=origin)).encode(o).start * TINY.scale_m
     torch.testing.assert_close(o.pose[0, 0, :2] - start[0, 0], o.position[0, :, steps][o.valid[0, :, steps]].mean(0))
-    torch.testing.assert_close(o.pose[1, 0, :2] - start[1, 0], o.position[1, 0, :4].mean(0))  # no agent at the last step
+    torch.testing.assert_close(o.pose[1, 0, :2] - start[1, 0], o.position[1, 0, :4].mean(0))  # no agent in the last step
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -232,7 +232,7 @@ def best_of_all(model: AgentFormer, batch: SceneBatch, noise: Tensor) -> tuple[T
     return samples.gather(2, index).squeeze(2), best != error.sum(-1).argmin(-1)
 
 
-def test_the_gradient_equals_that_of_decoding_all_samples() -> None:
+def test_the_gradient_equals_decoding_all_samples() -> None:
     batch, noise, results = different(), draw(3, 5, 7, 3, seed=5), []
     config = CVAELossConfig(free=0.0, reconstruction=0.0, divergence=0.0)
     for decode_all in (False, True):
@@ -348,7 +348,7 @@ def test_no_future_step_changes_a_forecast(variant: str) -> None:
 
 
 @torch.no_grad()
-def test_pedestrians_who_leave_later_do_not_change_forecasts_of_the_protocol() -> None:
+def test_pedestrians_that_leave_later_do_not_change_forecasts_of_the_protocol() -> None:
     """Roles depend on the future; the protocol predicts all pedestrians of the past instead."""
     rng = np.random.default_rng(0)
     scene = pedestrians(rng.normal(0, 1, (5, 1, 2)) + rng.normal(0.3, 0.1, (5, 20, 2)).cumsum(1))

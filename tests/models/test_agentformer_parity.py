@@ -1,7 +1,7 @@
 """AgentFormer against recorded numbers of the authors' code, and the conversion of their weights.
 
 `fixtures_agentformer.npz` holds results of the public implementation for random weights and eight pedestrians in three scenes:
-names and shapes of its tensors, whose values are drawn again here in the same order, inputs, noise and outputs.
+names and shapes of its tensors (their values are drawn again here in the same order), inputs, noise and outputs.
 """
 
 from __future__ import annotations

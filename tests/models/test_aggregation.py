@@ -22,7 +22,7 @@ def ends(x: list[float], probability: list[float]) -> Forecast:
 
 
 def merged(forecast: Forecast) -> list[tuple[float, float]]:
-    """(end, probability) of every mode, rounded."""
+    """Rounded (end, probability) of the modes."""
     end, probability = forecast.position[0, 0, :, -1, 0], forecast.probability()[0, 0]
     return [(round(e, 4), round(p, 4)) for e, p in zip(end.tolist(), probability.tolist(), strict=True)]
 
@@ -115,7 +115,7 @@ def test_equal_modes_and_tiny_probabilities_are_finite(logit: float) -> None:
     assert result.scale.isfinite().all() and result.probability().sum().item() == pytest.approx(1.0)
 
 
-def test_results_under_autocast_are_those_of_single_precision() -> None:
+def test_autocast_does_not_change_results() -> None:
     """Validation runs under autocast, in which matrix products round a position at 100 m by 50 cm."""
     forecast = random(20.0)
     with torch.autocast("cpu", torch.bfloat16):

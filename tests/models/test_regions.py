@@ -43,7 +43,7 @@ FAN = RegionConfig(3, FanConfig((20.0,), 3))
 
 
 def crowded(count: int = 300) -> np.ndarray:
-    """End points, most of them straight ahead, as in real data."""
+    """End points, mostly straight ahead, as in real data."""
     rng = np.random.default_rng(5)
     ahead = np.stack([rng.gamma(4.0, 4.0, count), rng.normal(0.0, 0.5, count)], -1)
     ahead[: count // 6, 1] += np.abs(rng.normal(12.0, 5.0, count // 6))
@@ -75,7 +75,7 @@ def test_clusters_have_the_smallest_sum_of_squared_distances() -> None:
     assert spread([tuple((owner == k).nonzero()[:, 0].tolist()) for k in range(3)]) == pytest.approx(best, rel=1e-4)
 
 
-def test_regions_of_a_sample_of_many_points_are_reproducible_and_of_similar_size() -> None:
+def test_regions_of_many_points_are_reproducible_and_have_similar_sizes() -> None:
     points = crowded(4000)
     assert torch.equal(equal_regions(points, 6, seed=3), equal_regions(points, 6, seed=3))
     counts = region_of(torch.from_numpy(points).float(), equal_regions(points, 6, seed=3)).bincount(minlength=6) / 4000

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol
 
 from trajformer.scenes.scene import Scene
-
-Stages: TypeAlias = Generator[None, None, Scene]
 
 
 class Input(NamedTuple):
@@ -56,18 +54,18 @@ class Reader(Protocol):
         """
 
 
-@runtime_checkable
-class StagedReader(Protocol):
-    """A reader that can pause between stages, so that many scenes pass through the same stage in turn."""
+class StagedReader:
+    """Base of readers that pause between stages, so that many scenes pass through the same stage in turn."""
 
-    def stages(self, item: Input, split: str, raw: Path) -> Stages:
+    def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """`Reader.read` as a generator that pauses after each stage and returns the scene."""
+        raise NotImplementedError
 
-
-def finish(stages: Stages) -> Scene:
-    """Run all stages and return the scene."""
-    try:
-        while True:
-            next(stages)
-    except StopIteration as end:
-        return end.value
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Read one scene, see `Reader.read`."""
+        stages = self.stages(item, split, raw)
+        try:
+            while True:
+                next(stages)
+        except StopIteration as end:
+            return end.value

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from data_prep.engine.plan import PrepareOptions, plan
 from data_prep.engine.runners import WorkerPool
@@ -54,8 +55,7 @@ class Estimate:
         return sum(split.seconds for split in self.splits)
 
 
-@dataclass(frozen=True)
-class _Cost:
+class _Cost(NamedTuple):
     """Bytes and seconds of one scene, and bytes of a shard without scenes."""
 
     scene_bytes: float
@@ -100,7 +100,9 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
                 skipped=skipped[split],
             )
         )
-    return Estimate(tuple(estimates), _free_bytes(store), _published(reader, costs, options))
+    store = Path(os.path.abspath(store))
+    existing = next(folder for folder in (store, *store.parents) if folder.exists())
+    return Estimate(tuple(estimates), shutil.disk_usage(existing).free, _published(reader, costs, options))
 
 
 def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:
@@ -127,20 +129,13 @@ def _raw_bytes(raw: Path, split: str, tasks: Sequence[ShardTask]) -> int:
     return sum(os.path.getsize(path) for path in files if os.path.isfile(path))
 
 
-def _free_bytes(store: Path) -> int:
-    folder = Path(os.path.abspath(store))
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
-
-
 def _published(reader: Reader, costs: dict[str, _Cost], options: PrepareOptions) -> tuple[int, int, float] | None:
     """Scenes, bytes and seconds of the complete data set; splits that are missing here get the mean cost."""
     if not reader.published:
         return None
-    scene_bytes = sum(cost.scene_bytes for cost in costs.values()) / len(costs)
-    scene_seconds = sum(cost.scene_seconds for cost in costs.values()) / len(costs)
-    mean = _Cost(scene_bytes, scene_seconds, next(iter(costs.values())).shard_bytes)
+    known = list(costs.values())
+    scene_bytes, scene_seconds = (sum(values) / len(known) for values in list(zip(*known, strict=True))[:2])
+    mean = _Cost(scene_bytes, scene_seconds, known[0].shard_bytes)
     size, seconds = 0, 0.0
     for split, scenes in reader.published.items():
         cost = costs.get(split, mean)

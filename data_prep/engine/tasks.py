@@ -91,10 +91,9 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
     skipped: dict[int, str] = {}
     seconds = []
     count, group = len(task.inputs), 1 if task.strict else GROUP_SIZE
-    staged = task.reader if isinstance(task.reader, StagedReader) else None  # the check of a protocol is slow
     for first in range(0, count, group):
         numbers = range(first, min(first + group, count))
-        readings = [Reading(n, str(task.inputs[n]), _stages(task, n, staged), task.timeout_s) for n in numbers]
+        readings = [Reading(n, str(task.inputs[n]), _stages(task, n), task.timeout_s) for n in numbers]
         read_in_alternation(readings, on_input)
         for reading in readings:
             seconds.append(reading.seconds)
@@ -112,13 +111,13 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
         raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
 
 
-def _stages(task: ShardTask, number: int, staged: StagedReader | None) -> Generator[None, None, PackedScene]:
+def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
     """Read one input in stages and pack its scene."""
     item = task.inputs[number]
     if number in dict(task.excluded):
         raise SceneError(f"{item}: {dict(task.excluded)[number]}")
-    if staged:
-        scene = yield from staged.stages(item, task.split, task.raw)
+    if isinstance(task.reader, StagedReader):
+        scene = yield from task.reader.stages(item, task.split, task.raw)
     else:
         scene = task.reader.read(item, task.split, task.raw)
     yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from data_prep.reader import Input, Stages, finish
+from data_prep.reader import Input, StagedReader
 from data_prep.readers.columns import groups, numbers, values_at
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
@@ -59,7 +60,7 @@ _LINKS = {
 
 
 @dataclass(frozen=True)
-class Argoverse1:
+class Argoverse1(StagedReader):
     """Reader of Argoverse 1 motion forecasting.
 
     Attributes:
@@ -80,16 +81,12 @@ class Argoverse1:
         files = sorted((raw / split / "data").glob("*.csv"), key=lambda path: (len(path.stem), path.stem))
         return [Input(path) for path in files]
 
-    def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one sequence.
+    def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
+        """Read one sequence in stages.
 
         Raises:
             SceneError: a value or the map cannot be used; names the file and the column, or the map file.
         """
-        return finish(self.stages(item, split, raw))
-
-    def stages(self, item: Input, split: str, raw: Path) -> Stages:
-        """`read` in stages (`StagedReader`)."""
         path = item.path
         table = _read_csv(path)
         yield

@@ -10,17 +10,24 @@ import pyarrow as pa
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type becomes float64 without loss of meaning."""
+    return pa.types.is_integer(kind) or (pa.types.is_floating(kind) and kind.bit_width > 16)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text, possibly encoded as a dictionary."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def numbers(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
-    return np.from_dlpack(_combined(column))
-
-
-def _combined(column: Column) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
 
 
 def _encoded(column: Column) -> pa.DictionaryArray:
-    array = _combined(column)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
 
 

@@ -68,14 +68,9 @@ def integrate(start: Array, heading: float, curvature: Array) -> Array:
 
 
 def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step: float) -> Array:
-    """Return a cubic Bezier curve [N, 2] with given directions at both ends.
+    """Return a cubic Bezier curve [N, 2] from ``start`` [2] to ``end`` [2] with the given directions at both ends.
 
-    Args:
-        start: first point [2].
-        heading_in: direction at ``start`` in radians.
-        end: last point [2].
-        heading_out: direction at ``end`` in radians.
-        step: distance between vertices in metres.
+    Vertices are about ``step`` metres apart.
     """
     chord = end - start
     # This handle length makes a quarter turn close to a circle, and a straight line without a turn.

@@ -97,16 +97,7 @@ def synthesize(
 
 
 def assign_splits(num_scenes: int, val_fraction: float, test_fraction: float) -> list[str]:
-    """Return the split of each scene: the first scenes train, then val, then test.
-
-    Args:
-        num_scenes: number of scenes.
-        val_fraction: share of "val".
-        test_fraction: share of "test".
-
-    Raises:
-        ValueError: as ``synthesize``.
-    """
+    """Return the split of each scene, arguments and ValueError as in ``synthesize``: first train, then val, then test."""
     if num_scenes < 1:
         raise ValueError(f"num_scenes must be at least 1, got {num_scenes}")
     if not (0.0 <= val_fraction < 1.0 and 0.0 <= test_fraction < 1.0 and val_fraction + test_fraction < 1.0):
@@ -133,7 +124,7 @@ def _simulate_and_write(job: _Job) -> None:
 
 
 def write_scene(scene: SyntheticScene, folder: Path, *, observed_only: bool = False) -> Path:
-    """Write the two files of ``scene`` into ``folder / scene.scene_id``.
+    """Write the two files of ``scene`` into ``folder / scene.scene_id``, and return this folder.
 
     Files get their final names only when complete; existing files that are not empty are kept.
 
@@ -141,9 +132,6 @@ def write_scene(scene: SyntheticScene, folder: Path, *, observed_only: bool = Fa
         scene: the scene.
         folder: folder of the split, created if missing.
         observed_only: write only the history, as in the test split (which still declares all 110 steps).
-
-    Returns:
-        The folder of the scene.
 
     Raises:
         OSError: if the folder cannot be written.
@@ -265,12 +253,9 @@ def _thin(points: Array, every: int) -> Array:
 
 
 def _city_points(scene: SyntheticScene, shapes: list[Array], flat: set[int]) -> list[list[Point]]:
-    """Return polylines [N, 2] in city coordinates, rounded to centimetres.
+    """Return the polylines ``shapes`` [N, 2] in city coordinates, rounded to centimetres.
 
-    Args:
-        scene: supplies origin and ground.
-        shapes: the polylines.
-        flat: indices of polylines with height 0, as centrelines have in the original.
+    Polylines with an index in ``flat`` have height 0, as centrelines have in the original.
     """
     joined = np.concatenate(shapes)
     xy = np.round(joined + scene.origin, 2) + 0.0

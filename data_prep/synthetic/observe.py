@@ -49,17 +49,13 @@ def observe(world: World, rng: np.random.Generator, now: int) -> Tracks | None:
             pieces += [(int(body), *piece) for piece in _sightings(seen[body], rng, always_seen)]
     pieces.sort(key=lambda piece: (piece[1], piece[0]))
     pieces.append((ego, 0, seen.shape[1] - 1))
-    categories = np.array([_category(piece, focal, scored, seen.shape[1]) for piece in pieces], dtype=np.int64)
+    by_body = dict.fromkeys(scored, SCORED) | {focal: FOCAL}
+    whole = [0, seen.shape[1] - 1]
+    category = [by_body.get(body, UNSCORED) if span == whole else FRAGMENT for body, *span in pieces]
+    categories = np.array(category, dtype=np.int64)
     first = int(rng.integers(1_000, 150_000))
     ids = [str(number) for number in first + np.cumsum(rng.integers(1, 30, len(pieces) - 1))]
     return _record(world, rng, pieces, [*ids, "AV"], categories)
-
-
-def _category(piece: _Piece, focal: int, scored: set[int], steps: int) -> int:
-    body, first, last = piece
-    if first > 0 or last < steps - 1:
-        return FRAGMENT
-    return FOCAL if body == focal else SCORED if body in scored else UNSCORED
 
 
 def _choose_ego_and_focal(world: World, rng: np.random.Generator, now: int) -> tuple[int, int, Bools] | None:

@@ -37,11 +37,7 @@ class Route:
 def random_route(network: Network, rng: np.random.Generator, first: int, edge_rider: bool = False) -> Route:
     """Walk from lane ``first`` to the end of the network; turns at junctions are equally likely.
 
-    Args:
-        network: the streets.
-        rng: source of the turn choices.
-        first: lane on which the route begins.
-        edge_rider: avoid left turns if another turn is possible (for cyclists at the edge of the road).
+    An ``edge_rider``, a cyclist at the edge of the road, avoids left turns if another turn is possible.
     """
     lanes, starts, at = [first], [0.0], 0.0
     while network.lanes[lanes[-1]].successors:
@@ -143,12 +139,9 @@ def build_paths(network: Network, routes: list[Route]) -> Paths:
 
 
 def speed_profiles(paths: Paths, factor: Array, comfort: Array) -> Array:
-    """Return the desired speeds [R, P] in m/s along the routes.
+    """Return the desired speeds [R, P] in m/s, for speeds ``factor`` [R] relative to the limit.
 
-    Args:
-        paths: all routes.
-        factor: [R] speed relative to the speed limit.
-        comfort: [R] accepted lateral acceleration in m/s^2.
+    ``comfort`` [R] is the accepted lateral acceleration in m/s^2.
     """
     in_bends = np.sqrt(comfort[:, None] / np.maximum(np.abs(paths.bend), 1e-4))
     allowed = np.minimum(paths.limit * factor[:, None], in_bends)

@@ -56,13 +56,7 @@ class SyntheticScene:
 def simulate_scene(seed: int | np.random.SeedSequence) -> SyntheticScene:
     """Build streets, simulate 17 s of traffic and record the last 11 s (110 steps of 0.1 s, 50 are history).
 
-    A pure function: the scene depends on ``seed`` only.
-
-    Args:
-        seed: a non-negative number or a seed sequence.
-
-    Returns:
-        The scene. Its focal track is valid at all steps and moves in its future.
+    The scene depends on ``seed`` only. Its focal track is valid at all steps and moves in its future.
 
     Raises:
         ValueError: if ``seed`` is negative.
@@ -79,10 +73,7 @@ def simulate_branches(seed: int | np.random.SeedSequence) -> list[SyntheticScene
     """Simulate one past and two or three futures: in each, the focal vehicle takes another turn and others react to it.
 
     All futures continue from the same state of the simulation, just after the last observed step, so that their pasts
-    are bitwise equal.
-
-    Args:
-        seed: a non-negative number or a seed sequence; `simulate_scene` makes a different scene from it.
+    are bitwise equal. `simulate_scene` makes a different scene from the same seed.
 
     Returns:
         Scenes with the ids ``<id of the seed>.0``, ``.1`` ... and the same agents, roles, map and first 50 steps. Their

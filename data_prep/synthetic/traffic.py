@@ -41,9 +41,8 @@ def motion_of(history: list[Snapshot], row: Ints, steps: int) -> Motion:
     def refine(position: Array, velocity: Array) -> tuple[Array, Array]:
         """Insert a step between two steps, exact for speeds that change linearly."""
         between = position[:, :-1] + STEP_S / 8.0 * (3.0 * velocity[:, :-1] + velocity[:, 1:])
-        return _interleave(position, between)[:, :steps], _interleave(velocity, 0.5 * (velocity[:, :-1] + velocity[:, 1:]))[
-            :, :steps
-        ]
+        mean_velocity = 0.5 * (velocity[:, :-1] + velocity[:, 1:])
+        return _interleave(position, between)[:, :steps], _interleave(velocity, mean_velocity)[:, :steps]
 
     return Motion(*refine(at, speed), row, *refine(walked, pace))
 
@@ -56,14 +55,7 @@ def _interleave(values: Array, between: Array) -> Array:
 
 
 class Simulation:
-    """State of one scene while it is simulated.
-
-    Args:
-        network: the streets.
-        fleet: vehicles and cyclists.
-        paths: their paths.
-        pedestrians: the pedestrians.
-    """
+    """State of one scene while it is simulated."""
 
     def __init__(self, network: Network, fleet: Fleet, paths: Paths, pedestrians: Pedestrians) -> None:
         self.network, self.fleet, self.paths, self.pedestrians, self.tick = network, fleet, paths, pedestrians, 0

@@ -38,13 +38,9 @@ class World(_Bodies):
 def build_world(
     network: Network, fleet: Fleet, paths: Paths, pedestrians: Pedestrians, motion: Motion, now: int, rng: np.random.Generator
 ) -> World:
-    """Map the simulated motion to the plane and add parked vehicles and street furniture.
+    """Map the simulated motion over T steps to the plane and add parked vehicles and street furniture.
 
-    Args:
-        network, fleet, paths, pedestrians: the parts of the simulation.
-        motion: the simulated motion over T steps.
-        now: last observed step, which ``turn`` and ``choices`` refer to.
-        rng: source of lateral deviations and of the parked vehicles.
+    ``turn`` and ``choices`` refer to the last observed step ``now``.
     """
     vehicles, walkers = _vehicles(fleet, paths, motion, rng), _pedestrians(pedestrians, motion, rng)
     parts = [vehicles, walkers, _static_objects(network, rng, motion.at.shape[1])]

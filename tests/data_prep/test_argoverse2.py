@@ -115,32 +115,14 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
 
 # ---- parity with av2 on the real scenarios -------------------------------------------------------------------------
 
-SCENARIOS = {
-    "train": (
-        "0000b0f9-99f9-4a1f-a231-5be9e4c523f7",
-        "0a0a2bb7-c4f4-44cd-958a-9ee15cb34aca",
-        "0a1e6f0a-1817-4a98-b02e-db8c9327d151",
-    ),
-    "val": (
-        "00a0ec58-1fb9-4a2b-bfd7-f4e5da7a9eff",
-        "24520ce8-038f-4e5e-a455-8c06877504ab",
-        "f4eaa49a-74a1-4829-81b2-052a650878c3",
-    ),
-    "test": (
-        "0a0af725-fbc3-41de-b969-3be718f694e2",
-        "cf258518-09ca-44c2-9c24-3d3a7c8ca27a",
-        "d4d0b8e7-93fd-4286-8a1c-12dc1d945646",
-        "d6ff049a-2669-473f-9252-d3f63c621063",
-        "d8a33c80-b4d1-4349-8128-8cafb9573947",
-    ),
-}
 
-
-@pytest.fixture(params=[(split, uuid) for split, uuids in SCENARIOS.items() for uuid in uuids], ids=lambda p: p[1][:8])
+@pytest.fixture(
+    params=[*(("train", n) for n in range(3)), *(("val", n) for n in range(3)), *(("test", n) for n in range(5))], ids=str
+)
 def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
     """Each of the real scenarios in turn."""
-    split, uuid = request.param
-    return real_data / "argoverse2" / split / uuid / f"scenario_{uuid}.parquet"
+    split, number = request.param
+    return Argoverse2().inputs(real_data / "argoverse2", split)[number].path
 
 
 def test_tracks_equal_av2(real_path: Path) -> None:

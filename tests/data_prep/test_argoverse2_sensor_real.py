@@ -18,8 +18,6 @@ from trajformer import cli
 from trajformer.scenes.scene import AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 
-SENSOR = Argoverse2Sensor()
-
 
 @pytest.fixture(scope="session", params=["3bffdcff", "7fab2350", "adcf7d18"])
 def real_log(real_data: Path, request: pytest.FixtureRequest) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from support.odd_readers import Odd, odd_folder, small_scene
 from data_prep.engine import reading, tasks
 from data_prep.engine.reading import Alarm, InputTimeout, time_limit
 from data_prep.engine.tasks import ShardTask, prepare_shard
-from data_prep.reader import Input, Reader, Stages, finish
+from data_prep.reader import Input, Reader, StagedReader
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError
@@ -26,18 +26,14 @@ from trajformer.scenes.shard import read_shard_info
 
 
 @dataclass(frozen=True)
-class Staged(Odd):
+class Staged(StagedReader, Odd):
     """Reads in three stages, misbehaves in the second, and notes the order."""
 
     name: ClassVar[str] = "staged"
     order: list[str] = field(default_factory=list, repr=False)
     clock_s: list[float] = field(default_factory=lambda: [0.0], repr=False)
 
-    def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """All stages."""
-        return finish(self.stages(item, split, raw))
-
-    def stages(self, item: Input, split: str, raw: Path) -> Stages:
+    def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """One, two, three."""
         name, word = item.path.stem, item.path.read_text()
         self.order.append(f"{name} one")

@@ -26,25 +26,8 @@ from trajformer.scenes.shard import Shard, ShardInfo, write_shard
 Outcome = Scene | str  # of one input: the scene, or the message of the error
 Damage = Callable[[Path], None]  # damages a valid file in place
 MAX_REASON = 520  # characters of an error message, without the raw folder
-WORDS = (
-    "",
-    "nan",
-    "-inf",
-    "1e300",
-    "1e400",
-    "-1",
-    "1.5",
-    "9" * 30,
-    "null",
-    "\0",
-    "\x1b[2J",
-    "é\u2028",
-    '"',
-    "<",
-    "&x;",
-    ",",
-    "\n",
-)
+WORDS = ["", "nan", "-inf", "1e300", "1e400", "-1", "1.5", "9" * 30, "null", "\0", "\x1b[2J", "é\u2028"]
+WORDS += ['"', "<", "&x;", ",", "\n"]
 
 
 class AnyReader(Protocol):
@@ -193,10 +176,6 @@ def replace_by(create: Callable[[Path], object]) -> Damage:
     return damage
 
 
-def _truncate(share: float) -> Damage:
-    return change_bytes(lambda data: data[: int(share * len(data))])
-
-
 LOST: dict[str, Damage] = {  # no content remains
     "empty": change_bytes(lambda data: b""),
     "zero bytes": change_bytes(lambda data: bytes(len(data))),
@@ -222,7 +201,10 @@ if os.geteuid():  # the superuser can read all files
 def damages(seed: int) -> dict[str, Damage]:
     """Damages by name: lost content, special files, truncation, and a few random edits."""
     rng = random.Random(seed)
-    cuts = {f"truncated to {share:.3g}": _truncate(share) for share in (0.001, 0.3, 0.6, 0.9, 0.999)}
+    cuts = {
+        f"truncated to {share:.3g}": change_bytes(lambda data, share=share: data[: int(share * len(data))])  # type: ignore[misc]
+        for share in (0.001, 0.3, 0.6, 0.9, 0.999)
+    }
     edits = {f"random edit {number}": change_bytes(random_edit(rng)) for number in range(8)}
     return LOST | SPECIAL | cuts | edits
 

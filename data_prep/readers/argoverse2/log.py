@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.columns import groups, numbers
+from data_prep.readers.columns import groups, is_number, is_text, numbers
 from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
@@ -91,7 +91,7 @@ def count_steps(path: Path) -> int:
         SceneError: a file is missing or its timestamps cannot be used; names the file.
     """
     _files(path)
-    return int(_sweeps(_timestamps(_read(path, ("timestamp_ns",)), path), path)[1][-1]) + 1
+    return int(_sweeps(_read(path, ("timestamp_ns",)), path)[1][-1]) + 1
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
@@ -110,12 +110,15 @@ def _parse(files: tuple[Path, Path, Path], stamp: object) -> SensorLog:
     """Parse a log; `stamp` is part of the cache key only."""
     path, poses, archive = files
     table = _read(path, ("timestamp_ns", "track_uuid", "category", *_QUATERNION, *_TRANSLATION))
-    times, steps, sweep = _sweeps(_timestamps(table, path), path)
+    times, steps, sweep = _sweeps(table, path)
     rotation, translation = _poses(poses, times)
-    category = _categories(table, path)
+    categories, _, category_index = groups(table["category"])
+    if unknown := sorted(set(categories) - {*KINDS, EGO_CATEGORY}):
+        raise SceneError(f"{path}: category: unknown value {unknown[0]!r}")
+    category = np.array(categories)[category_index]
     objects = np.flatnonzero(category != EGO_CATEGORY)
     table, sweep = table.take(objects), sweep[objects]
-    agent_id, first, agent = groups(_text(table, "track_uuid", path))
+    agent_id, first, agent = groups(table["track_uuid"])
     kind = np.array([AgentKind.VEHICLE, *(KINDS[name] for name in category[objects][first])], np.uint8)
 
     valid = np.zeros((1 + len(agent_id), int(steps[-1]) + 1), bool)
@@ -131,9 +134,9 @@ def _parse(files: tuple[Path, Path, Path], stamp: object) -> SensorLog:
     return SensorLog((EGO_ID, *agent_id), kind, position, heading, valid, read_map(archive), city)
 
 
-def _sweeps(stamps: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Timestamp int64 [S] and step int64 [S] of each sweep, ascending, and the sweep int64 [n] of each row."""
-    times, sweep = np.unique(stamps, return_inverse=True)
+    times, sweep = np.unique(_timestamps(table), return_inverse=True)
     span = int(times[-1]) - int(times[0])
     if span > MAX_STEPS_PER_SWEEP * len(times) * PERIOD_NS:
         raise SceneError(f"{path}: timestamp_ns: {len(times)} sweeps spread over {span / 1e9:g} s")
@@ -147,26 +150,18 @@ def _sweeps(stamps: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray, np.
 def _poses(path: Path, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rotation, unit quaternions [S, 4], and translation [S, 3] of the ego vehicle in the city at timestamps [S]."""
     table = _read(path, ("timestamp_ns", *_QUATERNION, *_TRANSLATION))
-    known, row = np.unique(_timestamps(table, path), return_index=True)
+    known, row = np.unique(_timestamps(table), return_index=True)
     nearest = np.minimum(np.searchsorted(known, times), len(known) - 1)
     if (missing := times[known[nearest] != times]).size:
         raise SceneError(f"{path}: timestamp_ns: no pose at {missing[0]}, and at {len(missing) - 1} other sweeps")
     return _quaternions(table, path)[row[nearest]], _columns(table, _TRANSLATION, path)[row[nearest]]
 
 
-def _categories(table: pa.Table, path: Path) -> np.ndarray:
-    """Category, str [n], of each row."""
-    names, _, row = groups(_text(table, "category", path))
-    if unknown := sorted(set(names) - {*KINDS, EGO_CATEGORY}):
-        raise SceneError(f"{path}: category: unknown value {unknown[0]!r}")
-    return np.array(names)[row]
-
-
 # ---- columns -------------------------------------------------------------------------------------------------------
 
 
 def _read(path: Path, names: tuple[str, ...]) -> pa.Table:
-    """Columns of an Arrow file, without nulls."""
+    """Columns of an Arrow file: text, whole numbers (`timestamp_ns`) or numbers, without nulls."""
     try:
         source = pa.BufferReader(read_file(path, MAX_BYTES))
         file = pa.ipc.open_file(source)
@@ -183,35 +178,28 @@ def _read(path: Path, names: tuple[str, ...]) -> pa.Table:
     if not len(table):
         raise SceneError(f"{path}: {names[0]}: no rows")
     for name in names:
+        kind, fits, expected = table[name].type, is_number, "a number"
+        if name in ("track_uuid", "category"):
+            fits, expected = is_text, "text"
+        elif name == "timestamp_ns":
+            fits, expected = pa.types.is_integer, "whole numbers"
+        if not fits(kind):
+            raise SceneError(f"{path}: {name}: type {kind}, expected {expected}")
         if table[name].null_count:
             raise SceneError(f"{path}: {name}: empty in {table[name].null_count} rows")
     return table
 
 
-def _timestamps(table: pa.Table, path: Path) -> np.ndarray:
-    column = table["timestamp_ns"]
-    if not pa.types.is_integer(column.type):
-        raise SceneError(f"{path}: timestamp_ns: type {column.type}, expected whole numbers")
-    return numbers(column).astype(np.int64)
+def _timestamps(table: pa.Table) -> np.ndarray:
+    return numbers(table["timestamp_ns"]).astype(np.int64)
 
 
 def _columns(table: pa.Table, names: tuple[str, ...], path: Path) -> np.ndarray:
     """Columns as float64 [n, len(names)], finite and below `MAX_VALUE`."""
     for name in names:
-        kind = table[name].type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)) or pa.types.is_float16(kind):
-            raise SceneError(f"{path}: {name}: type {kind}, expected a number")
         if not (np.abs(numbers(table[name])) < MAX_VALUE).all():
             raise SceneError(f"{path}: {name}: NaN, infinity or a number beyond {MAX_VALUE:g}")
     return np.stack([numbers(table[name]).astype(np.float64) for name in names], -1)
-
-
-def _text(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    kind = table[name].type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise SceneError(f"{path}: {name}: type {kind}, expected text")
-    return table[name]
 
 
 # ---- rotations -----------------------------------------------------------------------------------------------------

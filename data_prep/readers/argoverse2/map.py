@@ -7,7 +7,6 @@ maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +21,7 @@ from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 CENTERLINE_POINTS = 10
+_SHARES = np.linspace(0.0, 1.0, CENTERLINE_POINTS)
 MAX_BYTES = 16 << 20  # about a hundred times the usual size
 _KINDS = {"VEHICLE": int(PolylineKind.LANE_VEHICLE), "BUS": int(PolylineKind.LANE_BUS), "BIKE": int(PolylineKind.LANE_BIKE)}
 _CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
@@ -84,7 +84,9 @@ def read_map(path: Path) -> VectorMap:
     archive = _decode(path)
     lanes, crossings, areas = (list(getattr(archive, name).values()) for name in _Archive.__struct_fields__)
     ids = [[entry.id for entry in part] for part in (lanes, crossings, areas)]
-    _check_ids(ids, path)
+    for name, section in zip(_Archive.__struct_fields__, ids, strict=True):
+        if len(set(section)) < len(section):
+            raise SceneError(f"{path}: {name}: {len(section)} entries with {len(set(section))} ids")
     kinds = [_KINDS[lane.lane_type] for lane in lanes] + [_CROSSWALK] * len(crossings) + [_DRIVABLE_AREA] * len(areas)
     flags = [_FLAGS[lane.is_intersection] for lane in lanes] + [0] * (len(kinds) - len(lanes))
     boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
@@ -92,7 +94,7 @@ def read_map(path: Path) -> VectorMap:
     rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
     counts = np.array([len(line) for line in boundaries], np.int64)
     points, split = _points([*chain(*boundaries, *rings)], path), int(counts.sum())
-    even = resample(points[:, :split], counts, CENTERLINE_POINTS)
+    even = resample(points[:, :split], counts)
     center = (even[::2] + even[1::2]) / 2  # boundaries alternate: left, right
     offset = np.zeros(len(kinds) + 1, np.int32)
     offset[1:] = np.cumsum([CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings])
@@ -140,13 +142,6 @@ def _locate_error(data: bytes, message: str) -> str:
     return message
 
 
-def _check_ids(ids: list[list[int]], path: Path) -> None:
-    """Check that ids are unique among lanes, among crossings and among areas."""
-    for name, section in zip(_Archive.__struct_fields__, ids, strict=True):
-        if len(set(section)) < len(section):
-            raise SceneError(f"{path}: {name}: {len(section)} entries with {len(set(section))} ids")
-
-
 def _edges(lanes: list[_Lane], ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Distinct edges int32 [2, E] and their kinds uint8 [E] of lanes with these ids; links to absent lanes are dropped."""
     offset_of: dict[int | None, int] = {lane_id: 4 * index for index, lane_id in enumerate(ids)}
@@ -182,16 +177,15 @@ def _points(points: list[_Point], path: Path) -> np.ndarray:
     return point
 
 
-def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
-    """Points [L, count, 2], evenly spaced by arc length along each of L lines; a line of one point repeats it.
+def resample(point: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Ten points [L, 10, 2], evenly spaced by arc length along each of L lines; a line of one point repeats it.
 
     Args:
         point: float64 [3, P], x, y and z of the concatenated lines; as in av2, the arc length includes the slope.
         length: int64 [L], points of each, at least one.
-        count: points per line of the result.
     """
     if not len(length):
-        return np.zeros((0, count, 2))
+        return np.zeros((0, CENTERLINE_POINTS, 2))
     start = length.cumsum() - length
     along = point[:, 1:] - point[:, :-1]
     along *= along
@@ -206,12 +200,7 @@ def resample(point: np.ndarray, length: np.ndarray, count: int) -> np.ndarray:
     arc -= begin.repeat(length)
     arc /= np.maximum(total, 1e-9).repeat(length)
     arc += base.repeat(length)
-    sampled = base[:, None] + _shares(count) * (total[:, None] > 0)
+    sampled = base[:, None] + _SHARES * (total[:, None] > 0)
     plane = np.empty(point.shape[1], np.complex128)  # x and y share one search
     plane.real, plane.imag = point[0], point[1]
-    return np.interp(sampled, arc, plane).view(np.float64).reshape(-1, count, 2)
-
-
-@lru_cache(maxsize=4)
-def _shares(count: int) -> np.ndarray:
-    return np.linspace(0.0, 1.0, count)
+    return np.interp(sampled, arc, plane).view(np.float64).reshape(-1, CENTERLINE_POINTS, 2)

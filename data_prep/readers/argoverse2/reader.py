@@ -6,6 +6,7 @@ A scenario has 50 observed steps, then 60 to predict. Only the rows of a file ar
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.reader import Input, Stages, finish
+from data_prep.reader import Input, StagedReader
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.columns import groups, numbers, values_at
+from data_prep.readers.columns import groups, is_number, is_text, numbers, values_at
 from data_prep.readers.raw_file import one_line, read_file
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
@@ -45,7 +46,7 @@ _CODECS = ("SNAPPY", "UNCOMPRESSED")  # as published; they expand at most 21 tim
 
 
 @dataclass(frozen=True)
-class Argoverse2:
+class Argoverse2(StagedReader):
     """Reader of Argoverse 2 motion forecasting; scenes keep the complete map of the scenario."""
 
     name: ClassVar[str] = "argoverse2"
@@ -61,16 +62,12 @@ class Argoverse2:
         folders = sorted(path for path in (raw / split).iterdir() if path.is_dir())
         return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
 
-    def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scenario.
+    def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
+        """Read one scenario in stages.
 
         Raises:
             SceneError: names the file and the column, or the map file and the entry, that cannot be used.
         """
-        return finish(self.stages(item, split, raw))
-
-    def stages(self, item: Input, split: str, raw: Path) -> Stages:
-        """`read` in stages (`StagedReader`)."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
         table = _read_parquet(path)
@@ -91,11 +88,11 @@ class Argoverse2:
         ego = agent_id.index(EGO_ID) if EGO_ID in agent_id else -1
         origin_agent, origin_step = _origin_cell(ego, role, valid[:, :NUM_HISTORY], path)
         row = (cell == origin_agent * num_steps + origin_step).argmax()
-        x, y = number["position_x"], number["position_y"]
+        x, y, heading = number["position_x"], number["position_y"], number["heading"]
         origin = np.array([x[row], y[row]])
         tracks = {
             "position": _fill(shape, cell, x - origin[0], y - origin[1]),
-            "heading": _fill(shape, cell, _headings(number["heading"])),
+            "heading": _fill(shape, cell, heading if np.abs(heading).max() <= np.pi else wrap(heading)),
             "velocity": _fill(shape, cell, number["velocity_x"], number["velocity_y"]),
         }
         city = _city(table, path)
@@ -138,19 +135,11 @@ def _read_parquet(path: Path) -> dict[str, pa.Array]:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, column in columns.items():
         kind = column.type
-        if not (_is_number(kind) if name in _LIMITS else _is_text(kind)):
+        if not (is_number(kind) if name in _LIMITS else is_text(kind)):
             raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in _LIMITS else 'text'}")
         if column.null_count:
             raise SceneError(f"{path}: {name}: empty in {column.null_count} rows")
     return columns
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return (pa.types.is_floating(kind) and kind.bit_width > 16) or pa.types.is_integer(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_dictionary(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
 
 
 def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
@@ -190,11 +179,6 @@ def _numbers(table: dict[str, pa.Array], path: Path) -> dict[str, np.ndarray]:
             problem = f"{abs(largest):g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
             raise SceneError(f"{path}: {name}: {problem}")
     return dict(zip(_LIMITS, matrix, strict=True))
-
-
-def _headings(values: np.ndarray) -> np.ndarray:
-    """Radians in (-pi, pi]."""
-    return values if np.abs(values).max() <= np.pi else wrap(values)
 
 
 def _city(table: dict[str, pa.Array], path: Path) -> str:

@@ -91,15 +91,15 @@ class Table:
             SceneError: names the file, the scene and the column, or the lanes and the field, that cannot be used.
         """
         path, name = item.path, item.part or item.path.stem
-        table = _load(path, self._cutting)
-        cut = table.cuts.scenes.get(name)
+        columns, cuts = _load(path, self._cutting)
+        cut = cuts.scenes.get(name)
         if cut is None:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
         where = f"{path}: scene {name}" if item.part else str(path)
         try:
             if cut.problem:
                 raise SceneError(cut.problem)
-            tracks = Tracks.of(table.columns, table.cuts, cut, self.num_history)
+            tracks = Tracks.of(columns, cuts, cut, self.num_history)
             return self._scene(tracks, name, split, find_lanes(path, raw)).validate()
         except SceneError as error:
             raise SceneError(f"{where}: {error}") from error
@@ -146,20 +146,12 @@ def _stamp(*files: Path | None) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    """A file with its rows sorted by scene and step."""
-
-    columns: Columns
-    cuts: Cuts
-
-
 @cached_by_file(2)
-def _load(path: Path, cutting: Cutting) -> _Loaded:
-    """Read a file and find its scenes."""
+def _load(path: Path, cutting: Cutting) -> tuple[Columns, Cuts]:
+    """A file with its rows sorted by scene and step, and its scenes."""
     columns = read_columns(path)
     cuts = cut_scenes(columns, path.stem, cutting)
-    return _Loaded(columns.take(cuts.order), cuts)
+    return columns.take(cuts.order), cuts
 
 
 def _tables(folder: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from data_prep.readers.columns import groups, is_text
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import one_line, printable
 from trajformer.errors import SceneError
@@ -129,25 +130,22 @@ def _read_parquet(path: Path, requested: Sequence[str]) -> pa.Table:
     table = table.rename_columns([name_of[raw] for raw in table.column_names])
     for index, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        is_whole, is_number = pa.types.is_integer(kind), name in NUMBERS
-        if is_number and not (is_whole or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-            raise SceneError(f"{path}: {name}: type {column.type}, expected numbers")
-        if not is_number and not (is_whole or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise SceneError(f"{path}: {name}: type {column.type}, expected text or whole numbers")
-        table = table.set_column(index, name, pc.cast(column, pa.float64() if is_number else pa.string(), safe=False))
+        if name in NUMBERS:
+            target, expected = pa.float64(), "numbers"
+            fits = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        else:
+            target, expected = pa.string(), "text or whole numbers"
+            fits = pa.types.is_integer(kind) or is_text(kind)
+        if not fits:
+            raise SceneError(f"{path}: {name}: type {column.type}, expected {expected}")
+        table = table.set_column(index, name, pc.cast(column, target, safe=False))
     return table
 
 
 def _words(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     """The distinct words of a column of n rows, sorted, and the index int64 [n] of each row's word."""
-    if not pa.types.is_dictionary(column.type):
-        column = pc.fill_null(column, "").dictionary_encode()
-    array = column.combine_chunks()
-    words = array.dictionary.to_pylist()
-    order = sorted(range(len(words)), key=words.__getitem__)
-    rank = np.empty(len(words), np.int64)
-    rank[order] = np.arange(len(words))
-    return [words[index] for index in order], rank[array.indices.to_numpy()]
+    words, _, code = groups(column if pa.types.is_dictionary(column.type) else pc.fill_null(column, ""))
+    return words, code
 
 
 # ---- scenes and windows --------------------------------------------------------------------------------------------

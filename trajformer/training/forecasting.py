@@ -46,13 +46,13 @@ class ForecastingModule(TaskModule):
         Raises:
             TrajformerError: the scenes or the first stage cannot be used.
         """
-        first_stage = None
+        path, first_stage = self.config.first_stage, None
         try:
-            if self.config.first_stage:
-                first_stage = load_checkpoint(self.config.first_stage, TrainConfig)[0]
+            if path:
+                first_stage = load_checkpoint(path, TrainConfig)[0]
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
-            raise TrajformerError(f"first_stage: {self.config.first_stage}: {error}" if first_stage else str(error)) from error
+            raise TrajformerError(f"first_stage: {path}: {error}" if path else str(error)) from error
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""

@@ -1,4 +1,4 @@
-"""Augmentation: reproducible, rigid where it must be, and correct about the steps it hides."""
+"""Augmentation: determinism, rigid motions, hidden agents and steps, crops, noise, scaling and temporal shift."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
 
-EVERYTHING = AugmentConfig(
+ALL = AugmentConfig(
     flip=0.5, rotate=math.pi, noise_m=0.1, crop=9, agent_dropout=0.4, shift=0.5, history_mask=0.5, history_mask_steps=6
 )
-NOTHING = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
+NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
 STATES = (*MOTION, "valid")
 METRIC = ("position", "velocity", "target", "polyline")  # tensors in metres
@@ -37,11 +37,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def batch() -> SceneBatch:
-    """Four scenes of different sizes, with lanes of all flags and some agents that are lost before the last step."""
+    """Four scenes of different sizes with all lane flags; some agents are lost before the last step."""
     scenes = [make_scene(12), make_scene(5, num_scored=0, seed=1), make_scene(20, num_scored=4, seed=2), make_scene(seed=3)]
-    made = collate(scenes)
-    flags = torch.arange(made.observation.polyline_flags.numel()).reshape(made.observation.polyline_flags.shape) % 16
-    return edit(made, polyline_flags=flags * made.observation.polyline_mask)
+    batch = collate(scenes)
+    mask = batch.observation.polyline_mask
+    return edit(batch, polyline_flags=torch.arange(mask.numel()).reshape(mask.shape) % 16 * mask)
 
 
 def assert_padding_is_zero(batch: SceneBatch) -> None:
@@ -53,17 +53,17 @@ def assert_padding_is_zero(batch: SceneBatch) -> None:
 
 def test_a_seed_determines_the_result_and_the_input_is_unchanged(batch: SceneBatch) -> None:
     before = {name: value.clone() for name, value in tensors(batch).items()}
-    first = augment(batch, EVERYTHING, generator(5))
-    assert differing(first, augment(batch, EVERYTHING, generator(5))) == set()
-    other = augment(batch, EVERYTHING, generator(6))
+    first = augment(batch, ALL, generator(5))
+    assert differing(first, augment(batch, ALL, generator(5))) == set()
+    other = augment(batch, ALL, generator(6))
     assert differing(first, other) >= {"position", "valid", "agent_mask", "target", "polyline"}
-    assert augment(batch, NOTHING, generator()) is batch
+    assert augment(batch, NONE, generator()) is batch
     assert_padding_is_zero(first)
     assert first.observation.frame is batch.observation.frame and first.observation.scene_id == batch.observation.scene_id
     assert all(torch.equal(value, before[name]) for name, value in tensors(batch).items())
 
 
-def test_flip_mirrors_everything_at_the_x_axis(batch: SceneBatch) -> None:
+def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
     mirrored = augmentation.flip(batch, generator(), 1.0)
     left, right = tensors(batch), tensors(mirrored)
     for name in METRIC:
@@ -90,10 +90,10 @@ def test_flip_chooses_whole_scenes(batch: SceneBatch) -> None:
 
 
 def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
-    turned = augmentation.rotate(batch, generator(3), math.pi)
+    rotated = augmentation.rotate(batch, generator(3), math.pi)
     angle = (2 * torch.rand(4, generator=generator(3)) - 1) * math.pi
     assert angle.abs().min() > 0.05
-    before, after = tensors(batch), tensors(turned)
+    before, after = tensors(batch), tensors(rotated)
     for name in METRIC:
         wide = -angle.reshape(4, *[1] * (before[name].ndim - 2))
         torch.testing.assert_close(after[name], rotate(before[name], wide), atol=1e-4, rtol=0, msg=name)
@@ -102,8 +102,8 @@ def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
     torch.testing.assert_close(after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), atol=1e-4, rtol=0)
     gap = wrap(after["pose"][..., 2] - before["pose"][..., 2] + angle[:, None])[before["agent_mask"]]
     assert gap.abs().max() < 1e-5
-    assert differing(batch, turned) == {*MOTION, "pose", "target", "polyline"}
-    assert_padding_is_zero(turned)
+    assert differing(batch, rotated) == {*MOTION, "pose", "target", "polyline"}
+    assert_padding_is_zero(rotated)
 
 
 def test_rotation_stays_within_its_limit(batch: SceneBatch) -> None:
@@ -137,7 +137,7 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
     values = {name: tensors(batch)[name] * valid.reshape(*valid.shape, *[1] * (name != "heading")) for name in MOTION}
     batch = edit(batch, valid=valid, **values)
     step = torch.arange(10)
-    any_hidden, most_hidden = False, False
+    any_hidden, max_hidden = False, False
     for seed in range(10):
         masked = augmentation.mask_history(batch, generator(seed), 1.0, steps)
         kept = masked.observation.valid
@@ -148,10 +148,10 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
         first = torch.where(kept, step, 10).amin(-1)
         assert torch.equal(kept, valid & (step >= first[..., None])), "only first steps are hidden"
         assert not hidden[..., min(steps, 8) :].any()
-        most_hidden |= bool(hidden[..., min(steps, 8) - 1].any())
+        max_hidden |= bool(hidden[..., min(steps, 8) - 1].any())
         assert differing(batch, masked) <= {*STATES}
         assert_padding_is_zero(masked)
-    assert any_hidden and most_hidden
+    assert any_hidden and max_hidden
     assert differing(augmentation.mask_history(batch, generator(), 0.0, steps), batch) == set()
 
 
@@ -240,7 +240,7 @@ def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
     mask, before, after = batch.observation.agent_mask, batch.observation.pose, noisy.observation.pose
     assert 0.05 < wrap(after[..., 2] - before[..., 2])[mask].std() < 0.2
     assert not after[~mask].any() and torch.equal(after[..., :2], before[..., :2])
-    config = replace(NOTHING, heading_noise=0.1, scale=0.1)
+    config = replace(NONE, heading_noise=0.1, scale=0.1)
     one, other = (augment(batch, config, generator(seed)) for seed in (1, 2))
     assert {"pose", "target"} <= differing(one, other) and {"pose", "target"} <= differing(one, batch)
 
@@ -249,7 +249,7 @@ def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
 
 
 def shifted(batch: SceneBatch, count: int) -> SceneBatch:
-    """Every scene, observed `count` steps earlier."""
+    """All scenes, observed `count` steps earlier."""
     for _ in range(count):
         batch = augmentation.shift(batch, generator(), 1.0, 1)
     return batch
@@ -288,7 +288,7 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
         for name, values in right.items():
             assert left[name].keys() == values.keys()
             for field, value in values.items():
-                known = slice(None, 12 - count) if field.startswith("target") else slice(None)  # both recordings end together
+                known = slice(None, 12 - count) if field.startswith("target") else slice(None)
                 torch.testing.assert_close(left[name][field][known], value[known], atol=1e-5, rtol=1e-5)
     assert result.truth.valid[:, 0].all()
 
@@ -325,8 +325,8 @@ def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
 
 def test_shifts_have_the_requested_lengths_and_leave_two_steps() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(64)])
-    for steps, most in ((3, 3), (100, 8)):
-        gone = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[:, 0].sum(-1)
-        assert gone.unique().tolist() == list(range(1, most + 1))
-    half = augment(batch, replace(NOTHING, shift=0.5, shift_steps=3), generator())
+    for steps, longest in ((3, 3), (100, 8)):
+        removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[:, 0].sum(-1)
+        assert removed.unique().tolist() == list(range(1, longest + 1))
+    half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())
     assert 16 < (half.observation.valid[:, 0].sum(-1) < 10).sum() < 48

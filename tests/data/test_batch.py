@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.batches import tensors
-from support.scenes import make_scene, transform_scene
+from support.scenes import hide, make_scene, transform_scene
 
 from trajformer.data.batch import Observation, collate, stack, transform
 from trajformer.data.sample import BatchConfig, Frame, sample
@@ -19,14 +19,6 @@ from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 FUTURE_FIELDS = {"target", "target_valid"}
 STEP_FIELDS = ("position", "heading", "velocity", "valid")
 WIDE = BatchConfig(agent_radius_m=1e4, map_radius_m=1e4)
-
-
-def hidden(scene: Scene, agent: int, steps: slice) -> Scene:
-    """A copy in which some steps of an agent are not observed."""
-    arrays = {name: getattr(scene, name).copy() for name in STEP_FIELDS}
-    for value in arrays.values():
-        value[agent, steps] = 0
-    return replace(scene, **arrays).validate()
 
 
 def standing(offsets: list[float], num_scored: int = 1) -> Scene:
@@ -64,7 +56,7 @@ def test_targets_come_first_then_the_nearest_agents() -> None:
     assert focal.num_targets == 1 and agents(focal)[:3] == [4, 7, 1]
 
 
-def test_arrays_are_those_of_the_scene() -> None:
+def test_a_batch_contains_the_arrays_of_the_scene() -> None:
     scene = make_scene(12)
     batch = collate([scene], WIDE)
     observation = batch.observation
@@ -81,7 +73,7 @@ def test_arrays_are_those_of_the_scene() -> None:
 
 
 def test_the_pose_is_taken_at_the_last_observed_step() -> None:
-    scene = hidden(hidden(make_scene(12), 1, slice(6, 10)), 2, slice(9, 22))
+    scene = hide(hide(make_scene(12), 1, slice(6, 10)), 2, slice(9, 22))
     pose = collate([scene]).observation.pose
     for row, (agent, step) in enumerate([(0, 9), (1, 5), (2, 8)]):
         np.testing.assert_array_equal(pose[0, row], [*scene.position[agent, step], scene.heading[agent, step]])
@@ -120,7 +112,7 @@ def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
 
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
-    scene = hidden(make_scene(12), 4, slice(9, 22))
+    scene = hide(make_scene(12), 4, slice(9, 22))
     rng = np.random.default_rng(0)
     changed = {name: getattr(scene, name).copy() for name in STEP_FIELDS}
     changed["valid"][:, 10:] = rng.random((12, 12)) > 0.5
@@ -138,7 +130,7 @@ def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
 
 
 def test_agents_that_appear_after_the_history_are_dropped() -> None:
-    scene = hidden(hidden(make_scene(12), 2, slice(0, 10)), 7, slice(0, 10))
+    scene = hide(hide(make_scene(12), 2, slice(0, 10)), 7, slice(0, 10))
     assert scene.valid[2, 10:].any() and scene.agent_role[2] == AgentRole.SCORED
     observation = collate([scene], WIDE).observation
     assert set(agents(observation)) == set(range(11)) - {2, 7} | {999}
@@ -146,7 +138,7 @@ def test_agents_that_appear_after_the_history_are_dropped() -> None:
 
 
 def test_all_targets_are_the_agents_seen_at_the_last_step() -> None:
-    scene = hidden(hidden(hidden(make_scene(8), 3, slice(9, 10)), 1, slice(9, 10)), 1, slice(0, 3))
+    scene = hide(hide(hide(make_scene(8), 3, slice(9, 10)), 1, slice(9, 10)), 1, slice(0, 3))
     observation = collate([scene], replace(WIDE, targets="all")).observation
     seen = {
         999 if name == "AV" else int(name) - 1000 for name, flag in zip(scene.agent_id, scene.valid[:, 9], strict=True) if flag
@@ -160,7 +152,7 @@ def test_moving_targets_are_scored_agents_and_agents_that_move_and_are_always_se
     share = np.linspace(0, 1, scene.num_steps - 10, dtype=np.float32)
     for agent, metres in ((1, 5.1), (2, 4.9), (3, -8.0), (4, 30.0), (5, 30.0)):
         scene.position[agent, 10:, 0] += metres * share
-    scene = hidden(hidden(scene, 4, slice(3, 4)), 5, slice(-1, None))  # once in the history, once in the future
+    scene = hide(hide(scene, 4, slice(3, 4)), 5, slice(-1, None))  # once in the history, once in the future
     batch = collate([scene], replace(WIDE, targets="moving"))
     assert agents(batch.observation)[0] == 0 and targets(batch.observation) == {0, 1, 3}  # the focal agent does not need to move
     np.testing.assert_allclose(batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
@@ -227,7 +219,7 @@ def test_scenes_without_future_map_or_targets() -> None:
 
 
 def test_a_focal_frame_needs_an_observed_focal_agent() -> None:
-    for scene in (replace(make_scene(), agent_role=np.ones(12, np.uint8)), hidden(make_scene(), 0, slice(0, 10))):
+    for scene in (replace(make_scene(), agent_role=np.ones(12, np.uint8)), hide(make_scene(), 0, slice(0, 10))):
         with pytest.raises(SceneError, match="agent_role: no focal agent was observed"):
             collate([scene], BatchConfig(frame=Frame.FOCAL))
 

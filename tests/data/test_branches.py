@@ -1,4 +1,4 @@
-"""Scenes with several futures of one past: simulation, storage, samples, augmentation, training and coverage."""
+"""Several futures of one past: simulation, storage, samples, augmentation, coverage and training."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_synthesized_branches_are_separate_scenes_on_disk(tmp_path: Path) -> Non
     assert [name[-2:] for name in names["test"]] == [".0"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*.parquet")}
     missing = tmp_path / "raw" / "train" / names["train"][0]
-    for path in missing.iterdir():  # as if interrupted: the first future is written last
+    for path in missing.iterdir():  # an interrupted run: the first future is written last
         path.unlink()
     synthesize(tmp_path / "raw", 3, 2, branches=True, progress=False)
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*.parquet")}
@@ -134,7 +134,7 @@ def test_scenes_with_a_common_past_are_one_item_with_all_futures(store: Path) ->
     assert len(BranchDataset(SceneStore(store, "train"), BatchConfig(), limit=2)) == 2
 
 
-def test_different_pasts_are_refused() -> None:
+def test_futures_of_different_pasts_are_refused() -> None:
     first, second = make_scene(6), make_scene(6)
     velocity = second.velocity.copy()
     velocity[3, 2] += 1.0

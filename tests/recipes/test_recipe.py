@@ -1,4 +1,4 @@
-"""The recipe on disk: to YAML and back, every recipe of configs/, and complaints about what cannot be."""
+"""Recipes: YAML round trip, all files of configs/, errors that name the field, and recipes of version 0.1."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from support.training import recipe, training_store
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
+from trajformer.recipes.choices import MODELS
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
+from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.training import run as run_file
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
@@ -30,26 +32,26 @@ Fails = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of six small scenes."""
+    """Three training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 3, 2)
 
 
 @pytest.fixture
 def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """`error_line` of a command line that runs in an empty folder."""
+    """`error_line` in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     return lambda *words: error_line(capsys, *words)
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:
-    """The recipe that the command line hands to `train`."""
-    caught: list[TrainConfig] = []
-    monkeypatch.setattr(run_file, "train", lambda config, task, out, resume: caught.append(config))
-    assert run("train", "--out", "unused", *words) == 0
-    return caught[0]
+    """The recipe that the command line passes to `train`."""
+    recipes: list[TrainConfig] = []
+    monkeypatch.setattr(run_file, "train", lambda config, task, out, resume: recipes.append(config))
+    assert run("train", "--out", "run", *words) == 0
+    return recipes[0]
 
 
-def test_the_resolved_recipe_can_be_fed_back(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_written_recipe_is_read_again(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recipe(store, data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)}, trainer={"epochs": 1})
     train(config, TASK, tmp_path, progress=False)
     plain = yaml.safe_load((tmp_path / "config.yaml").read_text())
@@ -86,10 +88,10 @@ def test_every_recipe_parses_and_builds(path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected: str) -> None:
     plain = to_plain(recipe(store))
     *groups, name = field.split(".")
-    place = plain
+    values = plain
     for group in groups:
-        place = place[group]
-    place[name] = value
+        values = values[group]
+    values[name] = value
     with pytest.raises(TrajformerError, match=expected):
         from_plain(TrainConfig, plain)
 
@@ -109,18 +111,18 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
         ("\udc80\udc81", "not a text file"),
     ],
 )
-def test_recipes_that_cannot_be_read(fails: Fails, text: str, expected: str) -> None:
+def test_an_unreadable_recipe_is_one_error_line(fails: Fails, text: str, expected: str) -> None:
     Path("r.yaml").write_bytes(text.encode(errors="surrogateescape"))
     line = fails("train", "--config", "r.yaml", "--out", "r")
     assert expected in line and len(line) < 300, line
 
 
-def test_a_recipe_that_is_not_there(fails: Fails) -> None:
+def test_a_missing_recipe_is_an_error(fails: Fails) -> None:
     assert "nothing.yaml" in fails("train", "--config", "nothing.yaml", "--out", "r")
     assert "required" in fails("train")
 
 
-ABSURD = {
+INVALID = {
     "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
     "model.mmtransformer.block.width": (-16, "model.mmtransformer.block.width: -16, expected more than 0"),
     "model.mmtransformer.block.dropout": (2, "dropout: 2.0, expected at most 1"),
@@ -143,8 +145,53 @@ ABSURD = {
 }
 
 
-@pytest.mark.parametrize("field", ABSURD)
-def test_absurd_recipes(store: Path, fails: Fails, field: str) -> None:
-    value, expected = ABSURD[field]
+@pytest.mark.parametrize("field", INVALID)
+def test_an_invalid_value_is_refused(store: Path, fails: Fails, field: str) -> None:
+    value, expected = INVALID[field]
     Path("recipe.yaml").write_text(yaml.safe_dump(to_plain(recipe(store))))
     assert expected in fails("train", "--config", "recipe.yaml", f"--{field}", value, "--out", "r")
+
+
+SET = {"cost_ade": 0.5, "single": 0.1}  # version 0.1 had this loss in every recipe, and one more field for each other loss
+OLD = {  # a model of version 0.1, its fields of losses, the loss of today
+    "mmtransformer": ({"num_future": 30, "max_neighbours": 8, "block": {"own": False}}, {}, {"set": SET}),
+    "mmtransformer with regions": ({"num_future": 30, "regions": {"count": 6}}, {}, {"regions": {}}),
+    "mmtransformer with weights of regions": (
+        {"num_future": 30, "regions": {"count": 6}},
+        {"region_loss": {"learn": "nearest"}},
+        {"regions": {"learn": "nearest"}},
+    ),
+    "mmtransformer joint": ({"num_future": 30, "joint": True}, {}, {"worlds": {}}),
+    "gatformer joint": (
+        {"num_future": 30, "max_neighbours": 8, "joint": True},
+        {"world_loss": {"regression": 2.0}},
+        {"worlds": {"regression": 2.0}},
+    ),
+    "wayformer": (
+        {"num_future": 30, "encoder": {"layers": 2, "block": {"own": False}}},
+        {"mixture_loss": {"regression": 2.0}},
+        {"mixture": {"regression": 2.0}},
+    ),
+    "spatial_channel": ({"num_future": 30}, {}, {"set": SET}),
+    "lane_set": ({"num_future": 30, "max_neighbours": 8}, {}, {"set": SET}),
+    "crowd": ({"num_future": 12, "max_neighbours": 8}, {}, {"set": SET}),
+    "scene_set": ({"num_future": 30}, {"scene_set_loss": None}, {"scene_set": {}}),
+    "agentformer": ({"block": {"own": True, "norm_first": False}}, {"cvae_loss": {"free": 2.0}}, {"cvae": {"free": 2.0}}),
+    "agentformer_sampler": (
+        {"cvae": {"block": {"own": True, "norm_first": False}}, "hidden": [32, 32]},
+        {"sampler_loss": {"best": 5.0}, "cvae_loss": {"free": 2.0}, "first_stage": "a.ckpt"},
+        {"sampler": {"best": 5.0}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_a_recipe_of_version_0_1_is_upgraded(case: str) -> None:
+    name, (model, losses, expected) = case.split(" ")[0], OLD[case]
+    losses = dict.fromkeys(("mixture_loss", "region_loss", "world_loss", "scene_set_loss")) | losses
+    old = {"model": dict.fromkeys(MODELS) | {name: model}, "loss": SET, "data": {"train": "a", "val": "a"}} | losses
+    new = upgrade_recipe(old)
+    assert new["loss"] == expected and not [field for field in new if field.endswith("_loss")] and upgrade_recipe(new) == new
+    text = yaml.safe_dump(old).replace("max_neighbours: ", "max_neighbors: ").replace("own: ", "agent_aware: ")
+    assert new["model"] == yaml.safe_load(text)["model"]
+    from_plain(TrainConfig, new).check()

@@ -1,4 +1,4 @@
-"""Compiled, a model is one graph, in training and in evaluation, and says what it says otherwise."""
+"""Compiled models are one graph and give the same forecasts, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.models import BLOCK, MODEL_CONFIGS, build
 from support.scenes import hide, make_scene
+from support.tensors import draw
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
@@ -18,70 +19,60 @@ from trajformer.core.dropout import Dropout
 from trajformer.core.groups import Groups
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast, Gaussian
-from trajformer.data.sample import Frame
+from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
 from trajformer.models.agentformer.model import AgentFormer
 from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
 
-# No deeper than shows all parts of a model: tracing takes time in proportion to depth.
+# The smallest depths that contain all parts of a model, because the time of tracing is proportional to the depth.
 SHALLOW = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}
 SHALLOW |= {"encoder_layers": 1, "decoder_layers": 1, "lstm_layers": 1}
-# Every model in training (True) and in evaluation, in those variants that go other ways; tracing all of them takes minutes.
+# Each model once, in training (True) or evaluation: tracing all variants in both modes takes minutes.
 GRAPHS = {
-    "constant-velocity": (True, False),
-    "mmtransformer": (True,),
-    "mmtransformer-9-proposals": (False,),
-    "mmtransformer-joint": (False,),
-    "mmtransformer-appended": (True,),
-    "wayformer-early-multi_axis": (True,),
-    "wayformer-9-components": (False,),
-    "wayformer-late-sequential": (True,),
-    "wayformer-hierarchical-interleaved-latents": (False,),
-    "spatial-channel-feature": (True,),
-    "spatial-channel-agent": (False,),
-    "lane-set": (True,),
-    "lane-set-3-steps": (False,),
-    "gatformer": (True,),
-    "gatformer-3-steps": (False,),
-    "gatformer-joint": (True,),
-    "crowd": (True, False),
-    "scene-set": (True, False),
-    "scene-set-agents": (True, False),
-    "agentformer": (True,),
-    "agentformer-sampler": (True, False),
+    "constant-velocity": False,
+    "mmtransformer": True,
+    "mmtransformer-9-proposals": False,
+    "wayformer-early-multi_axis": True,
+    "wayformer-9-components": False,
+    "spatial-channel-agent": True,
+    "lane-set": False,
+    "gatformer-joint": True,
+    "crowd": True,
+    "scene-set": False,
+    "scene-set-agents": True,
+    "agentformer": True,
+    "agentformer-sampler": False,
 }
-MODES = [(name, training) for name, modes in GRAPHS.items() for training in modes]
-# Of these it depends on values what is computed, but in a compiled graph: a mask that hides nothing is faster left out.
-LOOKS = {name for name in MODEL_CONFIGS if name.startswith("agentformer")}
-# No graph at all has what these ask the host for: AgentFormer's noise in evaluation, a hash of names (models/noise.py, tested
-# below), and what is assigned to what by the losses that match (losses/matching.py).
+# Outside of a graph, agent-aware attention reads its mask, because it is faster without a mask that hides nothing. Two parts
+# are never in a graph: AgentFormer's noise in evaluation, a hash of names (models/noise.py), and matching (losses/matching.py).
+READS_VALUES = {name for name in MODEL_CONFIGS if name.startswith("agentformer")}
 
 
 @pytest.fixture(autouse=True)
-def _afresh() -> Iterator[None]:
-    """PyTorch counts how often it compiled a function and gives up at the eighth model that has it."""
+def _reset() -> Iterator[None]:
+    """PyTorch stops compiling a function after eight models."""
     torch.compiler.reset()
-    with torch._dynamo.config.patch(allow_rnn=True):  # nn.LSTM would be left as it is, and break the graph of lane_set
+    with torch._dynamo.config.patch(allow_rnn=True):  # by default nn.LSTM breaks the graph of lane_set
         yield
     torch.compiler.reset()
 
 
 def shallow(name: str, **changes: Any) -> nn.Module:
-    """A variant with few layers."""
+    """A model with few layers."""
     config = MODEL_CONFIGS[name]
     layers = {key: value for key, value in SHALLOW.items() if type(getattr(config, key, None)) is type(value)}
     return build(replace(config, **layers, **changes))
 
 
 def scenes(future: int) -> SceneBatch:
-    """Two small ones, one of them with an agent that is lost."""
+    """Two small scenes; an agent of the first one is lost."""
     first = hide(make_scene(5, 6, future), 4, slice(3, 6))
-    return collate([first, make_scene(3, 6, future, num_scored=1, seed=1)])
+    return collate([first, make_scene(3, 6, future, num_scored=1, seed=1)], BatchConfig(polyline_points=4))
 
 
 def tensors(value: object) -> list[Tensor]:
-    """All tensors in nested records."""
+    """All tensors of nested records."""
     if isinstance(value, Tensor):
         return [value]
     parts = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
@@ -90,7 +81,7 @@ def tensors(value: object) -> list[Tensor]:
 
 
 def assert_one_graph(run: Callable[..., object], *arguments: object) -> tuple[object, object]:
-    """What comes out with and without compiling, the same."""
+    """Check that the compiled function returns the same tensors; returns the plain and the compiled result."""
     results = []
     for function in (run, torch.compile(run, backend="eager", fullgraph=True)):
         torch.manual_seed(0)
@@ -101,18 +92,18 @@ def assert_one_graph(run: Callable[..., object], *arguments: object) -> tuple[ob
     return results[0], results[1]
 
 
-@pytest.mark.parametrize(("name", "training"), MODES, ids=[f"{name}-{'train' if mode else 'eval'}" for name, mode in MODES])
-def test_a_model_is_one_graph(name: str, training: bool) -> None:
-    assert_one_graph(shallow(name).train(training), scenes(2 if name in LOOKS else 12).observation)
+@pytest.mark.parametrize(("name", "training"), GRAPHS.items())
+def test_a_compiled_model_is_one_graph(name: str, training: bool) -> None:
+    assert_one_graph(shallow(name).train(training), scenes(2 if name in READS_VALUES else 12).observation)
 
 
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
-def test_no_variant_reads_a_value_on_the_way(name: str) -> None:
-    """Tensors without values: what asks for one fails. In evaluation, which has all that training has but dropout."""
+def test_no_forward_pass_depends_on_values(name: str) -> None:
+    """Tensors without values raise an error when a value is read. Training differs from evaluation only by dropout."""
     model, batch = shallow(name).eval(), scenes(12)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake = batch.observation.map(mode.from_tensor)
-        if name in LOOKS:
+        if name in READS_VALUES:
             with pytest.raises(DataDependentOutputException):
                 model(fake)
             return
@@ -120,7 +111,7 @@ def test_no_variant_reads_a_value_on_the_way(name: str) -> None:
     assert isinstance(forecast.position, FakeTensor) and forecast.position.shape[:2] == batch.observation.target_mask.shape
 
 
-def test_agentformer_evaluates_in_two_graphs_with_its_noise_between() -> None:
+def test_agentformer_evaluates_in_two_graphs_because_of_its_noise() -> None:
     model, batch = shallow("agentformer").eval(), scenes(2)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="blake2b"):
         torch.compile(model, backend="eager", fullgraph=True)(batch.observation)
@@ -141,21 +132,20 @@ def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() ->
 
 
 @pytest.mark.parametrize(("name", "method"), [("agentformer", "reconstruct"), ("scene-set", "trajectories")])
-def test_what_training_calls_beside_forward_is_compiled_too(name: str, method: str) -> None:
-    """Their losses need more than a forecast."""
-    model, batch, graphs = shallow(name).train(), scenes(2 if name in LOOKS else 12), list[Any]()
+def test_other_methods_that_losses_call_are_compiled(name: str, method: str) -> None:
+    model, batch, graphs = shallow(name).train(), scenes(2 if name in READS_VALUES else 12), list[Any]()
     names = [*model.state_dict()]
     inputs = (batch.observation, batch.truth) if method == "reconstruct" else (batch.observation,)
     torch.manual_seed(0)
     plain = getattr(model, method)(*inputs)
     model.compile(backend=lambda graph, inputs: (graphs.append(graph), graph)[1])
     torch.manual_seed(0)
-    for ours, expected in zip(tensors(getattr(model, method)(*inputs)), tensors(plain), strict=True):
-        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    for compiled, expected in zip(tensors(getattr(model, method)(*inputs)), tensors(plain), strict=True):
+        torch.testing.assert_close(compiled, expected, atol=1e-4, rtol=1e-4)
     assert len(graphs) == 1 and [*model.state_dict()] == names
 
 
-def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
+def test_compiled_dropout_is_random_in_each_call() -> None:
     model, batch = shallow("crowd", block=replace(BLOCK, dropout=0.3)), scenes(12)
     run = torch.compile(model.train(), backend="eager", fullgraph=True)
     assert not torch.equal(run(batch.observation).position, run(batch.observation).position)
@@ -165,8 +155,7 @@ def test_with_dropout_it_is_one_graph_that_drops_anew_each_time() -> None:
 
 
 @pytest.mark.parametrize("agent_aware", [False, True])
-def test_dropped_weights_of_attention_are_others_but_as_many(agent_aware: bool) -> None:
-    """Weights that are not kept are dropped again from a seed; a graph has no generators."""
+def test_compiled_attention_dropout_keeps_the_mean(agent_aware: bool) -> None:
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(16, 2, dropout=0.5, agent_aware=agent_aware), torch.randn(1, 60, 16)
     groups = Groups(3, 3) if agent_aware else None
@@ -177,16 +166,12 @@ def test_dropped_weights_of_attention_are_others_but_as_many(agent_aware: bool) 
     torch.testing.assert_close(torch.stack([first, *others]).mean(0), exact, atol=0.08, rtol=0)
 
 
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def losses() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
-    """Those that match nothing, with arguments for 2 x 3 agents."""
+    """Losses without matching, with arguments for 2 x 3 agents."""
     truth = (draw(2, 3, 5, 2, seed=1), torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(2)) > 0.3)
     latent = [Gaussian(draw(2, 3, n, 4, seed=3 + n), draw(2, 3, n, 4, seed=9)) for n in (4, 1)]
-    own = {"pose": draw(2, 3, 3, seed=6), "scale": draw(2, 3, 4, 5, 2, seed=7).exp(), "latent": latent[0], "prior": latent[1]}
-    forecast = Forecast(draw(2, 3, 4, 5, 2, seed=4), draw(2, 3, 4, seed=5), Frame.AGENT, **own)
+    fields = {"pose": draw(2, 3, 3, seed=6), "scale": draw(2, 3, 4, 5, 2, seed=7).exp(), "latent": latent[0], "prior": latent[1]}
+    forecast = Forecast(draw(2, 3, 4, 5, 2, seed=4), draw(2, 3, 4, seed=5), Frame.AGENT, **fields)
     regions = (draw(2, 3, seed=8), torch.zeros(3), RegionLossConfig())
     return {
         "mixture": (mixture_loss, (forecast, *truth, MixtureLossConfig())),

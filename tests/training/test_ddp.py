@@ -1,4 +1,4 @@
-"""Training in two CPU processes: every scene once, metrics and gradients of a single process, no hang."""
+"""Training in two CPU processes: every scene once per epoch, metrics and gradients of one process, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from trajformer.recipes.checkpoint import load_predictor
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.store import SceneStore
-from trajformer.training import forecasting as module_file
-from trajformer.training.forecasting import TASK
+from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
 ROOT = Path(__file__).parents[2]
@@ -52,20 +51,20 @@ def keep(self, optimizer):
 ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep
 sys.exit(cli.main())
 """
-STILL = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
+NO_AUGMENTATION = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
 Notes = list[tuple[int, int, int, list[str]]]  # epoch, step, process, scenes
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eleven training and five validation scenes: neither can be divided evenly."""
+    """Eleven training and five validation scenes; neither number can be divided evenly."""
     return training_store(tmp_path_factory.mktemp("store"), 11, 5)
 
 
-def two(store: Path, **changes: Any) -> TrainConfig:
-    """Two epochs of three steps; two processes with at most two scenes each; only the order is random."""
+def ddp(store: Path, **changes: Any) -> TrainConfig:
+    """Two epochs of three steps in two processes; only the order of scenes is random."""
     trainer = {"epochs": 2, "devices": 2} | changes.pop("trainer", {})
-    config = recipe(store, trainer=trainer, optim={"average": 0.8}, augment=STILL, seed=1, **changes)
+    config = recipe(store, trainer=trainer, optim={"average": 0.8}, augment=NO_AUGMENTATION, seed=1, **changes)
     return replace(config, model=replace(config.model, block=replace(config.model.block, dropout=0.0)))
 
 
@@ -88,15 +87,15 @@ def scenes_of(notes: Notes, epoch: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """An undisturbed run of two processes."""
+    """An uninterrupted run of two processes."""
     out = tmp_path_factory.mktemp("straight") / "run"
-    done, notes = run(two(store), out)
+    done, notes = run(ddp(store), out)
     assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
     assert [line[:9] for line in done.stderr.splitlines()] == ["epoch 1/2", "epoch 2/2"]
     return out, notes
 
 
-def test_two_processes_see_every_scene_once_an_epoch(store: Path, straight: tuple[Path, Notes]) -> None:
+def test_two_processes_read_every_scene_once_per_epoch(store: Path, straight: tuple[Path, Notes]) -> None:
     notes = straight[1]
     for epoch in range(2):
         assert scenes_of(notes, epoch) == SceneStore(store, "train").scene_ids()
@@ -120,38 +119,41 @@ def test_two_processes_validate_like_one(store: Path, straight: tuple[Path, Note
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
     """The steps of a run in this process."""
     notes: Notes = []
-    step: Callable[..., torch.Tensor] = module_file.ForecastingModule.training_step
+    step: Callable[..., torch.Tensor] = ForecastingModule.training_step
 
     def recording(self: Any, batch: Any, index: int) -> torch.Tensor:
         notes.append((self.current_epoch, index, 0, list(batch.observation.scene_id)))
         return step(self, batch, index)
 
-    monkeypatch.setattr(module_file.ForecastingModule, "training_step", recording)
+    monkeypatch.setattr(ForecastingModule, "training_step", recording)
     return notes
 
 
-def test_gradients_of_two_processes_are_those_of_one(
+def test_two_processes_have_the_gradients_of_one(
     store: Path, straight: tuple[Path, Notes], tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone: list[dict[str, torch.Tensor]] = []
+    single: list[dict[str, torch.Tensor]] = []
 
     def keep(self: Any, _: torch.optim.Optimizer) -> None:
-        alone.append({name: value.grad.clone() for name, value in self.named_parameters()})
+        single.append({name: value.grad.clone() for name, value in self.named_parameters()})
 
-    monkeypatch.setattr(module_file.ForecastingModule, "on_before_optimizer_step", keep)
-    train(two(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
+    monkeypatch.setattr(ForecastingModule, "on_before_optimizer_step", keep)
+    train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
     assert sorted(recorded[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
-    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [2, 2]  # equal weights in the mean
+    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [
+        2,
+        2,
+    ]  # equal weights in the mean
     together = torch.load(straight[0].with_suffix(".json.grad"), weights_only=True)
     assert max(float(value.abs().max()) for value in together.values()) > 1e-2
-    assert largest_difference(alone[0], together) < 1e-5
+    assert largest_difference(single[0], together) < 1e-5
 
 
 @pytest.fixture(scope="module")
 def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
     """A run in which the second process received SIGTERM in the second of three steps of the second epoch."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    done, notes = run(two(store), out, stop="1 1")
+    done, notes = run(ddp(store), out, stop="1 1")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.splitlines()[-1] == "trajformer train: interrupted; continue with --resume"
     assert weights(out, key="global_step") == 5
@@ -162,7 +164,7 @@ def test_a_stop_request_to_one_process_stops_all_without_loss(
     store: Path, straight: tuple[Path, Notes], stopped: tuple[Path, Notes], tmp_path: Path
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    done, notes = run(two(store), tmp_path / "run")
+    done, notes = run(ddp(store), tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert sorted(stopped[1] + notes) == sorted(straight[1])
     assert largest_difference(weights(tmp_path / "run"), weights(straight[0])) == 0.0
@@ -173,7 +175,7 @@ def test_a_single_process_resumes_within_an_epoch_of_two(
     store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    train(two(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
+    train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in recorded] == [(1, 2)]
     assert scenes_of(stopped[1] + recorded, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == ""
@@ -184,15 +186,15 @@ def test_another_number_of_steps_restarts_the_epoch_with_a_message(
     store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    train(two(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
+    train(ddp(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in recorded] == [(1, step) for step in range(6)]
     assert scenes_of(recorded, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == "epoch 2 restarts because its order has changed: steps 3 -> 6\n"
     assert weights(tmp_path / "run", key="global_step") == 5 + 6
     rate = logged(tmp_path / "run").set_index("step")["lr-AdamW/pg1"].dropna()
-    assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule still ends with the training
+    assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule ends with the training
 
 
 def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"):
-        train(two(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)
+        train(ddp(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)

@@ -1,4 +1,4 @@
-"""Training: what a run leaves behind, that it repeats and resumes exactly, and the recipe's way to disk and back."""
+"""Training: files of a run, determinism, resuming, precision, clipping and early stopping."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
 from trajformer.training import base as base_file
-from trajformer.training import forecasting as module_file
 from trajformer.training import run as run_file
-from trajformer.training.forecasting import TASK
+from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine scenes to train on and three to validate on."""
+    """Nine training and three validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 9, 3)
 
 
 @pytest.fixture(scope="module")
 def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
-    """A run of four epochs in one go, with or without averaged weights."""
+    """Returns a run of four epochs, with or without averaged weights."""
     made: dict[float, Path] = {}
 
     def make(average: float) -> Path:
@@ -47,7 +46,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[fl
     return make
 
 
-def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
+def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
     out = whole(0.0)
     assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4}, loss=SetLossConfig())
     values = log_of(out)
@@ -60,29 +59,26 @@ def test_a_run_leaves_checkpoints_logs_and_its_recipe(store: Path, whole: Callab
     assert any((out / "tensorboard").iterdir())
 
 
-@pytest.mark.parametrize("average", [0.0, 0.8])
-def test_a_killed_run_resumes_to_the_same_weights(
-    store: Path, whole: Callable[[float], Path], tmp_path: Path, average: float, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_run_resumes_from_its_last_epoch(
+    store: Path, whole: Callable[[float], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = recipe(store, trainer={"epochs": 4}, optim={"average": average})
-    step = module_file.ForecastingModule.training_step
+    config, step, straight = recipe(store, trainer={"epochs": 4}), ForecastingModule.training_step, whole(0.0)
 
-    def die(self: Any, batch: Any, index: int) -> torch.Tensor:
+    def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
         if (self.current_epoch, index) == (2, 1):
-            raise ZeroDivisionError("killed")
+            raise ZeroDivisionError
         return step(self, batch, index)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module_file.ForecastingModule, "training_step", die)
+        patch.setattr(ForecastingModule, "training_step", training_step)
         with pytest.raises(ZeroDivisionError):
             train(config, TASK, tmp_path, progress=False)
-    torch.manual_seed(99)  # another process has another state of its generators
+    torch.manual_seed(99)  # a new process starts with another state of its generators
     train(config, TASK, tmp_path, resume=True, progress=False)
-    straight = whole(average)
-    assert largest_difference(weights(tmp_path), weights(straight)) < 1e-6
-    assert log_of(tmp_path).to_dict() == pytest.approx(log_of(straight).to_dict(), abs=1e-5)  # old lines are kept
-    rate, expected = log_of(tmp_path, "lr-AdamW/pg1"), log_of(straight, "lr-AdamW/pg1")
-    assert rate.groupby("step").last().to_dict() == pytest.approx(expected.to_dict())
+    assert largest_difference(weights(tmp_path), weights(straight)) == 0.0
+    assert log_of(tmp_path).equals(log_of(straight))  # with the lines from before the failure
+    rate, expected = (log_of(out, "lr-AdamW/pg1").groupby("step").last() for out in (tmp_path, straight))
+    assert rate.equals(expected)
 
 
 @pytest.mark.parametrize("average", [0.0, 0.8])
@@ -95,7 +91,7 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: 
     assert logged == pytest.approx({name: figures[name] for name in logged}, abs=1e-6)
 
 
-def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
+def test_the_seed_determines_the_weights(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)
         train(recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False)
@@ -103,31 +99,33 @@ def test_a_seed_decides_everything(store: Path, whole: Callable[[float], Path], 
     assert largest_difference(weights(tmp_path / "other"), weights(whole(0.0))) > 1e-2
 
 
-def test_a_reloaded_model_answers_bit_for_bit(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit, kept = run_file.fit, []
-    monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), kept.append(module)))
+def test_a_loaded_model_has_the_forecasts_of_the_trained_one(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit, trained = run_file.fit, []
+    monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), trained.append(module)))
     train(recipe(store, trainer={"epochs": 1}), TASK, tmp_path, progress=False)
     observation = collate(list(SceneStore(store, "val"))).observation
     model = load_checkpoint(tmp_path / "last.ckpt")[0]
-    first, second = kept[0].model.eval()(observation), model(observation)
+    first, second = trained[0].model.eval()(observation), model(observation)
     assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
 
 
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
 
-    def watched(groups: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
+    def build_and_watch(groups: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
         optimizer, schedule = build(groups, config, *rest, **options)
         parameters = [p for group in groups for p in group["params"]]
 
-        def note(*_: Any) -> None:
+        def record(*_: Any) -> None:
             gradients = [p.grad.norm() for p in parameters if p.grad is not None]
             norms[config.clip].append(float(torch.stack(gradients).norm()))
 
-        optimizer.register_step_post_hook(note)
+        optimizer.register_step_post_hook(record)
         return optimizer, schedule
 
-    monkeypatch.setattr(base_file, "build_optimizer", watched)
+    monkeypatch.setattr(base_file, "build_optimizer", build_and_watch)
     for clip in norms:
         train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), TASK, tmp_path / str(clip), progress=False)
     assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
@@ -142,31 +140,31 @@ def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> No
     assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
 
 
-def test_early_stopping_and_the_last_validation(store: Path, tmp_path: Path) -> None:
-    still = {"learning_rate": 1e-30}  # nothing gets better
+def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_path: Path) -> None:
+    optim = {"learning_rate": 1e-30}  # the loss does not change
     for name, patience in (("off", 0), ("on", 2)):
         trainer = {"epochs": 5, "early_stopping": patience}
-        train(recipe(store, trainer=trainer, optim=still), TASK, tmp_path / name, progress=False)
+        train(recipe(store, trainer=trainer, optim=optim), TASK, tmp_path / name, progress=False)
     assert (len(log_of(tmp_path / "off")), len(log_of(tmp_path / "on"))) == (5, 3)
     train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), TASK, tmp_path / "rare", progress=False)
     assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
     assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 20
 
 
-def test_a_folder_in_use_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     config = recipe(store, trainer={"epochs": 1})
-    train(config, TASK, tmp_path, resume=True, progress=False)  # nothing to resume yet: it begins
+    train(config, TASK, tmp_path, resume=True, progress=False)  # without a checkpoint the run starts
     before = weights(tmp_path)
     with pytest.raises(TrajformerError, match="already contains a run"):
         train(config, TASK, tmp_path, progress=False)
     other = replace(config.model, max_neighbors=5)
-    for changed, said in (
+    for changed, message in (
         (replace(config, model=other), r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml"),
         (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
         (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
     ):
-        with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + said):
+        with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + message):
             train(changed, TASK, tmp_path, resume=True, progress=False)
-    train(config, TASK, tmp_path, resume=True, progress=False)  # it is finished: nothing happens
+    train(config, TASK, tmp_path, resume=True, progress=False)  # a finished run does not change
     assert largest_difference(weights(tmp_path), before) == 0.0

@@ -1,0 +1,160 @@
+"""A run that was interrupted at any step resumes and ends with the weights and logs of an uninterrupted run, bit by bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from support.cli import run
+from support.training import largest_difference, logged, recipe, training_store, weights
+
+from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.training.forecasting import TASK, ForecastingModule
+from trajformer.training.resume import CheckpointFiles
+from trajformer.training.run import train
+
+ROOT = Path(__file__).parents[2]
+# `trajformer` that is killed in the fourth step.
+KILLED = """
+import os, signal
+from trajformer import cli
+from trajformer.training.forecasting import ForecastingModule
+
+step = ForecastingModule.training_step
+
+def training_step(self, batch, index):
+    if index == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, batch, index)
+
+ForecastingModule.training_step = training_step
+cli.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven training and three validation scenes."""
+    return training_store(tmp_path_factory.mktemp("store"), 11, 3)
+
+
+def run_config(store: Path, checkpoint_minutes: float = 1e-9, workers: int = 0) -> TrainConfig:
+    """Four epochs of six steps, validated after the third and the fourth, with a checkpoint after every step."""
+    trainer = {"epochs": 4, "validate_every": 3, "early_stopping": 9, "checkpoint_minutes": checkpoint_minutes}
+    data = {"bucket": 2, "workers": workers}
+    return recipe(store, trainer=trainer, data=data, optim={"average": 0.8, "learning_rate": 3e-3})
+
+
+def patience(out: Path) -> str:
+    """The state of early stopping."""
+    (state,) = (value for name, value in weights(out, key="callbacks").items() if name.startswith("EarlyStopping"))
+    return str(state)
+
+
+def assert_same_run(out: Path, straight: Path) -> None:
+    """Weights, averaged weights, patience and logs equal the ones of an uninterrupted run, bit by bit."""
+    for name in ("best", "last"):
+        for key in ("state_dict", "current_model_state"):
+            assert largest_difference(weights(out, name, key), weights(straight, name, key)) == 0.0
+    assert patience(out) == patience(straight)
+    pd.testing.assert_frame_equal(logged(out), logged(straight)[logged(out).columns], check_exact=True)
+    assert not list(out.glob(".*"))
+
+
+@pytest.fixture(scope="module")
+def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    out = tmp_path_factory.mktemp("straight")
+    train(run_config(store), TASK, out, progress=False)
+    return out
+
+
+@pytest.mark.parametrize("failures", [[(0, 1)], [(1, 0)], [(0, 5), (1, 3), (1, 4), (3, 5)]], ids=str)
+def test_a_run_resumes_at_the_step_that_failed(
+    store: Path, straight: Path, tmp_path: Path, failures: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, left = ForecastingModule.training_step, list(failures)  # pairs of epoch and step
+
+    def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
+        if left and (self.current_epoch, index) == left[0]:
+            left.pop(0)
+            raise ZeroDivisionError
+        return step(self, batch, index)
+
+    monkeypatch.setattr(ForecastingModule, "training_step", training_step)
+    for _ in failures:
+        torch.manual_seed(99)  # a new process starts with another state of its generators
+        with pytest.raises(ZeroDivisionError):
+            train(run_config(store), TASK, tmp_path, resume=True, progress=False)
+    train(run_config(store), TASK, tmp_path, resume=True, progress=False)
+    assert_same_run(tmp_path, straight)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_stops_a_run_after_its_current_step(
+    store: Path, straight: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, config = ForecastingModule.training_step, run_config(store, checkpoint_minutes=0.0)
+    handlers = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
+
+    def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
+        if (self.current_epoch, index) in ((0, 0), (2, 3)):
+            os.kill(os.getpid(), number)
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ForecastingModule, "training_step", training_step)
+        for completed in (1, 2 * 6 + 4):
+            with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
+                train(config, TASK, tmp_path, resume=True, progress=False)
+            assert weights(tmp_path, key="global_step") == completed
+            assert {name: signal.getsignal(name) for name in handlers} == handlers
+    train(config, TASK, tmp_path, resume=True, progress=False)
+    assert_same_run(tmp_path, straight)
+
+
+def test_a_second_interrupt_stops_within_the_step(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the step continues")
+
+    monkeypatch.setattr(ForecastingModule, "training_step", training_step)
+    with pytest.raises(KeyboardInterrupt):
+        train(run_config(store), TASK, tmp_path, progress=False)
+
+
+def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = CheckpointFiles()
+    files.save_checkpoint({"step": 1}, tmp_path / "run" / "last.ckpt")
+
+    def write_half(_: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", write_half)
+    with pytest.raises(OSError, match="No space"):
+        files.save_checkpoint({"step": 2}, tmp_path / "run" / "last.ckpt")
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True) == {"step": 1}
+    assert len(list((tmp_path / "run").iterdir())) == 1
+
+
+def test_a_killed_process_with_workers_is_resumed_by_the_command_line(store: Path, straight: Path, tmp_path: Path) -> None:
+    out, settings = tmp_path / "run", tmp_path / "run.yaml"
+    settings.write_text(yaml.safe_dump(to_plain(run_config(store, workers=1))))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = ["train", "--config", str(settings), "--out", str(out)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert weights(out, key="global_step") == 3
+    assert run(*words, "--resume", "--data.workers", 0) == 0
+    assert_same_run(out, straight)

@@ -133,25 +133,6 @@ def test_beta_scales_gradients_by_sigma(beta: float) -> None:
     torch.testing.assert_close(log_scale.grad, sigma ** (2 * beta) * (1 - (error / sigma).square()))
 
 
-def test_minimum_is_the_maximum_likelihood_estimate() -> None:
-    """Mean and standard deviation of many samples of one Gaussian."""
-    target = 2.0 + draw(500, 1, 1, 2, scale=0.5)
-    mean, log_sigma = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-    optimizer = torch.optim.LBFGS([mean, log_sigma], max_iter=50)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        shape = (500, 1, 1, 1, 2)
-        forecast = Forecast(mean.expand(shape), torch.zeros(500, 1, 1), Frame.SCENE, scale=log_sigma.exp().expand(shape))
-        loss = mixture_loss(forecast, target, torch.ones(500, 1, 1, dtype=torch.bool), MixtureLossConfig())["loss"]
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    torch.testing.assert_close(mean.detach(), target.mean((0, 1, 2)), atol=1e-3, rtol=0)
-    torch.testing.assert_close(log_sigma.detach().exp(), target.std((0, 1, 2), unbiased=False), atol=1e-3, rtol=0)
-
-
 def test_agent_frame_equals_batch_frame_for_any_rotation() -> None:
     forecast, target, valid = make()
     pose = torch.cat([draw(2, 3, 2, seed=5), draw(2, 3, 1, seed=6)], -1)

@@ -57,13 +57,6 @@ def test_value_by_hand() -> None:
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
 
 
-def test_huber_width_is_in_metres() -> None:
-    forecast = Forecast(torch.zeros(1, 1, 1, 1, 2), torch.zeros(1, 1, 1), Frame.SCENE)
-    target, valid = torch.tensor([[[[1.0, 0.0]]]]), torch.ones(1, 1, 1, dtype=torch.bool)
-    for width, expected in ((1.0, 0.5), (2.0, 0.25), (0.5, 0.75)):
-        assert set_loss(forecast, target, valid, SetLossConfig(huber_m=width))["regression"].item() == pytest.approx(expected)
-
-
 def test_smooth_l1_of_coordinates_or_of_the_distance() -> None:
     position = torch.tensor([3.0, -4.0]).expand(1, 1, 1, 2, 2).clone().requires_grad_()
     forecast = Forecast(position, torch.zeros(1, 1, 1), Frame.SCENE)
@@ -96,15 +89,6 @@ def test_the_order_of_modes_has_no_effect(futures: int) -> None:
     order = torch.tensor([2, 0, 3, 1])
     mixed = replace(forecast, position=forecast.position[:, :, order], logit=forecast.logit[..., order])
     assert_equal_terms(set_loss(mixed, target, valid, CONFIG), set_loss(forecast, target, valid, CONFIG))
-
-
-def test_a_perfect_mode_has_no_regression() -> None:
-    forecast, target, valid = make()
-    position = forecast.position.detach().clone()
-    position[:, :, 1] = target
-    terms = set_loss(replace(forecast, position=position), target, valid, SetLossConfig())
-    assert terms["regression"] == 0 and terms["endpoint"] == 0
-    assert terms["classification"].item() == pytest.approx(-forecast.logit.log_softmax(-1)[..., 1].mean().item(), rel=1e-5)
 
 
 def test_only_the_matched_mode_receives_a_position_gradient() -> None:

@@ -16,7 +16,6 @@ from support.stores import make_store, random_scene, same_bits
 from trajformer.scenes.manifest import MANIFEST, checksum
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import Shard, ShardInfo, read_shard_info, shard_path, write_shard
-from trajformer.scenes.store import SceneStore
 
 SHARDS = 2000
 
@@ -109,16 +108,6 @@ print(len(store), len(os.listdir("/proc/self/fd")), opened - before, used - open
     assert files < 20
     assert opening < 30
     assert use < 200  # a shard takes about 35 kB
-
-
-def test_a_large_store_opens_without_reading_its_shards(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> None:
-        raise AssertionError(f"{path} is read")
-
-    monkeypatch.setattr("trajformer.scenes.manifest.read_shard_info", fail)
-    monkeypatch.setattr("trajformer.scenes.store.Shard", fail)
-    monkeypatch.setattr("trajformer.scenes.store.read_scene_ids", fail)
-    assert len(SceneStore(big, "train")) == 3 * SHARDS
 
 
 BLOCK = """

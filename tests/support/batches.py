@@ -1,4 +1,4 @@
-"""Tensors of a SceneBatch by name, for comparisons; "target" and "target_valid" are those of the truth."""
+"""Tensors of a SceneBatch by name, for comparisons; "target" and "target_valid" are the fields of its truth."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trajformer.data.batch import SceneBatch, Truth
 def tensors(batch: SceneBatch) -> dict[str, Tensor]:
     """All tensors of a batch by name."""
     values = {item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)}
-    found = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    return found | {"target": batch.truth.position, "target_valid": batch.truth.valid}
+    by_name = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return by_name | {"target": batch.truth.position, "target_valid": batch.truth.valid}
 
 
 def edit(batch: SceneBatch, **values: Any) -> SceneBatch:

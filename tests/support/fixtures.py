@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-CITY_XY = np.array([2500.0, 1200.0])  # where the Argoverse 1 sequences lie, metres in the city frame
+CITY_XY = np.array([2500.0, 1200.0])  # position of the Argoverse 1 sequences, metres in the city frame
 
 
 @dataclass
@@ -30,7 +30,7 @@ def straight(steps: int, start: tuple[float, float], velocity: tuple[float, floa
 
 
 def argoverse1_tracks(steps: int = 50, seed: int = 0) -> list[Track]:
-    """AGENT, AV, a parked car on a lane, one off the lanes, a noisy one, and some that come and go."""
+    """AGENT, AV, parked cars on and off the lanes, a noisy track, and tracks that start late or end early."""
     noise = np.random.default_rng(seed).normal(0.0, 0.1, (steps, 2))
     tracks = [
         Track("00-agent", "AGENT", straight(steps, (0.0, 0.0), (10.0, 0.0))),
@@ -106,7 +106,7 @@ def write_argoverse1_map(folder: Path, city: str = "PIT", lanes: list[Lane] | No
 
 
 def argoverse1_folder(raw: Path, sequences: int = 3, splits: tuple[str, ...] = ("train", "test_obs")) -> Path:
-    """Write a raw folder with a map and as many sequences a split; `test_obs` has the observed steps only."""
+    """Write a raw folder with a map and some sequences per split; `test_obs` contains only observed steps."""
     write_argoverse1_map(raw / "map_files")
     for split in splits:
         for number in range(1, sequences + 1):
@@ -135,7 +135,7 @@ def argoverse2_columns(steps: int = 110, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def argoverse2_map() -> dict[str, Any]:
-    """A map of two lanes in a row and a bike lane at their left, one crosswalk and one drivable area."""
+    """A map of two consecutive lanes, a bike lane on the left, a crosswalk and a drivable area."""
 
     def line(*points: tuple[float, float]) -> list[dict[str, float]]:
         return [{"x": 1000.0 + x, "y": -700.0 + y, "z": 0.0} for x, y in points]
@@ -161,10 +161,13 @@ def argoverse2_map() -> dict[str, Any]:
 
 
 def write_argoverse2(
-    raw: Path, columns: dict[str, np.ndarray] | None = None, archive: dict[str, Any] | None = None, **place: str
+    raw: Path,
+    columns: dict[str, np.ndarray] | None = None,
+    archive: dict[str, Any] | None = None,
+    split: str = "val",
+    uuid: str = "s-1",
 ) -> Path:
     """Write one scenario below RAW/<split>/<uuid>/ and return the path of its parquet file."""
-    split, uuid = place.get("split", "val"), place.get("uuid", "s-1")
     folder = raw / split / uuid
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"scenario_{uuid}.parquet"

@@ -1,4 +1,4 @@
-"""Seeded random tensors, and PyTorch's attention with the weights of ours."""
+"""Seeded random tensors, and PyTorch attention with the weights of a layer of this package."""
 
 from __future__ import annotations
 

@@ -111,14 +111,6 @@ def test_no_forward_pass_depends_on_values(name: str) -> None:
     assert isinstance(forecast.position, FakeTensor) and forecast.position.shape[:2] == batch.observation.target_mask.shape
 
 
-def test_agentformer_evaluates_in_two_graphs_because_of_its_noise() -> None:
-    model, batch = shallow("agentformer").eval(), scenes(2)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="blake2b"):
-        torch.compile(model, backend="eager", fullgraph=True)(batch.observation)
-    compiled = torch.compile(model, backend="eager")(batch.observation)
-    torch.testing.assert_close(compiled.position, model(batch.observation).position, atol=1e-4, rtol=1e-4)
-
-
 def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() -> None:
     model, batch = shallow("agentformer-road").train(), scenes(2)
     assert isinstance(model, AgentFormer)

@@ -76,7 +76,7 @@ def run(config: TrainConfig, out: Path, *, stop: str = "") -> tuple[subprocess.C
     settings.write_text(yaml.safe_dump(to_plain(config)))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NOTES": str(notes), "STOP": stop}
     command = [sys.executable, program, "train", "--config", settings, "--out", out, "--resume"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     return done, [json.loads(line) for line in notes.read_text().splitlines()]
 
 
@@ -86,17 +86,31 @@ def scenes_of(notes: Notes, epoch: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """An uninterrupted run of two processes."""
-    out = tmp_path_factory.mktemp("straight") / "run"
-    done, notes = run(ddp(store), out)
-    assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
-    assert [line[:9] for line in done.stderr.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
+    """A run in which the second process received SIGTERM in the second of three steps of the second epoch."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    done, notes = run(ddp(store), out, stop="1 1")
+    assert (done.returncode, done.stdout) == (130, "")
+    first, last = done.stderr.splitlines()
+    assert first.startswith("epoch 1/2") and last == "trajformer train: interrupted; continue with --resume"
+    assert weights(out, key="global_step") == 5
     return out, notes
 
 
-def test_two_processes_read_every_scene_once_per_epoch(store: Path, straight: tuple[Path, Notes]) -> None:
-    notes = straight[1]
+@pytest.fixture(scope="module")
+def finished(store: Path, stopped: tuple[Path, Notes], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
+    """The stopped run after it was resumed; the steps of both parts."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    shutil.copytree(stopped[0], out)
+    done, notes = run(ddp(store), out)
+    assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("epoch 2/2")
+    assert weights(out, key="global_step") == 6
+    return out, stopped[1] + notes
+
+
+def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(store: Path, finished: tuple[Path, Notes]) -> None:
+    notes = finished[1]
     for epoch in range(2):
         assert scenes_of(notes, epoch) == SceneStore(store, "train").scene_ids()
         sizes = {(step, rank): len(names) for number, step, rank, names in notes if number == epoch}
@@ -106,8 +120,8 @@ def test_two_processes_read_every_scene_once_per_epoch(store: Path, straight: tu
     assert first[0] != first[1]
 
 
-def test_two_processes_validate_like_one(store: Path, straight: tuple[Path, Notes]) -> None:
-    out, _ = straight
+def test_two_processes_validate_like_one(store: Path, finished: tuple[Path, Notes]) -> None:
+    out, _ = finished
     expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
     last = logged(out).iloc[-1]
     for name in ("minADE6", "minFDE6", "MR6", "minFDE1"):
@@ -130,7 +144,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
 
 
 def test_two_processes_have_the_gradients_of_one(
-    store: Path, straight: tuple[Path, Notes], tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
+    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     single: list[dict[str, torch.Tensor]] = []
 
@@ -139,35 +153,12 @@ def test_two_processes_have_the_gradients_of_one(
 
     monkeypatch.setattr(ForecastingModule, "on_before_optimizer_step", keep)
     train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
-    assert sorted(recorded[0][3]) == sorted(name for note in straight[1] if note[:2] == [0, 0] for name in note[3])
-    assert [len(note[3]) for note in straight[1] if note[:2] == [0, 0]] == [
-        2,
-        2,
-    ]  # equal weights in the mean
-    together = torch.load(straight[0].with_suffix(".json.grad"), weights_only=True)
+    shares = [names for epoch, step, _, names in stopped[1] if (epoch, step) == (0, 0)]
+    assert sorted(recorded[0][3]) == sorted(name for names in shares for name in names)
+    assert [len(names) for names in shares] == [2, 2]  # equal weights in the mean
+    together = torch.load(stopped[0].with_suffix(".json.grad"), weights_only=True)
     assert max(float(value.abs().max()) for value in together.values()) > 1e-2
     assert largest_difference(single[0], together) < 1e-5
-
-
-@pytest.fixture(scope="module")
-def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """A run in which the second process received SIGTERM in the second of three steps of the second epoch."""
-    out = tmp_path_factory.mktemp("stopped") / "run"
-    done, notes = run(ddp(store), out, stop="1 1")
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.splitlines()[-1] == "trajformer train: interrupted; continue with --resume"
-    assert weights(out, key="global_step") == 5
-    return out, notes
-
-
-def test_a_stop_request_to_one_process_stops_all_without_loss(
-    store: Path, straight: tuple[Path, Notes], stopped: tuple[Path, Notes], tmp_path: Path
-) -> None:
-    shutil.copytree(stopped[0], tmp_path / "run")
-    done, notes = run(ddp(store), tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert sorted(stopped[1] + notes) == sorted(straight[1])
-    assert largest_difference(weights(tmp_path / "run"), weights(straight[0])) == 0.0
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")

@@ -32,7 +32,6 @@ SHALLOW |= {"encoder_layers": 1, "decoder_layers": 1, "lstm_layers": 1}
 GRAPHS = {
     "constant-velocity": False,
     "mmtransformer": True,
-    "mmtransformer-9-proposals": False,
     "wayformer-early-multi_axis": True,
     "wayformer-9-components": False,
     "spatial-channel-agent": True,
@@ -40,7 +39,6 @@ GRAPHS = {
     "gatformer-joint": True,
     "crowd": True,
     "scene-set": False,
-    "scene-set-agents": True,
     "agentformer": True,
     "agentformer-sampler": False,
 }

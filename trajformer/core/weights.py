@@ -37,6 +37,11 @@ class Options:
     heads: int | None = None
     labels: tuple[str, ...] = ()
 
+    def check_labels(self, classes: int, name: str) -> None:
+        """Raise CheckpointError, with the name of the file, if there are labels but not one per class."""
+        if self.labels and len(self.labels) != classes:
+            raise CheckpointError(f"{name}: {classes} classes, but {len(self.labels)} labels")
+
 
 class StateDictReader:
     """Takes tensors out of a foreign state dict. Error messages name the file and the tensor.

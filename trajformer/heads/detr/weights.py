@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.weights import Converted, Options, StateDictReader
-from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, ResNetConfig
 from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.task import DetectionRecipe
 
 HEADS = 8  # in all published sizes
 _STATISTICS = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Foreign names of the transformer and the heads.
-
-    Attributes:
-        rules: rules for `StateDictReader.take_model`.
-        queries, classify, rows: names of the queries, the class head, and the learned row positions.
-        encoder_norm: name of the norm after the encoder, which only pre-norm models have.
-        layers: templates of one norm per layer of encoder and decoder, to count the layers.
-        inner: name of the first feed-forward layer.
-    """
-
-    rules: dict[str, str]
-    queries: str
-    classify: str
-    rows: str
-    encoder_norm: str
-    layers: tuple[str, str]
-    inner: str
 
 
 def _attention(ours: str, foreign: str, fused: bool) -> dict[str, str]:
@@ -60,70 +36,49 @@ def stack_rules(
     }
 
 
-_FACEBOOK = _Layout(
-    stack_rules("encoder", "transformer.encoder", {"attention": "self_attn"}, ("norm1", "norm2"), ("linear1", "linear2"), True)
-    | stack_rules(
-        "decoder",
-        "transformer.decoder",
-        {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
-        ("norm1", "norm2", "norm3"),
-        ("linear1", "linear2"),
-        True,
-    )
-    | {
-        "encoder.norm.*": "transformer.encoder.norm.*",
-        "decoder.norm.*": "transformer.decoder.norm.*",
-        "project.*": "input_proj.*",
-        "queries.*": "query_embed.*",
-        "classify.*": "class_embed.*",
-        "locate.0.*": "bbox_embed.layers.0.*",
-        "locate.2.*": "bbox_embed.layers.1.*",
-        "locate.4.*": "bbox_embed.layers.2.*",
+def _rules(
+    prefix: str, cross: str, norms: tuple[str, str, str], inner: tuple[str, str], others: dict[str, str]
+) -> dict[str, str]:
+    """Rules for a model: names of the cross-attention, the norms of decoder layers, the feed-forward layers, and all others."""
+    fused = inner[0] == "linear1"
+    encoder_norms = norms[:2] if fused else norms[::2]  # numbered from 1 in each layer, or named by their sublayer
+    rules = stack_rules("encoder", f"{prefix}.encoder", {"attention": "self_attn"}, encoder_norms, inner, fused)
+    attentions = {"self_attention": "self_attn", "cross_attention": cross}
+    rules |= stack_rules("decoder", f"{prefix}.decoder", attentions, norms, inner, fused)
+    return rules | {ours: foreign if ours.startswith("position") else f"{foreign}.*" for ours, foreign in others.items()}
+
+
+_FACEBOOK = _rules(
+    "transformer",
+    "multihead_attn",
+    ("norm1", "norm2", "norm3"),
+    ("linear1", "linear2"),
+    {
+        "encoder.norm.*": "transformer.encoder.norm",
+        "decoder.norm.*": "transformer.decoder.norm",
+        "project.*": "input_proj",
+        "queries.*": "query_embed",
+        "classify.*": "class_embed",
+        **{f"locate.{2 * layer}.*": f"bbox_embed.layers.{layer}" for layer in range(3)},
         "position.tables.0": "backbone.1.col_embed.weight",
         "position.tables.1": "backbone.1.row_embed.weight",
     },
-    queries="query_embed.weight",
-    classify="class_embed.weight",
-    rows="backbone.1.row_embed.weight",
-    encoder_norm="transformer.encoder.norm.weight",
-    layers=("transformer.encoder.layers.{}.norm1.weight", "transformer.decoder.layers.{}.norm1.weight"),
-    inner="transformer.encoder.layers.0.linear1.weight",
 )
-_HUGGING_FACE = _Layout(
-    stack_rules(
-        "encoder",
-        "model.encoder",
-        {"attention": "self_attn"},
-        ("self_attn_layer_norm", "final_layer_norm"),
-        ("fc1", "fc2"),
-        False,
-    )
-    | stack_rules(
-        "decoder",
-        "model.decoder",
-        {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
-        ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-        ("fc1", "fc2"),
-        False,
-    )
-    | {
-        "encoder.norm.*": "model.encoder.layernorm.*",
-        "decoder.norm.*": "model.decoder.layernorm.*",
-        "project.*": "model.input_projection.*",
-        "queries.*": "model.query_position_embeddings.*",
-        "classify.*": "class_labels_classifier.*",
-        "locate.0.*": "bbox_predictor.layers.0.*",
-        "locate.2.*": "bbox_predictor.layers.1.*",
-        "locate.4.*": "bbox_predictor.layers.2.*",
+_HUGGING_FACE = _rules(
+    "model",
+    "encoder_attn",
+    ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+    ("fc1", "fc2"),
+    {
+        "encoder.norm.*": "model.encoder.layernorm",
+        "decoder.norm.*": "model.decoder.layernorm",
+        "project.*": "model.input_projection",
+        "queries.*": "model.query_position_embeddings",
+        "classify.*": "class_labels_classifier",
+        **{f"locate.{2 * layer}.*": f"bbox_predictor.layers.{layer}" for layer in range(3)},
         "position.tables.0": "model.position_embedding.column_embeddings.weight",
         "position.tables.1": "model.position_embedding.row_embeddings.weight",
     },
-    queries="model.query_position_embeddings.weight",
-    classify="class_labels_classifier.weight",
-    rows="model.position_embedding.row_embeddings.weight",
-    encoder_norm="model.encoder.layernorm.weight",
-    layers=("model.encoder.layers.{}.self_attn_layer_norm.weight", "model.decoder.layers.{}.self_attn_layer_norm.weight"),
-    inner="model.encoder.layers.0.fc1.weight",
 )
 # Convolutions and norms of a ResNet. Stages, blocks and parts are numbered from 0; {stage1} and {part1} count from 1.
 _TORCHVISION = {
@@ -175,7 +130,7 @@ def hf_detr(source: StateDictReader, options: Options) -> Converted:
 
 
 def _convert(
-    source: StateDictReader, options: Options, layout: _Layout, prefix: str, names: dict[str, str], stride: int = 32
+    source: StateDictReader, options: Options, layout: dict[str, str], prefix: str, names: dict[str, str], stride: int = 32
 ) -> Converted:
     """Convert with the names of a layout and of a ResNet below `prefix`."""
     first = names["stages.{stage}.{block}.convolutions.{part}"]
@@ -185,25 +140,27 @@ def _convert(
     ]
     stem = source.peek(f"{prefix}.{names['stem']}.weight", 4)
     resnet = ResNetConfig((counts[0], counts[1], counts[2], counts[3]), len(stem), 16 if stride == 16 else 32)
-    query = source.peek(layout.queries, 2)
-    classes = len(source.peek(layout.classify, 2)) - 1
-    encoder, decoder = (source.count(pattern) for pattern in layout.layers)
+    foreign = {ours: name.replace("*", "weight") for ours, name in layout.items()}
+    query, classes = source.peek(foreign["queries.*"], 2), len(source.peek(foreign["classify.*"], 2)) - 1
+    encoder, decoder = (
+        source.count(foreign[f"{stack}.layers.{{n}}.feedforward.norm.*"].replace("{n}", "{}")) for stack in ("encoder", "decoder")
+    )
     block = BlockConfig(
         width=query.shape[1],
         heads=options.heads or HEADS,
-        feedforward=len(source.peek(layout.inner, 2)),
+        feedforward=len(source.peek(foreign["encoder.layers.{n}.feedforward.sublayer.0.*"].format(n=0), 2)),
         dropout=0.1,
-        norm_first=layout.encoder_norm in source,
+        norm_first=foreign["encoder.norm.*"] in source,
     )
-    model = DetrConfig(classes, len(query), block, (encoder, decoder), backbone=BackboneConfig(resnet=resnet))
-    if layout.rows in source:
-        model = replace(model, position="learned")
-    if options.labels and len(options.labels) != classes:
-        raise CheckpointError(f"{source.name}: {classes} classes, but {len(options.labels)} labels")
-    rules = dict(layout.rules)
-    for ours, foreign in names.items():
+    model = DetrConfig(
+        classes, len(query), block, (encoder, decoder), "learned" if foreign["position.tables.1"] in source else "sine",
+        BackboneConfig(resnet=resnet),
+    )  # fmt: skip
+    options.check_labels(classes, source.name)
+    rules = dict(layout)
+    for ours, name in names.items():
         convolution = ours == "stem" or "convolutions" in ours or ours.endswith("shortcut.0")
         for part, statistic in {"weight": "weight"}.items() if convolution else _STATISTICS.items():
-            rules[f"backbone.{ours}.{part}"] = f"{prefix}.{foreign}.{statistic}"
+            rules[f"backbone.{ours}.{part}"] = f"{prefix}.{name}.{statistic}"
     recipe = DetectionRecipe(model=model, labels=options.labels)
     return recipe, source.take_model(recipe.build_model, rules)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.weights import Converted, Options, StateDictReader
 from trajformer.errors import CheckpointError
@@ -82,9 +80,15 @@ def _convert(
         width=width, heads=heads, feedforward=feedforward, dropout=0.0, norm_first=True, activation="gelu", norm_eps=norm_eps
     )
     classes = len(source.peek(rules["head.*"].replace("*", "weight"), 2))
-    model = _model_config(source, patches, positions, classes, layers, block)
-    if options.labels and len(options.labels) != classes:
-        raise CheckpointError(f"{source.name}: {classes} classes, but {len(options.labels)} labels")
+    _, channels, height, columns = patches.shape
+    side = round((positions.shape[1] - 1) ** 0.5)
+    if height != columns or not side or side**2 + 1 != positions.shape[1]:
+        raise CheckpointError(
+            f"{source.name}: patches of {height} x {columns} pixels at {positions.shape[1]} positions, expected square patches, "
+            "and one position per patch of a square image plus one for the class token"
+        )
+    model = ViTConfig(side * height, height, channels, classes, layers, block)
+    options.check_labels(classes, source.name)
     recipe = ClassificationRecipe(model=model, labels=options.labels)
     known = {
         "token": source.take(token, 1, 1, width)[0],
@@ -93,16 +97,3 @@ def _convert(
     if not bias:
         rules = {f"{_ATTENTION}.{part}.bias": "" for part in ("query", "key", "value")} | dict(rules)
     return recipe, source.take_model(recipe.build_model, rules, known)
-
-
-def _model_config(
-    source: StateDictReader, patches: Tensor, positions: Tensor, classes: int, layers: int, block: BlockConfig
-) -> ViTConfig:
-    _, channels, height, width = patches.shape
-    side = round((positions.shape[1] - 1) ** 0.5)
-    if height != width or not side or side**2 + 1 != positions.shape[1]:
-        raise CheckpointError(
-            f"{source.name}: patches of {height} x {width} pixels at {positions.shape[1]} positions, expected square patches, "
-            "and one position per patch of a square image plus one for the class token"
-        )
-    return ViTConfig(side * height, height, channels, classes, layers, block)

@@ -49,7 +49,7 @@ RECIPE = DetectionRecipe(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short training; not enough to postprocess anything."""
+    """A short training, which does not learn to detect."""
     pytest.importorskip("pycocotools")
     folder = tmp_path_factory.mktemp("detection") / "run"
     train(RECIPE, TASK, folder, progress=False)
@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint that was fitted to one image, and this image."""
+    """A checkpoint fitted to one image, and this image."""
     torch.manual_seed(0)
     example = draw_shapes(DATA.shapes, (8, 4))
     batch, model = collate([example]), Detr(replace(MODEL, classes=len(LABELS)))
@@ -68,9 +68,9 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         box_loss(model(batch.pixels), batch.targets, BoxLossConfig())["loss"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    (found,) = postprocess(model.eval()(batch.pixels), batch.original, score=0.5)
-    assert found.label.sort().values.tolist() == example.label.sort().values.tolist(), "it has not learned the picture"
-    assert iou(found.box[:, None], example.box[None]).amax(1).min() > 0.7
+    (detected,) = postprocess(model.eval()(batch.pixels), batch.original, score=0.5)
+    assert detected.label.sort().values.tolist() == example.label.sort().values.tolist(), "the image was not learned"
+    assert iou(detected.box[:, None], example.box[None]).amax(1).min() > 0.7
     folder = tmp_path_factory.mktemp("expert")
     write_checkpoint(folder / "best.ckpt", replace(RECIPE, labels=LABELS), model.state_dict())
     pixels = (example.image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
@@ -84,14 +84,14 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     return code, out, err
 
 
-def test_a_run_leaves_a_checkpoint_that_knows_its_classes(run: Path) -> None:
+def test_a_run_stores_its_classes_and_metrics(run: Path) -> None:
     model, recipe = load_checkpoint(run / "best.ckpt", DetectionRecipe)
     assert isinstance(model, Detr) and recipe.labels == LABELS and model.classify.out_features == 4
     text = (run / "csv" / "metrics.csv").read_text()
     assert all(name in text for name in ("val/AP50", "val/AP50_disc", "train/giou", "val/loss"))
 
 
-def test_a_run_can_begin_with_the_weights_of_another(run: Path) -> None:
+def test_a_run_can_start_from_a_checkpoint(run: Path) -> None:
     start = replace(RECIPE, start=str(run / "best.ckpt"))
     before = load_checkpoint(run / "best.ckpt", DetectionRecipe)[0].state_dict()
     same = DetectionModule(start).model.state_dict()
@@ -100,13 +100,13 @@ def test_a_run_can_begin_with_the_weights_of_another(run: Path) -> None:
     other = DetectionModule(replace(start, data=folder, labels=("a", "b"), model=replace(MODEL, queries=9))).model
     changed = {name for name, tensor in other.state_dict().items() if name not in before or not torch.equal(tensor, before[name])}
     assert changed == {"classify.weight", "classify.bias", "queries.weight"}
-    renamed = DetectionModule(replace(start, data=folder, labels=("a", "b", "c"))).model  # as many, but others
+    renamed = DetectionModule(replace(start, data=folder, labels=("a", "b", "c"))).model  # the same number
     assert not torch.equal(renamed.classify.weight, before["classify.weight"])
     with pytest.raises(CheckpointError, match=r"'decoder\.layers\.1\..*' has another size"):
         DetectionModule(replace(start, model=replace(MODEL, layers=(1, 1))))
 
 
-def test_the_backbone_has_a_learning_rate_of_its_own_and_frozen_parts_none() -> None:
+def test_the_backbone_has_its_learning_rate_and_frozen_parts_are_not_optimized() -> None:
     resnet = replace(MODEL, backbone=BackboneConfig(resnet=ResNetConfig((1, 1, 1, 1), 4)))
     for model in (MODEL, resnet):
         module = DetectionModule(replace(RECIPE, model=model, backbone_rate=0.1))
@@ -128,13 +128,13 @@ def test_the_backbone_has_a_learning_rate_of_its_own_and_frozen_parts_none() -> 
         ({"data": replace(DATA, shapes=replace(DATA.shapes, objects=(3, 2)))}, r"data\.shapes\.objects: 3, 2"),
     ],
 )
-def test_recipes_that_cannot_be_are_refused_by_field(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_invalid_recipes_are_rejected_with_the_field(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=complaint):
         train(replace(RECIPE, **change), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_training_pictures_differ_between_epochs_and_validation_does_not() -> None:
+def test_only_training_images_differ_between_epochs() -> None:
     data = DetectionData(RECIPE)
     first, second = (np.concatenate(list(data.order().epoch(epoch))) for epoch in (0, 1))
     assert sorted(second - 16) == sorted(first) == list(range(16))
@@ -142,7 +142,7 @@ def test_training_pictures_differ_between_epochs_and_validation_does_not() -> No
     assert torch.equal(data.val[[0]].pixels, ShapesDataset(DATA.shapes, "val")[[0]].pixels)
 
 
-def test_average_precision_is_over_the_pictures_of_all_processes(
+def test_average_precision_is_over_the_images_of_all_processes(
     expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pycocotools")
@@ -156,8 +156,8 @@ def test_average_precision_is_over_the_pictures_of_all_processes(
     alone = dict(logged)
     assert alone["val/AP50"] > 0 and not module.pairs
 
-    def gather(found: list[Any], mine: list[Any]) -> None:
-        found[:] = [mine, everything[2:]]
+    def gather(detected: list[Any], mine: list[Any]) -> None:
+        detected[:] = [mine, everything[2:]]
 
     monkeypatch.setattr(detection.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(detection.distributed, "get_world_size", lambda: 2)
@@ -167,40 +167,40 @@ def test_average_precision_is_over_the_pictures_of_all_processes(
     assert logged == alone
 
 
-def test_detect_tells_draws_and_lists_objects(
+def test_detect_prints_writes_and_draws_objects(
     expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint, picture = expert
+    checkpoint, source = expert
     broken = tmp_path / "in" / "broken.png"
     broken.parent.mkdir()
-    broken.write_bytes(b"no picture")
-    Image.open(picture).resize((48, 48)).save(broken.parent / "known.png")  # another size, the same name
-    code, out, _ = command(capsys, picture, broken.parent, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention")
+    broken.write_bytes(b"no image")
+    Image.open(source).resize((48, 48)).save(broken.parent / "known.png")  # another size with the same name
+    code, out, _ = command(capsys, source, broken.parent, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention")
     assert code == 0
     truth = draw_shapes(DATA.shapes, (8, 4))
     name = LABELS[truth.label[0]]
-    assert f"{picture}: " in out and f" {name}" in out and f"skipped {broken}: not a readable image" in out
+    assert f"{source}: " in out and f" {name}" in out and f"skipped {broken}: not a readable image" in out
     rows = [json.loads(line) for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()]
     assert [(row["image"], row["width"], row["height"]) for row in rows] == [
-        (str(picture), 32, 32), (str(broken.parent / "known.png"), 48, 48)]  # fmt: skip
+        (str(source), 32, 32), (str(broken.parent / "known.png"), 48, 48)]  # fmt: skip
     assert sorted(one["label"] for one in rows[0]["objects"]) == sorted(LABELS[label] for label in truth.label.tolist())
-    found = torch.tensor([one["box"] for one in rows[0]["objects"]])
-    assert iou(found[:, None], truth.box[None]).amax(1).min() > 0.7
+    detected = torch.tensor([one["box"] for one in rows[0]["objects"]])
+    assert iou(detected[:, None], truth.box[None]).amax(1).min() > 0.7
     larger = torch.tensor([one["box"] for one in rows[1]["objects"]])
-    torch.testing.assert_close(larger, found * 1.5, atol=2.0, rtol=0.0)  # in pixels of the larger file
+    torch.testing.assert_close(larger, detected * 1.5, atol=2.0, rtol=0.0)  # in pixels of the larger image
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["known-2.png", "known.png"]
     widths = {Image.open(path).size for path in (tmp_path / "out").glob("*.png")}
-    code, _, _ = command(capsys, picture, "--checkpoint", checkpoint, "--out", tmp_path / "plain")
+    code, _, _ = command(capsys, source, "--checkpoint", checkpoint, "--out", tmp_path / "plain")
     assert code == 0 and Image.open(tmp_path / "plain" / "known.png").width < min(width for width, _ in widths)
 
 
-def test_detect_hides_what_is_not_sure_and_can_merge_layers(
+def test_detect_filters_by_score_and_can_join_layers(
     expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint, picture = expert
+    checkpoint, source = expert
     counts = {}
     for words in (("--score", "1"), ("--score", "0"), ("--score", "0", "--nms"), ("--nms",)):
-        code, _, _ = command(capsys, picture, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words)
+        code, _, _ = command(capsys, source, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words)
         assert code == 0
         counts[words] = len(json.loads((tmp_path / "out" / "detections.jsonl").read_text())["objects"])
     truth = len(draw_shapes(DATA.shapes, (8, 4)).label)
@@ -220,11 +220,11 @@ def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: p
     assert len(list((tmp_path / "out").glob("val_*.png"))) == 6
 
 
-def test_a_folder_of_ones_own_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint, picture = expert
+def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, source = expert
     for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (tmp_path / part).mkdir(parents=True)
-    (tmp_path / "JPEGImages" / "known.png").write_bytes(picture.read_bytes())
+    (tmp_path / "JPEGImages" / "known.png").write_bytes(source.read_bytes())
     (tmp_path / "ImageSets/Main/test.txt").write_text("known\n")
     truth = draw_shapes(DATA.shapes, (8, 4))
     objects = ""
@@ -236,15 +236,17 @@ def test_a_folder_of_ones_own_is_scored(expert: tuple[Path, Path], tmp_path: Pat
     assert code == 0 and f"{tmp_path}: test: 1 images, {len(truth.label)} objects" in out and "AP50 1.000" in out
 
 
-def test_mistakes_end_in_one_line(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint, picture = expert
+def test_mistakes_of_the_user_are_one_line_errors(
+    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, source = expert
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"")
     cases: list[tuple[list[object], str]] = [
         (["--checkpoint", checkpoint], "give images or folders"),
-        ([picture, "--checkpoint", tmp_path / "none.ckpt"], "no such checkpoint"),
+        ([source, "--checkpoint", tmp_path / "none.ckpt"], "no such checkpoint"),
         ([broken, "--checkpoint", checkpoint], "none of the 1 images can be read"),
-        ([picture, "--checkpoint", checkpoint, "--attention"], "--out DIR"),
+        ([source, "--checkpoint", checkpoint, "--attention"], "--out DIR"),
         (["--checkpoint", checkpoint, "--split", "tset"], "no split 'tset'"),
         ([tmp_path, "--checkpoint", checkpoint, "--split", "test"], "cannot be read"),
         ([tmp_path, tmp_path, "--checkpoint", checkpoint, "--split", "test"], "one folder at most"),
@@ -254,21 +256,21 @@ def test_mistakes_end_in_one_line(expert: tuple[Path, Path], tmp_path: Path, cap
         assert code == 1 and complaint in err and len(err.splitlines()) == 1, words
 
 
-def test_attention_maps_are_those_of_the_objects_queries(expert: tuple[Path, Path]) -> None:
+def test_attention_maps_belong_to_the_queries_of_the_objects(expert: tuple[Path, Path]) -> None:
     model, _ = load_checkpoint(expert[0], DetectionRecipe)
     assert isinstance(model, Detr)
     batch = collate([draw_shapes(DATA.shapes, (8, 4))])
     with torch.no_grad():
         before = model(batch.pixels)
-    (found,) = postprocess(before, batch.original, score=0.5)
-    maps = attention_maps(model, batch.pixels, batch.original, found)
-    assert maps.decoder.shape == maps.encoder.shape == (len(found.label), 4, 4)
-    torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(found.label)))
+    (detected,) = postprocess(before, batch.original, score=0.5)
+    maps = attention_maps(model, batch.pixels, batch.original, detected)
+    assert maps.decoder.shape == maps.encoder.shape == (len(detected.label), 4, 4)
+    torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(detected.label)))
     with torch.no_grad():
         feature, _ = model.backbone(batch.pixels)
-        x, place = model.project(feature).flatten(2).transpose(1, 2), model.position_encoding(feature, None).flatten(1, 2)
+        x, position = model.project(feature).flatten(2).transpose(1, 2), model.position_encoding(feature, None).flatten(1, 2)
         block = model.encoder.layers[0]
-        weights = block.attention.sublayer.weights(x + place, x + place, x)[0].mean(0)  # [L, L]
-        row, column = (found.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
+        weights = block.attention.sublayer.weights(x + position, x + position, x)[0].mean(0)  # [L, L]
+        row, column = (detected.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
     torch.testing.assert_close(maps.encoder[0].flatten(), weights[4 * row + column])
     assert torch.equal(model(batch.pixels).logit, before.logit)

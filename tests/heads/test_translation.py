@@ -33,9 +33,8 @@ from trajformer.heads.translation.data import (
     read_pairs,
 )
 from trajformer.heads.translation.decoding import SearchConfig, Translator
-from trajformer.heads.translation.loss import token_loss
 from trajformer.heads.translation.model import Transformer, TransformerConfig
-from trajformer.heads.translation.task import TranslationRecipe
+from trajformer.heads.translation.task import TranslationRecipe, token_loss
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
@@ -70,33 +69,33 @@ def load_foreign(model: Transformer, foreign: nn.Module, prefix: str, fused: boo
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) -> None:
     torch.manual_seed(0)
-    theirs = randomize(nn.Transformer(WIDTH, HEADS, 2, 3, INNER, 0.0, batch_first=True, norm_first=norm_first))
+    reference = randomize(nn.Transformer(WIDTH, HEADS, 2, 3, INNER, 0.0, batch_first=True, norm_first=norm_first))
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=norm_first)
-    ours = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
-    load_foreign(ours, theirs, "", fused=True)
+    model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
+    load_foreign(model, reference, "", fused=True)
     source, target = sentences(5, 7), sentences(5, 6, seed=1)
     embedded = [
         (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()
-        for part, tokens in ((ours.source, source), (ours.target, target))
+        for part, tokens in ((model.source, source), (model.target, target))
     ]
-    wanted = theirs(
+    expected_output = reference(
         *embedded,
         tgt_mask=nn.Transformer.generate_square_subsequent_mask(6).isinf(),
         src_key_padding_mask=source == PAD,
         memory_key_padding_mask=source == PAD,
     )
-    found = ours.decode(target, *ours.encode(source))
+    output = model.decode(target, *model.encode(source))
     real = target != PAD
-    torch.testing.assert_close(found[real], wanted[real], **tolerance(30, INNER))
-    wanted[real].square().sum().backward()
-    found[real].square().sum().backward()
+    torch.testing.assert_close(output[real], expected_output[real], **tolerance(30, INNER))
+    expected_output[real].square().sum().backward()
+    output[real].square().sum().backward()
     pairs = [
-        (ours.encoder.layers[0].feedforward.sublayer[0].weight, theirs.encoder.layers[0].linear1.weight),
-        (ours.decoder.layers[2].cross_attention.norm.weight, theirs.decoder.layers[2].norm2.weight),
-        (ours.decoder.layers[0].self_attention.sublayer.out.weight, theirs.decoder.layers[0].self_attn.out_proj.weight),
+        (model.encoder.layers[0].feedforward.sublayer[0].weight, reference.encoder.layers[0].linear1.weight),
+        (model.decoder.layers[2].cross_attention.norm.weight, reference.decoder.layers[2].norm2.weight),
+        (model.decoder.layers[0].self_attention.sublayer.out.weight, reference.decoder.layers[0].self_attn.out_proj.weight),
     ]
-    for ours_weight, their_weight in pairs:
-        torch.testing.assert_close(ours_weight.grad, their_weight.grad, **tolerance(60, INNER, 10.0))
+    for weight, reference_weight in pairs:
+        torch.testing.assert_close(weight.grad, reference_weight.grad, **tolerance(60, INNER, 10.0))
 
 
 def test_equals_hugging_face_marian() -> None:
@@ -108,22 +107,22 @@ def test_equals_hugging_face_marian() -> None:
         forced_eos_token_id=None,
     )  # fmt: skip
     torch.manual_seed(0)
-    theirs = randomize(transformers.MarianMTModel(config)).eval()
-    theirs.final_logits_bias.zero_()
+    reference = randomize(transformers.MarianMTModel(config)).eval()
+    reference.final_logits_bias.zero_()
     table = sinusoid(torch.arange(64).float(), WIDTH)  # Marian puts all sines before the cosines
-    for stack in (theirs.model.encoder, theirs.model.decoder):
+    for stack in (reference.model.encoder, reference.model.decoder):
         stack.embed_positions.weight.data.copy_(table)
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
-    ours = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).eval()
-    ours.target.token.weight.data.copy_(theirs.model.shared.weight)
-    load_foreign(ours, theirs, "model.", fused=False)
+    model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).eval()
+    model.target.token.weight.data.copy_(reference.model.shared.weight)
+    load_foreign(model, reference, "model.", fused=False)
     source, target = sentences(5, 7), sentences(5, 6, seed=1)
-    wanted = theirs(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target).logits
-    found, real = ours(source, target), target != PAD
-    torch.testing.assert_close(found[real], wanted[real], **tolerance(30, INNER))
-    wanted[real].square().mean().backward()
-    found[real].square().mean().backward()
-    torch.testing.assert_close(ours.target.token.weight.grad, theirs.model.shared.weight.grad, **tolerance(60, INNER, 10.0))
+    expected_output = reference(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target).logits
+    output, real = model(source, target), target != PAD
+    torch.testing.assert_close(output[real], expected_output[real], **tolerance(30, INNER))
+    expected_output[real].square().mean().backward()
+    output[real].square().mean().backward()
+    torch.testing.assert_close(model.target.token.weight.grad, reference.model.shared.weight.grad, **tolerance(60, INNER, 10.0))
 
 
 def official(state: dict[str, Tensor], source: Tensor, target: Tensor, heads: int, pad: int) -> Tensor:
@@ -164,8 +163,8 @@ def official(state: dict[str, Tensor], source: Tensor, target: Tensor, heads: in
 def official_state(width: int, heads: int, d_k: int, d_v: int) -> dict[str, Tensor]:
     """Random weights with the names of `attention-is-all-you-need-pytorch`; embeddings and projection are shared."""
     generator = torch.Generator().manual_seed(0)
-    place, channel = torch.arange(20, dtype=torch.float64)[:, None], torch.arange(width)
-    angle = place / 10_000 ** (2 * (channel // 2) / width)
+    position, channel = torch.arange(20, dtype=torch.float64)[:, None], torch.arange(width)
+    angle = position / 10_000 ** (2 * (channel // 2) / width)
     shapes: dict[str, tuple[int, ...]] = {"encoder.src_word_emb.weight": (TOKENS, width)}
     for stack, kinds in (("encoder", ("slf_attn",)), ("decoder", ("slf_attn", "enc_attn"))):
         shapes |= {f"{stack}.layer_norm.{part}": (width,) for part in ("weight", "bias")}
@@ -193,21 +192,13 @@ def test_published_weights_give_the_published_logits(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "ours.ckpt", recipe, weights)
     model, again = load_checkpoint(tmp_path / "ours.ckpt", TranslationRecipe)
     assert again.model.block.d_k == 10 and again.model.block.d_v == 7 and again.model.tied == "all"
-    ours = torch.tensor([3, 0, 1, 2])  # unknown, padding, start, end of its numbering in ours
+    rows = torch.tensor([3, 0, 1, 2])  # our numbers of unknown, padding, start and end
     source, target = sentences(4, 8), sentences(4, 6, seed=1)
-    theirs = [torch.where(tokens == PAD, 1, tokens) for tokens in (source, target)]
-    wanted, real = official(state, *theirs, heads=3, pad=1), target != PAD
-    found = model(source, target)
-    torch.testing.assert_close(found[..., ours][real], wanted[..., :4][real], **tolerance(30, INNER))
-    torch.testing.assert_close(found[..., 4:][real], wanted[..., 4:][real], **tolerance(30, INNER))
-
-
-def test_positions_of_another_layout_are_refused(tmp_path: Path) -> None:
-    state = official_state(WIDTH, 4, 8, 8)
-    state["encoder.position_enc.pos_table"] = state["encoder.position_enc.pos_table"].roll(1, -1)
-    torch.save(state, tmp_path / "odd.pt")
-    with pytest.raises(TrajformerError, match=r"encoder\.position_enc\.pos_table"):
-        convert("attention_is_all_you_need", tmp_path / "odd.pt", Options(heads=4))
+    reference = [torch.where(tokens == PAD, 1, tokens) for tokens in (source, target)]
+    expected_output, real = official(state, *reference, heads=3, pad=1), target != PAD
+    output = model(source, target)
+    torch.testing.assert_close(output[..., rows][real], expected_output[..., :4][real], **tolerance(30, INNER))
+    torch.testing.assert_close(output[..., 4:][real], expected_output[..., 4:][real], **tolerance(30, INNER))
 
 
 @pytest.mark.parametrize("scale", ["none", "embedding", "projection"])
@@ -218,18 +209,18 @@ def test_tied_weights_are_one_parameter_scaled_on_one_side(scale: str) -> None:
     x, tokens = torch.randn(2, WIDTH), torch.tensor([[4, 5]])
     torch.testing.assert_close(model.project(x), x @ model.projection.weight.T * (WIDTH**-0.5 if scale == "projection" else 1))
     embedded = model.source(tokens) - sinusoid(torch.arange(2.0), WIDTH)
-    wanted = model.source.token.weight[tokens] * (WIDTH**0.5 if scale == "embedding" else 1)
-    torch.testing.assert_close(embedded, wanted, **tolerance(30, INNER))
+    expected_output = model.source.token.weight[tokens] * (WIDTH**0.5 if scale == "embedding" else 1)
+    torch.testing.assert_close(embedded, expected_output, **tolerance(30, INNER))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_sentence_of_padding_leaves_the_others_alone_and_gradients_finite(dtype: torch.dtype) -> None:
+def test_padding_does_not_change_other_sentences_and_gradients_are_finite(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
     model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).to(dtype)
     source, target = sentences(3, 6), sentences(3, 5, seed=1)
     padded, empty = (torch.cat([tokens, torch.full((1, tokens.shape[1]), PAD)]) for tokens in (source, target))
-    logits = model(padded, empty)
+    logits = model(nn.functional.pad(padded, (0, 4), value=PAD), empty)
     torch.testing.assert_close(logits[:3], model(source, target), atol=3e-2 if dtype != torch.float32 else 1e-6, rtol=1e-2)
     loss = token_loss(logits[empty != PAD], empty[empty != PAD]) + logits[3].float().square().mean()
     loss.backward()
@@ -238,29 +229,22 @@ def test_a_sentence_of_padding_leaves_the_others_alone_and_gradients_finite(dtyp
     assert nothing == 0
 
 
-def test_longer_padding_changes_nothing() -> None:
-    torch.manual_seed(0)
-    model = Transformer(TransformerConfig(TOKENS, TOKENS, BlockConfig(WIDTH, HEADS, INNER), (2, 2))).eval()
-    source, target = sentences(3, 6), sentences(3, 5, seed=1)
-    longer = nn.functional.pad(source, (0, 4), value=PAD), nn.functional.pad(target, (0, 3), value=PAD)
-    torch.testing.assert_close(model(*longer)[:, :5], model(source, target), **tolerance(30, INNER))
-
-
-def test_smoothed_mass_goes_to_the_wrong_tokens_alone() -> None:
+def test_label_smoothing_is_shared_by_the_wrong_tokens() -> None:
     logits, target, eps = torch.randn(6, 9), torch.tensor([0, 3, 8, 2, 2, 5]), 0.1
-    wanted = torch.full((6, 9), eps / 8).scatter(1, target[:, None], 1 - eps)
-    expected = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
+    expected_output = torch.full((6, 9), eps / 8).scatter(1, target[:, None], 1 - eps)
+    expected = -(expected_output * logits.log_softmax(-1)).sum(-1).mean()
     torch.testing.assert_close(token_loss(logits, target, eps), expected)
     torch.testing.assert_close(token_loss(logits, target, 0.0), nn.functional.cross_entropy(logits, target))
 
 
 def corpus(count: int = 400) -> list[str]:
-    """Sentences of a small world."""
-    who, what, where = ("a man", "the dog", "two girls", "Grün"), ("runs", "sleeps", "sings"), ("here", "in the park", "ÄÖÜ")
-    return [f"{who[i % 4]} {what[i % 3]} {where[(i // 3) % 3]}." for i in range(count)]
+    """Sentences from a few phrases."""
+    subjects, verbs = ("a man", "the dog", "two girls", "Grün"), ("runs", "sleeps", "sings")
+    places = ("here", "in the park", "ÄÖÜ")
+    return [f"{subjects[i % 4]} {verbs[i % 3]} {places[(i // 3) % 3]}." for i in range(count)]
 
 
-def test_tokens_come_back_as_text_and_the_model_travels_as_bytes() -> None:
+def test_the_tokenizer_is_reversible_and_stored_as_bytes() -> None:
     tokenizer = learn_tokenizer(corpus(), 80)
     assert len(tokenizer) == 80 and tokenizer == learn_tokenizer(corpus(), 80)
     again = Tokenizer(tokenizer.model)
@@ -291,7 +275,7 @@ def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted() -> None:
     ]
 
 
-def test_text_files_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+def test_invalid_text_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.de").write_text("eins\nzwei\n")
     with pytest.raises(TrajformerError, match=r"train\.en: no such file"):
         read_pairs(tmp_path, "train", "de", "en")
@@ -314,15 +298,22 @@ def translator() -> Translator:
     return Translator(Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer).eval()
 
 
-def test_translations_come_back_under_their_own_index_and_empty_ones_stay_empty() -> None:
+def test_translation_needs_a_tokenizer() -> None:
+    model = translator()
+    model.tokenizer = None
+    with pytest.raises(TrajformerError, match="no tokenizer"):
+        list(model.translate(["x"], SearchConfig()))
+
+
+def test_translations_keep_their_index_and_empty_sentences_stay_empty() -> None:
     model, texts = translator(), ["the dog sings in the park.", "", "a man runs here.", "Grün"]
     config = SearchConfig(beam=3, batch_size=2)
-    found = dict(model.translate(texts, config))
-    assert sorted(found) == [0, 1, 2, 3] and found[1] == ""
-    assert {index: dict(model.translate([text], config))[0] for index, text in enumerate(texts)} == found
+    output = dict(model.translate(texts, config))
+    assert sorted(output) == [0, 1, 2, 3] and output[1] == ""
+    assert {index: dict(model.translate([text], config))[0] for index, text in enumerate(texts)} == output
 
 
-def test_cross_attention_is_of_the_pieces_and_changes_nothing() -> None:
+def test_cross_attention_has_a_row_per_piece_and_does_not_change_the_output() -> None:
     model = translator()
     rows, columns, weights = model.cross_attention("the dog sings.", "a man")
     assert weights.shape == (1, HEADS, len(rows), len(columns)) and rows[-1] == columns[-1] == "</s>"
@@ -332,13 +323,6 @@ def test_cross_attention_is_of_the_pieces_and_changes_nothing() -> None:
     with recorded_weights(model) as record:
         assert torch.equal(model(source, target), plain)
     assert len(record) == 3 and not any(module._forward_hooks for module in model.modules())
-
-
-def test_a_translator_without_tokenizer_says_so() -> None:
-    model = translator()
-    model.tokenizer = None
-    with pytest.raises(TrajformerError, match="no tokenizer"):
-        list(model.translate(["x"], SearchConfig()))
 
 
 RECIPE = """
@@ -379,10 +363,10 @@ def test_the_commands_train_translate_score_and_draw(trained: Path, tmp_path: Pa
     assert recipe.optim.schedule == "inverse_sqrt"
 
 
-def test_mistakes_of_a_user_are_one_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_of_the_user_are_one_line_errors(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, text = trained / "run" / "best.ckpt", trained / "text"
     (tmp_path / "short").write_text("one\n")
-    for words, told in (
+    for words, complaint in (
         (("translate", tmp_path / "none", "--checkpoint", checkpoint), "none: cannot be read"),
         (("translate", text / "val.de", "--checkpoint", checkpoint, "--reference", tmp_path / "short"), "has 1 lines"),
         (("evaluate", "--checkpoint", checkpoint, "--store", tmp_path), "no"),
@@ -391,7 +375,7 @@ def test_mistakes_of_a_user_are_one_line(trained: Path, tmp_path: Path, capsys: 
     ):
         assert run(*words) == 1
         error = capsys.readouterr().err.strip()
-        assert told in error and "\n" not in error
+        assert complaint in error and "\n" not in error
 
 
 def test_a_run_on_other_text_is_not_resumed(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,9 +388,3 @@ def test_a_run_on_other_text_is_not_resumed(trained: Path, tmp_path: Path, capsy
     options = ("--data.root", tmp_path / "text", "--out", tmp_path / "run", "--resume", "--trainer.epochs", 18)
     assert run("train", "--config", trained / "recipe.yaml", *options) == 1
     assert "tokenizer" in capsys.readouterr().err
-
-
-def test_every_task_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("train", "--task", "translation", "--help") == 0
-    text = capsys.readouterr().out
-    assert "--data.vocabulary" in text and "--data.batch.max_agents" not in text

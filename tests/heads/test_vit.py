@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -54,8 +52,8 @@ def as_saved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def converted(theirs: Any) -> ViT:
-    recipe, weights = layouts.hf_vit(StateDictReader(as_saved(theirs.state_dict()), "theirs"), Options(heads=HEADS))
+def converted(reference: Any) -> ViT:
+    recipe, weights = layouts.hf_vit(StateDictReader(as_saved(reference.state_dict()), "reference"), Options(heads=HEADS))
     model = ViT(recipe.model)
     model.load_state_dict(weights)
     return model.eval()
@@ -63,28 +61,28 @@ def converted(theirs: Any) -> ViT:
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_scores_and_gradients_equal_hugging_face(qkv_bias: bool) -> None:
-    theirs = hf_vit(qkv_bias=qkv_bias)
-    ours, x, y = converted(theirs), images(), torch.tensor([1, 3])
-    assert ours.config.block.norm_eps == theirs.config.layer_norm_eps == 1e-12
-    expected = theirs(x).logits
-    torch.testing.assert_close(ours(x), expected, **tolerance(20, INNER))
+    reference = hf_vit(qkv_bias=qkv_bias)
+    model, x, y = converted(reference), images(), torch.tensor([1, 3])
+    assert model.config.block.norm_eps == reference.config.layer_norm_eps == 1e-12
+    expected = reference(x).logits
+    torch.testing.assert_close(model(x), expected, **tolerance(20, INNER))
     F.cross_entropy(expected, y).backward()
-    F.cross_entropy(ours(x), y).backward()
-    wanted = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    _, wanted = layouts.hf_vit(StateDictReader(as_saved(wanted), "gradients"), Options(heads=HEADS))
-    found = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    assert set(found) == set(wanted)
-    for name in found:
+    F.cross_entropy(model(x), y).backward()
+    expected_gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    _, expected_gradients = layouts.hf_vit(StateDictReader(as_saved(expected_gradients), "gradients"), Options(heads=HEADS))
+    result = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert set(result) == set(expected_gradients)
+    for name in result:
         if qkv_bias or not name.endswith(("query.bias", "key.bias", "value.bias")):
-            torch.testing.assert_close(found[name], wanted[name], **tolerance(40, INNER, 10.0))
+            torch.testing.assert_close(result[name], expected_gradients[name], **tolerance(40, INNER, 10.0))
 
 
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (8, 8), (12, 32), (16, 20)])
 def test_other_image_sizes_equal_hugging_face(height: int, width: int) -> None:
-    theirs = hf_vit()
+    reference = hf_vit()
     x = images(height=height, width=width)
-    expected = theirs(x, interpolate_pos_encoding=True).logits
-    torch.testing.assert_close(converted(theirs)(x), expected, **tolerance(20, INNER))
+    expected = reference(x, interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(converted(reference)(x), expected, **tolerance(20, INNER))
 
 
 def test_a_resized_model_equals_interpolation_in_the_forward_pass() -> None:
@@ -99,8 +97,8 @@ def test_a_resized_model_equals_interpolation_in_the_forward_pass() -> None:
 
 def test_interpolated_positions_keep_the_class_token_and_a_constant() -> None:
     position = torch.cat([torch.full((1, 6), 7.0), torch.arange(6.0).expand(9, 6)])
-    found = interpolate_positions(position, (2, 5), 1)
-    torch.testing.assert_close(found, torch.cat([position[:1], torch.arange(6.0).expand(10, 6)]))
+    result = interpolate_positions(position, (2, 5), 1)
+    torch.testing.assert_close(result, torch.cat([position[:1], torch.arange(6.0).expand(10, 6)]))
     assert interpolate_positions(position, (3, 3), 1) is position
 
 
@@ -116,32 +114,14 @@ def test_scores_equal_timm(qkv_bias: bool) -> None:
     torch.testing.assert_close(model(images()).double(), timm_forward(state, images()), **tolerance(20, INNER))
 
 
-def test_the_strided_convolution_is_a_linear_map_of_each_patch() -> None:
-    model, x = ViT(VIT), images(height=8, width=12)
-    by_hand = F.unfold(x, PATCH, stride=PATCH).mT @ model.patches.weight.flatten(1).T + model.patches.bias
-    patches = model.embed(x)[:, 1:] - interpolate_positions(model.position(), (2, 3), 1)[1:]
-    torch.testing.assert_close(patches, by_hand, **tolerance(20, INNER))
-
-
-def test_without_positions_the_order_of_patches_does_not_matter_and_with_them_it_does() -> None:
+def test_only_positions_distinguish_the_order_of_patches() -> None:
     model = ViT(VIT).eval()
     randomize(model)
     x = images()
-    swapped = torch.cat([x[..., PATCH:], x[..., :PATCH]], -1)  # columns of patches moved along
+    swapped = torch.cat([x[..., PATCH:], x[..., :PATCH]], -1)  # another order of the columns of patches
     assert not torch.allclose(model(x), model(swapped), atol=1e-3)
     nn.init.zeros_(model.position.tables[0])
     torch.testing.assert_close(model(x), model(swapped), **tolerance(20, INNER))
-
-
-def test_scores_do_not_depend_on_the_batch() -> None:
-    model = ViT(VIT).eval()
-    torch.testing.assert_close(model(images(3))[1:2], model(images(3)[1:2]), atol=1e-6, rtol=1e-5)
-
-
-def test_mean_pooling_averages_all_patches() -> None:
-    model = ViT(ViTConfig(SIZE, PATCH, 3, CLASSES, 0, BLOCK, "mean")).eval()
-    assert model.token is None and len(model.position()) == 16
-    torch.testing.assert_close(model(images()), model.head(model.embed(images()).mean(1)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -150,21 +130,15 @@ def test_half_precision_is_finite_and_close(dtype: torch.dtype, size: int) -> No
     model = ViT(VIT).eval()
     x = images(height=size, width=size)
     expected = model(x)
-    found = model.to(dtype)(x.to(dtype))
-    assert found.dtype == dtype and found.isfinite().all()
-    torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
+    result = model.to(dtype)(x.to(dtype))
+    assert result.dtype == dtype and result.isfinite().all()
+    torch.testing.assert_close(result.float(), expected, atol=0.1, rtol=0.1)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 18, 16), (1, 3, 16, 3), (1, 1, 16, 16), (1, 3, 0, 16)])
-def test_images_that_patches_do_not_tile_are_rejected(shape: tuple[int, ...]) -> None:
+def test_images_that_cannot_be_divided_into_patches_are_rejected(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"cannot be divided into patches of 4 x 4|expected 3"):
         ViT(VIT)(torch.zeros(shape))
-
-
-@pytest.mark.parametrize(("size", "patch"), [(18, 4), (4, 0), (2, 4), (0, 4)])
-def test_invalid_sizes_are_rejected(size: int, patch: int) -> None:
-    with pytest.raises(ValueError, match="no multiple of patch_size"):
-        ViT(ViTConfig(size, patch, 3, CLASSES, 1, BLOCK))
 
 
 def test_default_config_is_vit_base() -> None:
@@ -182,14 +156,6 @@ def test_rollout_of_layers_that_attend_to_one_token_is_known() -> None:
     torch.testing.assert_close(attention_rollout([weight, weight])[0], expected)
 
 
-def test_rollout_averages_heads_and_multiplies_later_layers_from_the_left() -> None:
-    first, second = torch.rand(2, 1, 2, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    mixed = [0.5 * w[0].mean(0) + 0.5 * torch.eye(4) for w in (first, second)]
-    found = attention_rollout([first, second])
-    torch.testing.assert_close(found[0], mixed[1] @ mixed[0])
-    torch.testing.assert_close(found.sum(-1), torch.ones(1, 4))
-
-
 @pytest.mark.parametrize("pooling", ["token", "mean"])
 def test_rollout_covers_all_patches_and_keeps_the_scores(pooling: Any) -> None:
     model = ViT(ViTConfig(SIZE, PATCH, 3, CLASSES, LAYERS, BLOCK, pooling)).eval()
@@ -203,9 +169,3 @@ def test_rollout_covers_all_patches_and_keeps_the_scores(pooling: Any) -> None:
     rollout = attention_rollout([record[f"encoder.layers.{layer}.attention.sublayer"][0] for layer in range(LAYERS)])
     row = rollout[:, 0, 1:] if pooling == "token" else rollout.mean(1)
     torch.testing.assert_close(seen.flatten(1), row)
-
-
-def test_the_head_needs_neither_pillow_nor_scikit_learn() -> None:
-    banned = "PIL sklearn lightning matplotlib av2 transformers timm"
-    code = f"import sys, trajformer.heads.vit.model; print([m for m in '{banned}'.split() if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

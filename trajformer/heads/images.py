@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -90,7 +90,8 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            below = sorted(_images_below(path))
+            images = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
+            below = sorted(file for file in images if not file.is_dir())
             if not below:
                 raise TrajformerError(f"{path}: no images in this folder ({', '.join(SUFFIXES)})")
             files += below
@@ -99,11 +100,6 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
         else:
             raise TrajformerError(f"{path}: no such file or folder")
     return files
-
-
-def _images_below(folder: Path) -> Iterator[Path]:
-    for root, _, names in os.walk(folder):
-        yield from (Path(root, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith("."))
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,24 @@ def read_text(file: Path) -> list[str]:
     return lines
 
 
+def score_translations(predicted: list[str], reference: list[str]) -> dict[str, float | str]:
+    """BLEU and chrF of a text in 0..100, the number of sentences, and the signature of sacrebleu.
+
+    Raises:
+        TrajformerError: sacrebleu is not installed.
+    """
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ModuleNotFoundError as error:
+        raise TrajformerError("--reference needs sacrebleu: pip install 'trajformer[heads]'") from error
+    bleu = BLEU()
+    scores: dict[str, float | str] = {
+        "BLEU": round(bleu.corpus_score(predicted, [reference]).score, 2),
+        "chrF": round(CHRF().corpus_score(predicted, [reference]).score, 2),
+    }
+    return scores | {"sentences": len(predicted), "signature": str(bleu.get_signature())}
+
+
 def translate(
     model: Translator, file: Path, search: SearchConfig, *, out: Path | None, reference: Path | None
 ) -> list[tuple[str, str]]:
@@ -82,8 +100,6 @@ def translate(
     Raises:
         TrajformerError: a file cannot be read or written, or the reference has another number of lines.
     """
-    from trajformer.heads.translation.metrics import score_translations
-
     sentences = read_text(file)
     expected = None if reference is None else read_text(reference)
     if expected is not None and len(expected) != len(sentences):

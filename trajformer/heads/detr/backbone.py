@@ -60,11 +60,6 @@ class BackboneConfig:
     resnet: ResNetConfig | None = None
 
 
-def build_backbone(config: BackboneConfig) -> Cnn | ResNet:
-    """Build the backbone; `channels` and `stride` describe its features."""
-    return Cnn(config.cnn) if config.resnet is None else ResNet(config.resnet)
-
-
 def _coarser(mask: Tensor | None) -> Tensor | None:
     """The mask at every second row and column, the positions of the outputs of a convolution with stride 2."""
     return None if mask is None else mask[:, ::2, ::2]

@@ -12,7 +12,7 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.core.record import recorded_weights
 from trajformer.errors import check_numbers
-from trajformer.heads.detr.backbone import BackboneConfig, build_backbone
+from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet
 from trajformer.heads.detr.boxes import suppress, to_corners
 
 MAX_GRID = 50  # rows and columns of the learned position encoding
@@ -78,7 +78,8 @@ class Detr(nn.Module):
         if width % 4:
             raise ValueError(f"block.width: {width} is no multiple of four")
         self.config = config
-        self.backbone = build_backbone(config.backbone)
+        resnet = config.backbone.resnet
+        self.backbone = Cnn(config.backbone.cnn) if resnet is None else ResNet(resnet)
         self.project = nn.Conv2d(self.backbone.channels, width, 1)
         # Columns are the first axis, as in the published encoding.
         self.position = LearnedPosition((MAX_GRID, MAX_GRID), width) if config.position == "learned" else None

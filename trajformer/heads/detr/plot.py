@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Rectangle
@@ -32,12 +31,7 @@ def draw_boxes(ax: Axes, image: np.ndarray, box: np.ndarray, label: Sequence[int
         box: corners [N, 4], pixels; the first box is drawn on top.
         label: classes [N].
         text: [N], written at the upper left corners; empty strings are not drawn.
-
-    Raises:
-        ValueError: boxes, classes and texts have different lengths.
     """
-    if not len(box) == len(label) == len(text):
-        raise ValueError(f"{len(box)} boxes, {len(label)} classes, {len(text)} texts")
     draw_image(ax, image)
     for rank, (corners, kind, words) in enumerate(zip(np.asarray(box).tolist(), label, text, strict=True)):
         color, dash = COLORS[kind % len(COLORS)], DASHES[kind % len(DASHES)]
@@ -90,7 +84,6 @@ def save_detections(
     columns = 0 if maps is None else len(maps.decoder)
     height = 4.4 * image.shape[0] / image.shape[1] + 0.3
     figure = Figure(figsize=(4.4 + 2.2 * columns, height), layout="constrained")
-    FigureCanvasAgg(figure)
     if maps is None or not columns:
         main = figure.subplots()
     else:

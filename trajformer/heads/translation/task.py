@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.data import PAD, PairBatch, Pairs, TextConfig, learn_tokenizer, read_pairs
 from trajformer.heads.translation.decoding import SearchConfig, Translator
-from trajformer.heads.translation.loss import token_loss
 from trajformer.heads.translation.model import Transformer, TransformerConfig
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
@@ -69,6 +69,25 @@ class TextData(TaskData):
         if not len(pairs):
             raise TrajformerError(f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens")
         super().__init__(pairs, Pairs(str(root / splits[1]), val, self.tokenizer, None), config, seed)
+
+
+def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Mean cross-entropy; the smoothed probability is shared by the C - 1 wrong tokens (Szegedy et al. 2016).
+
+    PyTorch shares it among all C tokens, so its smoothing is `smoothing * C / (C - 1)`.
+
+    Args:
+        logits: [N, C], without padding.
+        target: int64 [N].
+        smoothing: probability taken from the target token.
+
+    Returns:
+        A scalar; zero with zero gradients if N is 0.
+    """
+    classes = logits.shape[-1]
+    if not len(target):
+        return logits.sum() * 0.0
+    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing * classes / (classes - 1))
 
 
 class TranslationModule(TaskModule):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trajformer.plotting import style
@@ -25,7 +24,6 @@ def save_classification(path: Path, title: str, image: np.ndarray, rollout: np.n
         p: their probabilities.
     """
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
-    FigureCanvasAgg(figure)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
     draw_image(left, image).set_title(title, fontsize=style.FONT_PT, parse_math=False)
     draw_attention_map(middle, image, rollout).set_title("attention rollout", fontsize=style.FONT_PT)

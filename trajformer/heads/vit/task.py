@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric
 
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import ImageAugmentConfig, augment_images, normalize, read_image, resize
@@ -103,7 +102,6 @@ class ClassificationModule(TaskModule):
         super().__init__(replace(config, labels=config.labels or class_names(config.data)))
         if config.start:
             start_from(self.model, self.config)
-        self.accuracy, self.loss = MeanMetric(), MeanMetric()
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
@@ -112,16 +110,11 @@ class ClassificationModule(TaskModule):
         return self.log_terms({"loss": loss}, len(batch.label))
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
-        """Update the metrics with one batch."""
-        scores = self(self.config.prepare(batch.image))
-        self.accuracy.update((scores.argmax(-1) == batch.label).float())
-        self.loss.update(F.cross_entropy(scores, batch.label, reduction="none"))
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the metrics over all processes and reset them."""
-        for name, metric in (("accuracy", self.accuracy), ("cross_entropy", self.loss)):
-            self.log(f"val/{name}", metric.compute(), prog_bar=name == "accuracy")
-            metric.reset()
+        """Log the metrics of one batch, which are averaged over the images of all processes."""
+        scores, count = self(self.config.prepare(batch.image)), len(batch.label)
+        accuracy = (scores.argmax(-1) == batch.label).float().mean()
+        self.log("val/accuracy", accuracy, prog_bar=True, batch_size=count, sync_dist=True)
+        self.log("val/cross_entropy", F.cross_entropy(scores, batch.label), batch_size=count, sync_dist=True)
 
 
 class ImageData(TaskData):

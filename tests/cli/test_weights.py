@@ -1,4 +1,4 @@
-"""Published weights through the command line: the same scores as where they come from, and files that must be refused."""
+"""The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.tensors import draw
 from torch import Tensor
 
 from trajformer.cli.weights import layouts
-from trajformer.core.weights import StateDictReader, read_state_dict
+from trajformer.core.weights import StateDictReader
 from trajformer.errors import CheckpointError
 from trajformer.heads.vit.task import ClassificationRecipe
 from trajformer.recipes.checkpoint import load_checkpoint
@@ -34,54 +34,54 @@ def convert(layout: str, file: Path, out: Path, *options: object) -> int:
     return run("weights", "convert", layout, file, out, "--heads", HEADS, *options)
 
 
-def picture(folder: Path) -> tuple[Path, Tensor]:
-    """A picture file, and the same as float64 [1, 3, S, S] in -1..1."""
+def make_image(folder: Path) -> tuple[Path, Tensor]:
+    """An image file, and its content as float64 [1, 3, S, S] in -1..1."""
     values = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
-    Image.fromarray(values).save(folder / "picture.png")
-    return folder / "picture.png", torch.from_numpy(values / 127.5 - 1).permute(2, 0, 1)[None]
+    Image.fromarray(values).save(folder / "image.png")
+    return folder / "image.png", torch.from_numpy(values / 127.5 - 1).permute(2, 0, 1)[None]
 
 
 def logits(checkpoint: Path, path: Path) -> Tensor:
-    """What `trajformer classify` computes of a picture before the softmax."""
+    """Scores of an image file, as `trajformer classify` computes them."""
     model, recipe = load_checkpoint(checkpoint, ClassificationRecipe)
     return model(recipe.prepare(recipe.read(path))[None])
 
 
-def test_hugging_faces_own_file_gives_its_scores_and_names(tmp_path: Path, capsys: Any) -> None:
-    theirs = hf_vit()
-    theirs.save_pretrained(tmp_path / "theirs")
+def test_a_file_of_hugging_face_keeps_its_scores(tmp_path: Path, capsys: Any) -> None:
+    reference = hf_vit()
+    reference.save_pretrained(tmp_path / "theirs")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
-    path, x = picture(tmp_path)
-    expected = theirs(x.float()).logits.detach()
+    path, x = make_image(tmp_path)
+    expected = reference(x.float()).logits.detach()
     out = tmp_path / "new" / "ours.ckpt"
     assert convert("hf_vit", tmp_path / "theirs" / "model.safetensors", out, "--labels", tmp_path / "labels.txt") == 0
-    assert f"{out}: a model for classification, {sum(1 for _ in theirs.parameters())} tensors" in capsys.readouterr().out
+    assert f"{out}: a model for classification, {sum(1 for _ in reference.parameters())} tensors" in capsys.readouterr().out
     torch.testing.assert_close(logits(out, path), expected, atol=1e-5, rtol=1e-5)
     assert run("classify", "--checkpoint", out, path, "--top", CLASSES) == 0
     shares = zip(LABELS, expected.softmax(-1)[0].tolist(), strict=True)
-    found = dict(word.split(" ") for word in capsys.readouterr().out.strip().split("  ")[1:])
-    assert found == {name: f"{share:.3f}" for name, share in shares}
+    printed = dict(word.split(" ") for word in capsys.readouterr().out.strip().split("  ")[1:])
+    assert printed == {name: f"{share:.3f}" for name, share in shares}
 
 
 @pytest.mark.parametrize("wrapper", ["", "model", "state_dict"])
 @pytest.mark.parametrize("ending", ["pt", "pth", "bin"])
-def test_timms_layout_is_read_from_pytorch_files(tmp_path: Path, ending: str, wrapper: str) -> None:
+def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, ending: str, wrapper: str) -> None:
     state = timm_state()
-    file, (path, x) = tmp_path / f"timm.{ending}", picture(tmp_path)
+    file, (path, x) = tmp_path / f"timm.{ending}", make_image(tmp_path)
     torch.save({wrapper: state, "epoch": 3} if wrapper else state, file)
     assert convert("timm_vit", file, tmp_path / "ours.ckpt") == 0
     torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
 
 
-def test_options_of_a_training_script_beside_the_weights_do_no_harm(tmp_path: Path) -> None:
+def test_options_of_a_training_script_are_ignored(tmp_path: Path) -> None:
     state = timm_state()
     torch.save({"model": state, "settings": argparse.Namespace(epochs=3, names=["a"])}, tmp_path / "run.chkpt")
     assert convert("timm_vit", tmp_path / "run.chkpt", tmp_path / "ours.ckpt") == 0
-    path, x = picture(tmp_path)
+    path, x = make_image(tmp_path)
     torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
 
 
-def test_half_precision_files_become_single_precision_models(tmp_path: Path) -> None:
+def test_half_precision_files_give_single_precision_models(tmp_path: Path) -> None:
     state = {name: tensor.half() for name, tensor in timm_state().items()}
     torch.save(state, tmp_path / "timm.pt")
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
@@ -91,25 +91,19 @@ def test_half_precision_files_become_single_precision_models(tmp_path: Path) -> 
     torch.testing.assert_close(model(draw(2, 3, SIZE, SIZE)).double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_heads_are_64_channels_wide_where_nothing_else_is_said(tmp_path: Path) -> None:
-    state = timm_state()
-    torch.save(state, tmp_path / "timm.pt")
+def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
+    """Queries, keys and values are views of one matrix, which must not be saved three times."""
+    torch.save(timm_state(), tmp_path / "timm.pt")
     assert run("weights", "convert", "timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     _, recipe = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
-    assert recipe.model.block.heads == 1  # of 32 channels
+    assert recipe.model.block.heads == 1  # without --heads: 64 channels per head, at least one head
     assert (recipe.model.image_size, recipe.model.layers, recipe.model.classes) == (SIZE, LAYERS, CLASSES)
-
-
-def test_a_file_is_converted_whole_and_no_larger_than_it_was(tmp_path: Path) -> None:
-    """Queries, keys and values are parts of one matrix: saved as they are, each would bring the whole along."""
-    torch.save(timm_state(), tmp_path / "timm.pt")
-    assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     numbers = sum(tensor.numel() for tensor in timm_state().values())
     assert (tmp_path / "ours.ckpt").stat().st_size < 4 * numbers + 40_000
 
 
-def refused(capsys: Any, tmp_path: Path, file: Path, complaint: str, layout: str = "timm_vit", *options: object) -> None:
-    """The conversion ends in one line with the complaint, and nothing is written."""
+def assert_rejected(capsys: Any, tmp_path: Path, file: Path, complaint: str, layout: str = "timm_vit", *options: object) -> None:
+    """The command fails with a one-line error that contains `complaint`, and writes nothing."""
     out = tmp_path / "ours.ckpt"
     out.write_bytes(b"as it was")
     assert convert(layout, file, out, *options) == 1
@@ -120,13 +114,13 @@ def refused(capsys: Any, tmp_path: Path, file: Path, complaint: str, layout: str
 
 
 @pytest.mark.parametrize("key", timm_state())
-def test_every_tensor_of_timm_must_be_there_and_in_shape(tmp_path: Path, capsys: Any, key: str) -> None:
+def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys: Any, key: str) -> None:
     torch.save({name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt")
     convert("timm_vit", tmp_path / "less.pt", tmp_path / "ours.ckpt")
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and ("no tensor '" in error or "has no place" in error)
     block = key.rsplit(".", 2)[0]
-    assert key in error or block in error or key.endswith("qkv.bias")  # which all layers have, or none
+    assert key in error or block in error or key.endswith("qkv.bias")  # optional, but for all layers together
     state = timm_state()
     torch.save(state | {key: torch.cat([state[key], state[key][:1]])}, tmp_path / "more.pt")
     assert convert("timm_vit", tmp_path / "more.pt", tmp_path / "ours.ckpt") == 1
@@ -135,18 +129,18 @@ def test_every_tensor_of_timm_must_be_there_and_in_shape(tmp_path: Path, capsys:
     assert not (tmp_path / "ours.ckpt").exists()
 
 
-def test_every_tensor_of_hugging_face_must_be_there(tmp_path: Path, capsys: Any) -> None:
+def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     hf_vit().save_pretrained(tmp_path / "theirs")
     state = safetensors.load_file(tmp_path / "theirs" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:
         safetensors.save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
-        refused(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
+        assert_rejected(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
 
 
 class Code:
-    """Pickled, it makes a folder when it is read."""
+    """Creates a folder when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (os.environ["TRAP"],)
@@ -172,15 +166,15 @@ CASES: dict[str, tuple[Callable[[State], State], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_with_other_tensors_is_refused_by_name(tmp_path: Path, capsys: Any, case: str) -> None:
+def test_a_file_with_other_tensors_is_rejected_with_their_name(tmp_path: Path, capsys: Any, case: str) -> None:
     change, complaint = CASES[case]
     torch.save(change(timm_state()), tmp_path / "odd.pt")
-    refused(capsys, tmp_path, tmp_path / "odd.pt", complaint)
+    assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", complaint)
 
 
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "folder", "empty", "text", "cut", "flipped head", "huge header"])
-def test_a_damaged_file_is_one_line(tmp_path: Path, capsys: Any, damage: str, ending: str) -> None:
+def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage: str, ending: str) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     file = tmp_path / f"odd.{ending}"
     (torch.save if ending == "pt" else safetensors.save_file)(timm_state(), file)
@@ -192,7 +186,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, capsys: Any, damage: str, en
         headless = bytes(255 - byte for byte in whole[:64]) + whole[64:]
         contents = {"empty": b"", "text": b"no weights", "cut": whole[: len(whole) // 2], "flipped head": headless}
         file.write_bytes({**contents, "huge header": b"\xff" * 7 + b"\x7f" + whole[8:]}[damage])
-    refused(capsys, tmp_path, file, f"{file}: " + ("no such file" if damage in ("missing", "folder") else "not "))
+    assert_rejected(capsys, tmp_path, file, f"{file}: " + ("no such file" if damage in ("missing", "folder") else "not "))
 
 
 @pytest.mark.parametrize("place", ["bare", "among tensors"])
@@ -200,10 +194,10 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
     trap = tmp_path / "trap"
     monkeypatch.setenv("TRAP", str(trap))
     torch.save(Code() if place == "bare" else timm_state() | {"extra": Code()}, tmp_path / "odd.pt")
-    refused(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
+    assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
     assert not trap.exists()
     torch.load(tmp_path / "odd.pt", weights_only=False)
-    assert trap.exists()  # the trap is one
+    assert trap.exists()  # the pickle does execute code
 
 
 @pytest.mark.parametrize(
@@ -216,19 +210,19 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
         (None, "labels cannot be read: No such file"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(tmp_path: Path, capsys: Any, text: bytes | None, complaint: str) -> None:
+def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes | None, complaint: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     if text is not None:
         (tmp_path / "labels.txt").write_bytes(text)
-    refused(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
+    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
 
 
-def test_heads_that_do_not_divide_the_width_are_refused(tmp_path: Path, capsys: Any) -> None:
+def test_heads_must_divide_the_width(tmp_path: Path, capsys: Any) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
-    refused(capsys, tmp_path, tmp_path / "timm.pt", "heads 5 does not divide width 32", "timm_vit", "--heads", 5)
+    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", "heads 5 does not divide width 32", "timm_vit", "--heads", 5)
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Any) -> None:
+def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path: Path, capsys: Any) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file" / "ours.ckpt"):
@@ -240,41 +234,36 @@ def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
     table = torch.arange(6.0)
     source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
     source.take_constant("a", table)
-    source.take_constant("c", table)  # need not be there
+    source.take_constant("c", table)  # optional
     assert "a" not in source
     with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
         source.take_constant("b", table)
 
 
-def test_wrapped_weights_are_found_under_their_wrapper(tmp_path: Path) -> None:
-    torch.save({"model": {"a": torch.ones(2)}, "optimizer": {"lr": 1.0}}, tmp_path / "a.pt")
-    assert "a" in read_state_dict(tmp_path / "a.pt")
-
-
-def test_help_tells_all_layouts(capsys: Any) -> None:
+def test_help_lists_all_layouts(capsys: Any) -> None:
     assert run("weights", "--help") == 0
     text = "".join(capsys.readouterr().out.split())
     assert all(f"{name}:{layout.summary}".replace(" ", "") in text for name, layout in layouts().items())
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
-def test_a_runs_checkpoint_becomes_weights_to_pass_on(tmp_path: Path, capsys: Any, ending: str) -> None:
+def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, capsys: Any, ending: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {"optimizer_states": [torch.zeros(100_000)]}
     torch.save(content, tmp_path / "run.ckpt")
     assert run("weights", "convert", "trajformer", tmp_path / "run.ckpt", tmp_path / f"small.{ending}") == 0
     assert (tmp_path / f"small.{ending}").stat().st_size < (tmp_path / "run.ckpt").stat().st_size - 390_000
-    (first, recipe), (second, again) = (
+    (first, recipe), (second, converted) = (
         load_checkpoint(tmp_path / name, ClassificationRecipe) for name in ("run.ckpt", f"small.{ending}")
     )
-    assert recipe == again and all(torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items())
-    path, _ = picture(tmp_path)
+    assert recipe == converted and all(torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items())
+    path, _ = make_image(tmp_path)
     assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "no recipe", "foreign"])
-def test_damaged_weights_are_refused_by_name(tmp_path: Path, damage: str) -> None:
+def test_damaged_checkpoints_are_rejected_with_the_file_name(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "small.safetensors"
     header = {"trajformer": json.dumps({"task": "classification", "config": {"model": {"image_size": -1}}})}
     save_file({"weight": torch.zeros(3)}, path, None if damage == "no recipe" else header)

@@ -12,6 +12,7 @@ threads, msgspec). Figures are medians over alternating repeats. Run it on an id
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import itertools
 import json
@@ -114,15 +115,6 @@ def av2_loader(item: Input) -> None:
     ArgoverseStaticMap.from_json(_map_of(item))
 
 
-def has_av2() -> bool:
-    """Whether av2 is installed."""
-    try:
-        import av2.map.map_api  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def processor_s() -> float:
     """CPU time of this process with its finished child processes."""
     usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -168,7 +160,7 @@ def _bench_parts(kind: str, few: list[Input], folder: Path, repeats: int) -> lis
         "read and checked": lambda: [reader.read(i, "train", folder).validate() for i in few],
         "lower bound: bytes to arrays": lambda: [lower_bound(i) for i in few],
     }
-    if has_av2():
+    if importlib.util.find_spec("av2"):
         runs["av2 loader and map API"] = lambda: [av2_loader(i) for i in few]
     seconds = medians_s(runs, repeats)
     return [

@@ -22,7 +22,7 @@ from trajformer.plotting.agents import draw_agents
 from trajformer.plotting.forecasts import draw_forecasts
 from trajformer.plotting.map import draw_map
 from trajformer.plotting.matching import match_forecasts, track_error
-from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_panels, save_scene_plots
+from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_scene_plots
 from trajformer.plotting.select import choose_scenes
 from trajformer.plotting.view import MAX_HALF_M, View, add_legend, choose_view
 from trajformer.scenes.scene import AgentRole, Scene
@@ -52,7 +52,7 @@ def test_title_has_id_city_and_errors() -> None:
 
     error = track_error(scene, match_forecasts(scene, [fan(scene, 0)])[0])
     assert error is not None
-    assert title(0) == f"0a0af725…, nowhere\nminADE {error.min_ade_m:.2f} m, minFDE {error.min_fde_m:.2f} m (K = 6)"
+    assert title(0) == f"0a0af725…, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
     assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
     hidden = make_scene(with_future=False)
     assert plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
@@ -204,8 +204,8 @@ def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -
 
 
 def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> None:
-    save_panels(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png")
-    data = (tmp_path / "both.png").read_bytes()
+    (path,) = save_scene_plots(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False)
+    data = path.read_bytes()
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (2 * 630, 780)
 
 

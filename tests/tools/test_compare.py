@@ -358,7 +358,7 @@ def test_the_plot_names_each_model_without_overlap(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: saved.append(self) or save(self, *a, **k))
     table.plot(some, tmp_path / "p.png")
     axes = saved[0].axes[0]
-    assert axes.get_xscale() == "log" and [text.get_text() for text in axes.texts] == names
+    assert axes.get_xscale() == "log" and [text.get_text().strip() for text in axes.texts] == names
     assert axes.get_title("left") == "not shown: constant velocity: 3.50 m, 0.3 ms"
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

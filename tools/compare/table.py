@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
+from trajformer.plotting.forecasts import Label, place_labels
 from trajformer.plotting.style import CONTEXT_EDGE, INK, SCORED_DARK, SMALL_PT
 from trajformer.scenes.files import atomically, write_atomically
 
@@ -158,37 +158,15 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     axes.tick_params(axis="x", which="both", labelsize=SMALL_PT)
     axes.grid(alpha=0.3, which="both")
     axes.margins(0.15)
-    _write_names(axes, points)
+    figure.draw_without_rendering()  # labels need the final size of the axes
+    labels, bars = [], []
+    for row in points:
+        x, y, deviation = row["cost"]["latency_1_ms"], row["mean"]["minFDE6"], row["deviation"].get("minFDE6", 0.0)
+        bars += [(x, y + share * deviation) for share in (-1, -0.5, 0, 0.5, 1)]
+        labels.append(Label(f"  {row['name']}  ", np.array([x, y]), np.array([x, 0.0])))
+    place_labels(axes, labels, np.array(bars), np.array(bars), INK)
     others = [f"{r['name']}: {r['mean']['minFDE6']:.2f} m, {r['cost']['latency_1_ms']:.1f} ms" for r in known if r not in points]
     if others:
         axes.set_title("not shown: " + "; ".join(others), fontsize=SMALL_PT, color=CONTEXT_EDGE, loc="left")
     with atomically(file) as temporary:
         figure.savefig(temporary, format=file.suffix.lstrip(".") or "png")
-
-
-def _write_names(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Write names next to points, each at the candidate position with the smallest number of overlaps."""
-    axes.get_figure(root=True).canvas.draw()  # type: ignore[union-attr]
-
-    def pixel(row: dict[str, Any], deviations: float = 0.0) -> Any:
-        error = row["mean"]["minFDE6"] + deviations * row["deviation"].get("minFDE6", 0.0)
-        return axes.transData.transform((row["cost"]["latency_1_ms"], error))
-
-    points = [pixel(row, deviations) for row in rows for deviations in (-1, -0.5, 0, 0.5, 1)]  # also along error bars
-    boxes: list[Bbox] = []
-    for row in rows:
-        candidates = []
-        for rise in (0, 11, -11, 22, -22):
-            for side in (1, -1):
-                text = axes.annotate(
-                    row["name"], axes.transData.inverted().transform(pixel(row)), (8 * side, rise), textcoords="offset points",
-                    va="center", ha="left" if side > 0 else "right", color=INK, fontsize=SMALL_PT,
-                )  # fmt: skip
-                box = text.get_window_extent().expanded(1.02, 1.05)
-                outside = not (axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1)
-                overlaps = sum(box.overlaps(other) for other in boxes) + sum(box.contains(*p) for p in points) + 2 * outside
-                text.remove()
-                candidates.append((overlaps, text, box))
-        _, text, box = min(candidates, key=lambda candidate: candidate[0])
-        axes.add_artist(text)
-        boxes.append(box)

@@ -52,7 +52,7 @@ def plot(
 ) -> list[Path]:
     """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts
-    from trajformer.plotting.scene import save_panels, save_scene_plots
+    from trajformer.plotting.scene import save_scene_plots
     from trajformer.plotting.select import choose_scenes
     from trajformer.scenes.store import SceneStore
 
@@ -68,11 +68,9 @@ def plot(
         raise TrajformerError(f"{store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
     if out.suffix == ".png":
         make_room(out)
-        save_panels(scenes, chosen, modes, out, density=density)
-        paths = [out]
     else:
         make_folder(out)
-        paths = save_scene_plots(scenes, chosen, modes, out, progress=bars(), density=density)
+    paths = save_scene_plots(scenes, chosen, modes, out, progress=bars(), density=density)
     for path in paths:
         print(path)
     return paths

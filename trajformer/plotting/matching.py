@@ -31,14 +31,6 @@ class AgentForecast:
     position: np.ndarray
 
 
-@dataclass(frozen=True)
-class TrackError:
-    """minADE and minFDE over all modes of one agent, metres."""
-
-    min_ade_m: float
-    min_fde_m: float
-
-
 def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[AgentForecast]:
     """Find the agent of each forecast and convert positions from the city frame to the scene, in the order given.
 
@@ -69,8 +61,8 @@ def main_forecast(scene: Scene, forecasts: Sequence[AgentForecast]) -> AgentFore
     return forecasts[0] if len(forecasts) == 1 else None
 
 
-def track_error(scene: Scene, forecast: AgentForecast) -> TrackError | None:
-    """Errors of one forecast as the metrics define them; None if the last future step of the agent was not recorded."""
+def track_error(scene: Scene, forecast: AgentForecast) -> tuple[float, float] | None:
+    """minADE and minFDE over all modes of one forecast, metres; None if the last future step of the agent was not recorded."""
     if scene.num_steps == scene.num_history or not scene.valid[forecast.agent, -1]:
         return None
     future = slice(scene.num_history, None)
@@ -82,4 +74,4 @@ def track_error(scene: Scene, forecast: AgentForecast) -> TrackError | None:
         torch.from_numpy(scene.valid[forecast.agent, future].copy())[None, None],
         k=len(forecast.probability),
     )
-    return TrackError(float(values["minADE"]), float(values["minFDE"]))
+    return float(values["minADE"]), float(values["minFDE"])

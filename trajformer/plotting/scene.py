@@ -116,14 +116,14 @@ def save_scene_plots(
     progress: bool = True,
     density: bool = False,
 ) -> list[Path]:
-    """Write one PNG per scene, `out/<scene id>.png`, and return the paths in the order of `indices`.
+    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes side by side; returns the paths.
 
     Args:
         store: the scenes.
         indices: scenes to draw, see `choose_scenes`.
         forecasts: by scene id; scenes without forecasts are drawn as well.
-        out: a folder, created if missing.
-        dpi: dots per inch; the picture is 4.2 by 5.2 inches.
+        out: a folder, created if missing, or a file with the suffix .png.
+        dpi: dots per inch; a scene has 4.2 by 5.2 inches.
         progress: show a progress bar.
         density: see `draw_scene`.
 
@@ -131,29 +131,17 @@ def save_scene_plots(
         TrajformerError: a forecast does not fit its scene.
         OSError: the folder cannot be written.
     """
+    panels = [list(indices)] if out.suffix == ".png" else [[index] for index in indices]
     paths = []
-    for index in tqdm(indices, desc="plot", unit="scene", disable=not progress):
-        scene = store[index]
-        figure = plot_scene(scene, forecasts.get(scene.scene_id), density=density)
-        paths.append(Path(out) / f"{file_name(scene.scene_id)}.png")
+    for group in tqdm(panels, desc="plot", unit="picture", disable=not progress):
+        figure, axes = _new_figure(len(group))
+        scenes = [store[index] for index in group]
+        for ax, scene in zip(axes, scenes, strict=True):
+            draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
+        paths.append(out if out.suffix == ".png" else out / f"{file_name(scenes[0].scene_id)}.png")
         save_figure(figure, paths[-1], dpi=dpi)
         figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
-
-
-def save_panels(
-    store: SceneStore,
-    indices: Sequence[int],
-    forecasts: Mapping[str, Sequence[TrackForecast]],
-    file: Path,
-    *,
-    density: bool = False,
-) -> None:
-    """Write one PNG with the scenes side by side; arguments and errors as of `save_scene_plots`."""
-    figure, axes = _new_figure(len(indices))
-    for ax, scene in zip(axes, (store[index] for index in indices), strict=True):
-        draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
-    save_figure(figure, file)
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:

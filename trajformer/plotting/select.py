@@ -59,4 +59,4 @@ def _scene_error(store: SceneStore, index: int, forecasts: Sequence[TrackForecas
         return None
     scene = store[index]
     errors = [track_error(scene, forecast) for forecast in match_forecasts(scene, forecasts)]
-    return max((error.min_fde_m for error in errors if error is not None), default=None)
+    return max((error[1] for error in errors if error is not None), default=None)

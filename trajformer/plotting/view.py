@@ -111,7 +111,7 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     errors = [track_error(scene, forecast) for forecast in (forecasts if main is None else [main])]
     known = [error for error in errors if error is not None]
     if known:
-        ade, fde = np.mean([(error.min_ade_m, error.min_fde_m) for error in known], 0)
+        ade, fde = np.mean(known, 0)
         subject = f"mean of {len(known)} agents" if main is None else f"K = {len(main.probability)}"
         if main is not None and scene.agent_role[main.agent] != AgentRole.FOCAL:
             subject = f"track {scene.agent_id[main.agent]}, {subject}"

@@ -138,6 +138,8 @@ def test_plots_of_named_worst_and_random_scenes(line: Path, tmp_path: Path, caps
         assert names is None or [path.stem for path in paths] == names
         assert set(paths) == set((tmp_path / str(number)).iterdir())
         assert paths and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert run("plot", line / "store", "--scene", *train, "--out", tmp_path / "both.png") == 0
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_split_without_a_future_is_predicted_for_all(line: Path, tmp_path: Path) -> None:

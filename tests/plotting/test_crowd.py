@@ -11,7 +11,7 @@ from support.pictures import collection, empty_axes, image_of, labels, lines, pa
 from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.plotting.crowd import COLORS, crowd_colors, draw_crowd, draw_density, expected_density, is_crowd
+from trajformer.plotting.crowd import COLORS, SPREAD_M, crowd_colors, draw_crowd, draw_density, expected_density, is_crowd
 from trajformer.plotting.matching import match_forecasts
 from trajformer.plotting.scene import plot_scene
 from trajformer.plotting.view import choose_view
@@ -116,8 +116,8 @@ def test_a_crowd_fills_the_picture_and_has_no_labels(scene: Scene) -> None:
 
 def test_the_density_of_one_point_is_a_normal_distribution() -> None:
     x, y = np.arange(-3, 3, 0.05), np.arange(-2, 4, 0.05)
-    density = expected_density(np.array([[0.5, 1.0]]), np.array([2.0]), x, y, spread_m=0.4)
-    expected = 2.0 / (2 * np.pi * 0.16) * np.exp(-((x - 0.5) ** 2 + (y[:, None] - 1.0) ** 2) / 0.32)
+    density = expected_density(np.array([[0.5, 1.0]]), np.array([2.0]), x, y)
+    expected = 2.0 / (2 * np.pi * SPREAD_M**2) * np.exp(-((x - 0.5) ** 2 + (y[:, None] - 1.0) ** 2) / (2 * SPREAD_M**2))
     np.testing.assert_allclose(density, expected, rtol=1e-9)
     assert density.sum() * 0.05**2 == pytest.approx(2.0, abs=1e-3)
 

@@ -38,20 +38,15 @@ class _Look:
 
 
 _S = style
+_Z, _Z_TRAIL = _S.Z_TARGET, _S.Z_TARGET_TRAIL
 _LOOKS = {
     "context": _Look(
         "other agent", _S.CONTEXT_FACE, _S.CONTEXT_EDGE, 0.4, "#8A8A8A", 0.8, _S.Z_CONTEXT, _S.Z_TRAIL, _S.CONTEXT_EDGE,
-        faint_face=_S.FAINT_FACE,
+        _S.FAINT_FACE,
     ),
-    "recorder": _Look(
-        "ego vehicle", _S.PAPER, _S.RECORDER, 1.1, _S.RECORDER, 0.9, _S.Z_CONTEXT + 0.1, _S.Z_TRAIL, _S.RECORDER
-    ),
-    "scored": _Look(
-        "scored agent", _S.SCORED, _S.SCORED_DARK, 0.5, _S.SCORED, 1.5, _S.Z_TARGET, _S.Z_TARGET_TRAIL, _S.PAPER
-    ),
-    "focal": _Look(
-        "focal agent", _S.FOCAL, _S.TRUTH, 1.0, _S.FOCAL, 2.0, _S.Z_TARGET + 0.1, _S.Z_TARGET_TRAIL + 0.1, _S.PAPER
-    ),
+    "recorder": _Look("ego vehicle", _S.PAPER, _S.RECORDER, 1.1, _S.RECORDER, 0.9, _S.Z_CONTEXT + 0.1, _S.Z_TRAIL, _S.RECORDER),
+    "scored": _Look("scored agent", _S.SCORED, _S.SCORED_DARK, 0.5, _S.SCORED, 1.5, _Z, _Z_TRAIL, _S.PAPER),
+    "focal": _Look("focal agent", _S.FOCAL, _S.TRUTH, 1.0, _S.FOCAL, 2.0, _Z + 0.1, _Z_TRAIL + 0.1, _S.PAPER),
 }  # fmt: skip
 
 

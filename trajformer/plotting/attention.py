@@ -91,12 +91,7 @@ def draw_attention_matrix(
 
 
 def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
-    """Draw one bar per name, from the top in the order given: class probabilities, or weights of tokens.
-
-    Args:
-        ax: where to draw.
-        names: N names.
-        shares: [N] in 0..1, written next to the bars.
+    """Draw one bar per name with its share [N] in 0..1, from the top: class probabilities, or weights of tokens.
 
     Raises:
         ValueError: names and shares differ in number.

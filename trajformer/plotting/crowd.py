@@ -71,22 +71,13 @@ def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Ax
     return ax
 
 
-def expected_density(
-    position: np.ndarray, weight: np.ndarray, x: np.ndarray, y: np.ndarray, spread_m: float = SPREAD_M
-) -> np.ndarray:
-    """Density [len(y), len(x)] per square metre of weighted points, each a normal distribution.
+def expected_density(position: np.ndarray, weight: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Density [len(y), len(x)] per square metre of points [n, 2], each a normal distribution of `weight` [n] people.
 
-    Args:
-        position: [n, 2] points, metres.
-        weight: [n] people per point; the integral of the density over the plane is their sum.
-        x: columns, metres.
-        y: rows, metres.
-        spread_m: standard deviation of the normal distributions.
+    All lengths are in metres; the integral of the density over the plane is the sum of the weights.
     """
-    across, along = (
-        np.exp(-0.5 * ((axis - position[:, i, None]) / spread_m) ** 2) / (spread_m * np.sqrt(2 * np.pi))
-        for i, axis in enumerate((x, y))
-    )
+    scaled = [(axis - position[:, i, None]) / SPREAD_M for i, axis in enumerate((x, y))]
+    across, along = (np.exp(-0.5 * distance**2) / (SPREAD_M * np.sqrt(2 * np.pi)) for distance in scaled)
     return (along * weight[:, None]).T @ across
 
 

@@ -290,7 +290,7 @@ def test_the_command_line_prepares_scores_predicts_and_draws(
 
 # ---- the real recordings ---------------------------------------------------------------------------------------------
 
-# windows and trajectories of the test scenes, windows of train and of val
+# number of test windows, test trajectories, training windows and validation windows
 GOLDEN = {
     "eth": (253, 364, 3283, 733),
     "hotel": (445, 1197, 3118, 688),

@@ -20,7 +20,7 @@ from trajformer.scenes.scene import Scene
 from trajformer.testing.readers import Damage, change_bytes, check_reader, check_round_trip, example_files, random_edit
 
 MAX_MB = 500  # growth of the memory by one raw folder
-TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries ten times as many damages
+TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 250 damages
 
 
 def test_every_data_set_is_tested() -> None:
@@ -62,7 +62,7 @@ def process() -> Iterator[ProcessPoolExecutor]:
 
 
 def random_damage(suffix: str, rng: random.Random) -> Damage:
-    """Damage of bytes, or of the table or document that the file holds."""
+    """Random change of bytes, or of the table or document in the file."""
     structured: dict[str, Callable[[random.Random], Damage]] = {
         ".parquet": hostile.random_table,
         ".feather": hostile.random_table,

@@ -323,7 +323,7 @@ BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "kind": (lambda t: t.assign(kind="tram"), "kind: 'tram' (track 'a'), expected one of unknown, vehicle, pedestrian"),
     "role": (lambda t: t.assign(role="hero"), "role: 'hero' (track 'a'), expected one of context, scored, focal"),
     "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
-    "nobody to predict": (lambda t: t.assign(role="context"), "role: no track to predict is seen in the history"),
+    "none to predict": (lambda t: t.assign(role="context"), "role: no track to predict is seen in the history"),
     "no agent now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
     "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 cities in one scene"),
 }

@@ -57,7 +57,7 @@ def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
         {"id": 2, "kind": "bus", "points": [[9, 0], [12, 0], [12, 0], [12, 8]], "intersection": True, "turn": "left"},
         {"id": 3, "kind": "bike", "points": [[0, 3, 100], [9, 3, 100]], "right": 1, "turn": "right", "traffic_control": 1},
         {"id": 4, "points": [[20, 0], [30, 0]], "predecessors": [2, 2], "turn": None, "intersection": None},
-        {"id": 1, "kind": "crosswalk", "points": RING, "successors": [3]},  # rings have ids of their own and no links
+        {"id": 1, "kind": "crosswalk", "points": RING, "successors": [3]},  # a ring may have the id of a lane, and has no links
         {"kind": "drivable_area", "points": [*RING, RING[0]]},
     ]
     write_lanes(tmp_path / "lanes.json", *lanes, geojson=geojson)

@@ -73,7 +73,7 @@ def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_mistakes_are_counted_against_the_labels(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
-    """Two of five images are in the folder of another class."""
+    """Two of five images are in a wrong folder."""
     for name in CORNERS[:2]:
         (tmp_path / "test" / name).mkdir(parents=True)
     for index in range(4):

@@ -276,3 +276,23 @@ def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     np.testing.assert_allclose(other.box, [[0, 0, 4, 4]], atol=1e-4)
     assert true.label.tolist() == [2] and other.label.tolist() == [1] and true.score is None
     assert one.box.tolist() == [[1.0, 2.0, 3.0, 4.0]] and one.score is not None and one.score.tolist() == pytest.approx([0.7])
+
+
+def test_at_least_half_of_every_generated_shape_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw_shape = [], shapes.draw_shape
+
+    def record(rng: np.random.Generator, config: ShapesConfig) -> shapes.Shape:
+        drawn.append(draw_shape(rng, config))
+        return drawn[-1]
+
+    monkeypatch.setattr(shapes, "draw_shape", record)
+    visible = []
+    for index in range(40):
+        drawn.clear()
+        boxes = draw_shapes(SMALL, (1, index)).box.tolist()
+        kept = [shape for shape in drawn if shape.box.tolist() in boxes]
+        owner = np.full((40, 56), -1)  # the topmost shape at each pixel
+        for number, shape in enumerate(kept):
+            owner[shape.window][shape.cover > 0.5] = number
+        visible += [(owner == number).sum() / shape.area for number, shape in enumerate(kept)]
+    assert 0.5 <= min(visible) < 0.8  # shapes do overlap

@@ -295,7 +295,7 @@ def test_positions_are_relative_to_the_image_without_padding() -> None:
     position = sinusoid_image(mask, 16)
     alone = sinusoid_image(mask[:1, :3, :4], 16)
     torch.testing.assert_close(position[:1, :3, :4], alone)
-    # The last row and column lie at 2 pi: the fastest pair of channels of row and of column is (sin, cos) of 2 pi.
+    # The last row and column lie at 2 pi: their fastest channels are sin(2 pi) and cos(2 pi).
     torch.testing.assert_close(position[1, -1, -1, [0, 1, 8, 9]], torch.tensor([0.0, 1.0, 0.0, 1.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(position[1, 2, 1, [0, 8]], torch.tensor([math.pi, math.pi / 2]).sin(), atol=1e-5, rtol=0)
 
@@ -306,10 +306,10 @@ def test_an_image_of_padding_gives_finite_loss_and_gradients(backbone: str, prec
     model = small(BACKBONES[backbone]).train()
     pixels, mask = two_images()
     mask[1] = False
-    wanted = replace(targets(), mask=targets().mask & torch.tensor([[True], [False]]))
+    labeled = replace(targets(), mask=targets().mask & torch.tensor([[True], [False]]))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         found = model(pixels, mask)
-    loss = box_loss(found, wanted, BoxLossConfig())["loss"]
+    loss = box_loss(found, labeled, BoxLossConfig())["loss"]
     loss.backward()
     assert loss.isfinite()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -48,7 +48,7 @@ def sentences(count: int, length: int, seed: int = 0) -> Tensor:
 
 
 def load_foreign(model: Transformer, foreign: nn.Module, prefix: str, fused: bool) -> None:
-    """Copy the layers of PyTorch's transformer (fused projections) or of Marian into our model."""
+    """Copy the layers of PyTorch's transformer (fused projections) or Marian into a model."""
     if fused:
         cross, norms, inner = "multihead_attn", ("norm1", "norm2", "norm3"), ("linear1", "linear2")
     else:

@@ -65,12 +65,12 @@ def outline(pose: np.ndarray, kind: AgentKind) -> np.ndarray:
 
 
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
-    """Outlines [p, 2] of agents at the last observed step, metres."""
+    """Outlines [p, 2] of agents at step H - 1, metres."""
     return [outline(p, AgentKind(int(k))) for p, k in zip(_pose(scene, agents), scene.agent_kind[agents], strict=True)]
 
 
 def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Poses [n, 3] of agents at the last observed step."""
+    """Poses [n, 3] of agents at step H - 1."""
     now = scene.num_history - 1
     return np.concatenate([scene.position[agents, now], scene.heading[agents, now, None]], -1).astype(np.float64)
 
@@ -83,7 +83,7 @@ def agent_group(scene: Scene, agent: int) -> str:
 
 
 def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None) -> Axes:
-    """Draw every agent that is valid at the last observed step, its history, and for targets the recorded future.
+    """Draw every agent that is valid at step H - 1, its history, and for targets the recorded future.
 
     Args:
         ax: where to draw, metres relative to the scene's `origin`.

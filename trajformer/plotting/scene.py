@@ -62,7 +62,7 @@ def plot_scene(
 
 
 def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with square axes side by side."""
+    """A figure with square axes in one row."""
     width, height = FIGURE_INCHES
     figure = Figure(figsize=(count * width, height))
     FigureCanvasAgg(figure)
@@ -116,7 +116,7 @@ def save_scene_plots(
     progress: bool = True,
     density: bool = False,
 ) -> list[Path]:
-    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes side by side; returns the paths.
+    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in one row; returns the paths.
 
     Args:
         store: the scenes.

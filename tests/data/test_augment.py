@@ -188,9 +188,9 @@ def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
             point = observation.pose[scene, : len(observation.agent_id[scene]), :2]
             distance = torch.cdist(point[rows], point)
             assert set(rows) in [set(row.topk(len(rows), largest=False).indices.tolist()) for row in distance]
-    assert len(seen[2]) > 4  # different targets are chosen
+    assert len(seen[2]) > 4  # the targets differ
     assert augmentation.crop(batch, generator(), observation.agent_mask.shape[1]) is batch
-    crowded = edit(batch, pose=torch.zeros_like(observation.pose))  # all agents at the same point
+    crowded = edit(batch, pose=torch.zeros_like(observation.pose))  # all positions are equal
     assert all(augmentation.crop(crowded, generator(seed), 1).observation.target_mask.all() for seed in range(8))
 
 
@@ -204,7 +204,7 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
     torch.testing.assert_close(after["pose"][..., :2], before["pose"][..., :2] * factor[:, None, None])
     assert torch.equal(after["pose"][..., 2], before["pose"][..., 2])
     assert differing(batch, scaled) == {*METRIC, "pose"}
-    model = ConstantVelocity()  # commutes with scaling
+    model = ConstantVelocity()  # its forecasts are proportional to the scene
     expected = model(batch.observation).position * factor[:, None, None, None, None]
     torch.testing.assert_close(model(scaled.observation).position, expected, rtol=1e-4, atol=1e-3)
 
@@ -231,7 +231,7 @@ def shifted(batch: SceneBatch, count: int) -> SceneBatch:
 
 
 def recorded_earlier(scene: Scene, count: int) -> Scene:
-    """The recording with `count` empty steps in front."""
+    """The recording after `count` additional empty steps."""
     values = {name: np.roll(getattr(scene, name), count, 1) for name in STATES}
     for value in values.values():
         value[:, :count] = 0
@@ -252,7 +252,7 @@ def by_agent(batch: SceneBatch, scene: int) -> dict[str, dict[str, Tensor]]:
 @pytest.mark.parametrize("count", [1, 3, 7])
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Frame) -> None:
-    late = hide(make_scene(12), 5, slice(0, 9))  # one agent appears at the last observed step
+    late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears at the last observed step
     scenes, config = [late, make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)], BatchConfig(frame=frame)
     result = shifted(collate(scenes, config), count)
     expected = collate([recorded_earlier(scene, count) for scene in scenes], config)

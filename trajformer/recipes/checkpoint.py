@@ -27,7 +27,10 @@ from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.scenes.files import atomically
 
 R = TypeVar("R")
-UNTRAINED = {"constant_velocity": ConstantVelocityConfig(modes=6), "constant_velocity_sampled": SampledConstantVelocityConfig()}
+UNTRAINED: dict[str, Any] = {
+    "constant_velocity": ConstantVelocityConfig(modes=6),
+    "constant_velocity_sampled": SampledConstantVelocityConfig(),
+}
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
 _MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # these fields of a recipe may change when a run resumes

@@ -276,3 +276,11 @@ def test_test_files_do_not_import_each_other() -> None:
     files = sorted((ROOT / "tests").rglob("*.py"))
     pattern = re.compile(r"^\s*(from|import) (tests\.)?(\w+\.)*test_\w+", re.M)
     assert [str(path.relative_to(ROOT)) for path in files if pattern.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_make_quick_names_existing_tests_of_every_package() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    paths = re.search(r"^QUICK := (.*)$", text, re.M)[1].split()  # type: ignore[index]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))} - {"tools", "testing"}
+    assert folders <= {Path(path).parts[1] for path in paths}

@@ -12,6 +12,7 @@ The tolerances allow for float32 rounding only, which depends on the processor a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -135,7 +136,7 @@ def pose_error(model: Forecaster, batch: SceneBatch, angle: float) -> float:
 
 
 def check_truth(model: Forecaster, batch: SceneBatch) -> None:
-    """The recorded future never changes a forecast.
+    """The recorded future, also one of NaN, never changes a forecast.
 
     Forecasts in evaluation are compared before and after training steps with other futures, and forecasts that the loss
     asks for between these steps. A loss calls `model(observation)`; a loss that needs the future inside the model, for a
@@ -143,6 +144,7 @@ def check_truth(model: Forecaster, batch: SceneBatch) -> None:
     """
     truth, generator = batch.truth, torch.Generator().manual_seed(4)
     other = Truth(torch.randn(truth.position.shape, generator=generator), torch.ones_like(truth.valid))
+    broken = Truth(torch.full_like(truth.position, torch.nan), torch.ones_like(truth.valid))
     forecasts: list[Forecast] = []
 
     def record(module: nn.Module, inputs: tuple[Any, ...], output: Forecast) -> None:
@@ -152,12 +154,13 @@ def check_truth(model: Forecaster, batch: SceneBatch) -> None:
     with torch.no_grad():
         before = model.eval()(batch.observation)
     loss, handle = model.losses[0]().build(), model.register_forward_hook(record)
-    for future in (truth, other):
+    for future in (truth, other, broken):
         torch.manual_seed(0)
-        loss(model.train(), replace(batch, truth=future))
+        with suppress(*([ValueError] if future is broken else [])):  # matching rejects NaN, after the forecast
+            loss(model.train(), replace(batch, truth=future))
     handle.remove()
     with torch.no_grad():
-        pairs = [(before, model.eval()(batch.observation)), *([tuple(forecasts)] if len(forecasts) == 2 else [])]
+        pairs = [(before, model.eval()(batch.observation)), *((forecasts[0], later) for later in forecasts[1:])]
     for left, right in pairs:
         same = torch.equal(left.position, right.position) and torch.equal(left.logit, right.logit)
         assert same, "another future: forecasts differ"

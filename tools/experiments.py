@@ -42,7 +42,7 @@ from trajformer.data.augment import AugmentConfig
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.evaluation.metrics.coverage import futures_covered
+from trajformer.evaluation.metrics.displacement import futures_covered
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
 from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
 from trajformer.losses.worlds import WorldLossConfig

@@ -20,7 +20,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig, Frame, branched, sample
 from trajformer.errors import SceneError
-from trajformer.evaluation.metrics.coverage import futures_covered
+from trajformer.evaluation.metrics.displacement import futures_covered
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard

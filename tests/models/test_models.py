@@ -201,8 +201,8 @@ def test_four_scenes_are_memorized(name: str) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    values, counts = displacement(model.eval()(batch.observation), batch.truth.position, batch.truth.valid, 6)
-    assert counts.all() and values["minFDE"].mean() < 0.2
+    values, counts = displacement(model.eval()(batch.observation), batch)
+    assert counts.all() and values["minFDE6"].mean() < 0.2
 
 
 @pytest.mark.parametrize("name", MODEL_CONFIGS)

@@ -80,18 +80,18 @@ def _predictor(source: Path | str, device: torch.device) -> Predictor:
 
 def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:
     """The figures of a model on a scene. Its samples are written to `folder`, unless it is None."""
-    from trajformer.evaluation.protocols.eth_ucy import SampleFolder, Score, outcomes
+    from trajformer.evaluation.protocols.eth_ucy import Score, outcomes, sample_folder
 
     score = Score(test_set.name)
     with ExitStack() as stack:
-        samples = None
+        add_samples = None
         if folder is not None:
             make_folder(folder.parent)
-            samples = stack.enter_context(SampleFolder(folder, test_set))
+            add_samples = stack.enter_context(sample_folder(folder, test_set))
         for outcome in outcomes(predictor, test_set, batch_size=batch_size, progress=bars()):
             score.add(outcome)
-            if samples is not None:
-                samples.add(outcome)
+            if add_samples is not None:
+                add_samples(outcome)
         return score.figures()
 
 

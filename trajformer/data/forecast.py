@@ -71,10 +71,10 @@ class Forecast:
         return from_frame(self.position, self.pose[:, :, None, None])
 
     def select(self, index: Tensor) -> Forecast:
-        """Modes `index` [B, S, k] of every agent, in that order (marginal forecasts)."""
-        wide = index[..., None, None].expand(*index.shape, *self.position.shape[3:])
-        scale = None if self.scale is None else self.scale.gather(2, wide)
-        position, logit = self.position.gather(2, wide), self.logit.gather(2, index)
+        """Modes `index` of every agent ([B, S, k]) or, for a joint forecast, of every scene ([B, k]), in that order."""
+        wide = (index[:, None] if self.is_joint else index)[..., None, None]
+        scale = None if self.scale is None else self.scale.take_along_dim(wide, 2)
+        position, logit = self.position.take_along_dim(wide, 2), self.logit.gather(-1, index)
         return replace(self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None)
 
     def in_city_frame(self, observation: Observation) -> np.ndarray:

@@ -11,19 +11,17 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from trajformer.data.batch import SceneBatch, stack
+from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast
-from trajformer.data.sample import BatchConfig, samples
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
-from trajformer.evaluation.metrics.displacement import MANY_MODES, displacement
+from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentKind, Scene
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_KS = (1, 6, MANY_MODES)
 
 
 class Scenes(Protocol):
@@ -81,7 +79,7 @@ def run(
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
-            batch = stack(samples(read, predictor.batch), predictor.batch.frame).to(predictor.device)
+            batch = collate(read, predictor.batch).to(predictor.device)
             try:
                 forecast = predictor.model(batch.observation)
             except TrajformerError as error:
@@ -114,10 +112,13 @@ def evaluate(
     """
     from trajformer.evaluation.metrics.collection import forecast_metrics  # imports torchmetrics, which takes seconds
 
-    predictor = _predictor(model, batch)
-    metrics = forecast_metrics().to(predictor.device)
+    if not isinstance(model, Predictor):
+        model = Predictor(model.eval(), batch or BatchConfig(), next(model.parameters(), torch.zeros(())).device)
+    elif batch is not None:
+        raise TypeError("batch is for a plain module, a Predictor has its own")
+    metrics = forecast_metrics().to(model.device)
     columns: dict[str, list[Any]] = {}
-    for scene_batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
+    for scene_batch, forecast in run(model, scenes, batch_size=batch_size, progress=progress):
         metrics.update(forecast, scene_batch)
         for name, values in _agent_columns(scene_batch, forecast).items():
             columns.setdefault(name, []).extend(values)
@@ -126,22 +127,10 @@ def evaluate(
     return Evaluation(metrics.compute(), columns)
 
 
-def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predictor:
-    if isinstance(model, Predictor):
-        if batch is not None:
-            raise TypeError("batch is for a plain module, a Predictor has its own")
-        return model
-    first = next(model.parameters(), torch.zeros(()))
-    return Predictor(model.eval(), batch or BatchConfig(), first.device)
-
-
 def _agent_columns(batch: SceneBatch, forecast: Forecast) -> dict[str, list[Any]]:
     """Per-agent values by column: ids, type, and the errors at each k."""
-    observation, truth = batch.observation, batch.truth
-    columns: dict[str, list[Any]] = {}
-    for k in _KS[:-1] if forecast.num_modes < MANY_MODES else _KS:
-        values, scored = displacement(forecast, truth.position, truth.valid, k)
-        columns |= {f"{name}{k}": value[scored].tolist() for name, value in values.items()}
+    observation = batch.observation
+    figures, scored = displacement(forecast, batch)
     rows = scored.nonzero().tolist()
     kinds = observation.agent_kind[:, : observation.num_targets][scored].tolist()
     names = {
@@ -149,7 +138,7 @@ def _agent_columns(batch: SceneBatch, forecast: Forecast) -> dict[str, list[Any]
         "track_id": [observation.agent_id[b][s] for b, s in rows],
         "type": [AgentKind(kind).name.lower() for kind in kinds],
     }
-    return names | columns
+    return names | {name: value[scored].tolist() for name, value in figures.items() if name != "minFDE"}  # minFDE is of all modes
 
 
 def track_forecasts(

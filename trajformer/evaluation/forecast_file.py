@@ -7,10 +7,10 @@ track, rows are sorted by falling probability, and the probabilities sum to 1. T
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
+from trajformer.scenes.files import atomically
 
 TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
@@ -31,8 +32,6 @@ _SCHEMA = pa.schema(
     + [pa.field("probability", pa.float64())]
     + [pa.field(name, pa.list_(pa.float64())) for name in _TRAJECTORY]
 )
-
-Mode = tuple[float, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +82,14 @@ def check_forecast(forecast: TrackForecast) -> TrackForecast:
 
 def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
     modes = [len(f.probability) for f in forecasts]
-    steps = np.repeat([f.position.shape[1] for f in forecasts], modes)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(steps)]), pa.int32())
     columns = [
         pa.array(np.repeat(np.array([f.scene_id for f in forecasts], object), modes), pa.string()),
         pa.array(np.repeat(np.array([f.track_id for f in forecasts], object), modes), pa.string()),
         pa.array(np.concatenate([f.probability for f in forecasts])),
     ]
-    for axis in range(2):
-        values = np.concatenate([f.position[..., axis].reshape(-1) for f in forecasts])
-        columns.append(pa.ListArray.from_arrays(offsets, pa.array(values)))
+    offsets = pa.array(np.cumsum([0, *np.repeat([f.position.shape[1] for f in forecasts], modes)]), pa.int32())
+    xy = np.concatenate([f.position.reshape(-1, 2) for f in forecasts])
+    columns += [pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values))) for values in xy.T]
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
@@ -113,18 +110,11 @@ def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int
         TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk.
         OSError: the folder cannot be written.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     tracks, source = 0, _unique(forecasts)
-    try:
-        with pq.ParquetWriter(str(temporary), _SCHEMA, compression="snappy") as writer:
-            while group := list(itertools.islice(source, TRACKS_PER_GROUP)):
-                writer.write_batch(_group(group))
-                tracks += len(group)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomically(Path(path)) as temporary, pq.ParquetWriter(str(temporary), _SCHEMA, compression="snappy") as writer:
+        while group := list(itertools.islice(source, TRACKS_PER_GROUP)):
+            writer.write_batch(_group(group))
+            tracks += len(group)
     return tracks
 
 
@@ -138,66 +128,55 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
     path = Path(path)
     if not path.is_file():
         raise TrajformerError(f"{path}: no such file; make one with `trajformer predict`")
-    tracks: dict[tuple[str, str], list[Mode]] = {}
+    tracks: dict[tuple[str, str], list[list[Any]]] = {}
     try:
         with pq.ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow)
+            _check_columns(file.schema_arrow)
             for batch in file.iter_batches(batch_size=8192, columns=list(COLUMNS)):
-                for key, mode in _rows(path, batch):
-                    tracks.setdefault(key, []).append(mode)
+                for scene_id, track_id, *mode in _rows(batch):
+                    tracks.setdefault((scene_id, track_id), []).append(mode)
+        scenes: dict[str, list[TrackForecast]] = {}
+        for (scene_id, track_id), modes in tracks.items():
+            lengths = sorted({len(position) for _, position in modes})
+            if len(lengths) > 1:
+                steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
+                raise TrajformerError(f"track {track_id!r} of scene {scene_id!r}: {steps}, expected one length")
+            probability, position = (np.array(values) for values in zip(*modes, strict=True))
+            track = check_forecast(TrackForecast(scene_id, track_id, probability, position))
+            scenes.setdefault(scene_id, []).append(track)
     except (pa.ArrowException, OSError) as error:
         raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {error}") from error
-    scenes: dict[str, list[TrackForecast]] = {}
-    for (scene_id, track_id), modes in tracks.items():
-        scenes.setdefault(scene_id, []).append(_track(path, scene_id, track_id, modes))
+    except TrajformerError as error:
+        raise TrajformerError(f"{path}: {error}") from error
     return scenes
 
 
-def _track(path: Path, scene_id: str, track_id: str, modes: list[Mode]) -> TrackForecast:
-    lengths = sorted({len(xy) for _, xy in modes})
-    if len(lengths) > 1:
-        problem = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
-        raise TrajformerError(f"{path}: track {track_id!r} of scene {scene_id!r}: {problem}, expected one length")
-    probability = np.array([p for p, _ in modes])
-    try:
-        return check_forecast(TrackForecast(scene_id, track_id, probability, np.stack([xy for _, xy in modes])))
-    except TrajformerError as error:
-        raise TrajformerError(f"{path}: {error}") from error
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(inner) or pa.types.is_large_string(inner)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(check(kind) for check in kinds) and pa.types.is_floating(kind.value_type)
-
-
-def _check_columns(path: Path, schema: pa.Schema) -> None:
-    missing = [name for name in COLUMNS if name not in schema.names]
-    if missing:
-        raise TrajformerError(f"{path}: not a forecast file: no column {', '.join(missing)}")
-    expected = dict.fromkeys(_TEXT, (_is_text, "text")) | dict.fromkeys(_TRAJECTORY, (_is_list, "lists of floats"))
-    for name, (check, words) in (expected | {"probability": (pa.types.is_floating, "floats")}).items():
+def _check_columns(schema: pa.Schema) -> None:
+    if missing := [name for name in COLUMNS if name not in schema.names]:
+        raise TrajformerError(f"not a forecast file: no column {', '.join(missing)}")
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    for name in COLUMNS:
         kind = schema.field(name).type
-        if not check(kind):
-            raise TrajformerError(f"{path}: column {name} holds {kind}, expected {words}")
+        if name in _TEXT:
+            inner, expected = kind.value_type if pa.types.is_dictionary(kind) else kind, "text"
+            matches = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+        elif name in _TRAJECTORY:
+            expected, matches = "lists of floats", any(check(kind) for check in is_list) and pa.types.is_floating(kind.value_type)
+        else:
+            expected, matches = "floats", pa.types.is_floating(kind)
+        if not matches:
+            raise TrajformerError(f"column {name} holds {kind}, expected {expected}")
 
 
-def _rows(path: Path, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Mode]]:
-    empty = [name for name in COLUMNS if batch.column(name).null_count]
-    if empty:
-        raise TrajformerError(f"{path}: column {empty[0]} has an empty cell")
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str, float, np.ndarray]]:
+    """Scene id, track id, probability and positions [F, 2] of each row."""
+    if empty := [name for name in COLUMNS if batch.column(name).null_count]:
+        raise TrajformerError(f"column {empty[0]} has an empty cell")
     length_x, length_y = (pc.list_value_length(batch.column(name)).to_numpy() for name in _TRAJECTORY)
-    uneven = np.flatnonzero(length_x != length_y)
-    scene_id, track_id = (batch.column(name).to_pylist() for name in _TEXT)
-    if len(uneven):
-        row = uneven[0]
+    scene_id, track_id, probability = (batch.column(name).to_pylist() for name in COLUMNS[:3])
+    for row in np.flatnonzero(length_x != length_y)[:1]:
         where = f"track {track_id[row]!r} of scene {scene_id[row]!r}"
-        raise TrajformerError(f"{path}: {where}: {length_x[row]} values of x but {length_y[row]} of y")
-    xy = np.stack([batch.column(n).flatten().to_numpy(zero_copy_only=False) for n in _TRAJECTORY], -1)
+        raise TrajformerError(f"{where}: {length_x[row]} values of x but {length_y[row]} of y")
+    xy = np.stack([batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in _TRAJECTORY], -1)
     pieces = np.split(xy.astype(np.float64), np.cumsum(length_x)[:-1])
-    probability = batch.column("probability").to_numpy(zero_copy_only=False).tolist()
-    return iter(list(zip(zip(scene_id, track_id, strict=True), zip(probability, pieces, strict=True), strict=True)))
+    return zip(scene_id, track_id, probability, pieces, strict=True)

@@ -12,7 +12,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.evaluation.metrics.displacement import displacement
+from trajformer.evaluation.metrics.displacement import agent_errors, best_end
 from trajformer.scenes.scene import AgentRole, Scene
 
 
@@ -66,12 +66,9 @@ def track_error(scene: Scene, forecast: AgentForecast) -> tuple[float, float] | 
     if scene.num_steps == scene.num_history or not scene.valid[forecast.agent, -1]:
         return None
     future = slice(scene.num_history, None)
-    position = torch.from_numpy(forecast.position)
-    logit = torch.from_numpy(np.asarray(forecast.probability, np.float64)).log()
-    values, _ = displacement(
-        Forecast(position[None, None], logit[None, None], Frame.SCENE),
-        torch.from_numpy(scene.position[forecast.agent, future].astype(np.float64))[None, None],
-        torch.from_numpy(scene.valid[forecast.agent, future].copy())[None, None],
-        k=len(forecast.probability),
-    )
+    position = torch.from_numpy(forecast.position)[None, None]
+    logit = torch.from_numpy(np.asarray(forecast.probability, np.float64)).log()[None, None]
+    target = torch.from_numpy(scene.position[forecast.agent, future].astype(np.float64))[None, None]
+    valid = torch.from_numpy(scene.valid[forecast.agent, future].copy())[None, None]
+    values = best_end(agent_errors(Forecast(position, logit, Frame.SCENE), target, valid))
     return float(values["minADE"]), float(values["minFDE"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ def atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; it is renamed to `path` if the block ends without an error.
 
     Raises:
-        OSError: the folder cannot be made or written. The temporary file is removed.
+        OSError: the folder cannot be made or written. The temporary file or folder is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -21,6 +22,8 @@ def atomically(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
 
 

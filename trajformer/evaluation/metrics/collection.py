@@ -1,21 +1,71 @@
 """The metrics of forecasts on a store, the same ones in validation during training and in `trajformer evaluate`.
 
-To add a metric, write a `torchmetrics.Metric` with `update(forecast, batch)` and a `compute()` that returns figures by name,
-and add one entry to `METRICS`. Other packages add metrics with an entry point of the group `trajformer.metrics`.
+To add a metric, write a function (forecast, batch) -> `Figures` and add one line with its names to `METRICS`. Figures that are
+not means need a `torchmetrics.Metric` with `update(forecast, batch)` and a `compute()` that returns figures by name. Other
+packages add metrics with an entry point of the group `trajformer.metrics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 
+import torch
+from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from trajformer.evaluation.metrics.averages import DisplacementMetrics, MultiWorldMetrics
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast
+from trajformer.evaluation.metrics.displacement import KS, NAMES, Figures, displacement
+from trajformer.evaluation.metrics.joint import multi_world_of_joint
 
+
+class Means(Metric):
+    """Means of figures over all entries that count, over batches and processes.
+
+    `compute()` gives {count: number of entries, name: mean ...}, NaN if no entry counts. A figure that was in no batch is left
+    out, and the result is empty if all were.
+
+    Args:
+        figures: gives the values of a batch by name; other names than `names` are ignored.
+        count: name of the number of entries.
+        names: names of the means, in this order.
+    """
+
+    full_state_update = False
+    total: Tensor
+    count: Tensor
+    given: Tensor
+
+    def __init__(self, figures: Callable[[Forecast, SceneBatch], Figures], count: str, names: Sequence[str]) -> None:
+        super().__init__()
+        self.figures, self.count_name, self.names = figures, count, names
+        self.add_state("total", torch.zeros(len(names), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("given", torch.zeros(len(names), dtype=torch.int64), dist_reduce_fx="max")
+
+    def update(self, forecast: Forecast, batch: SceneBatch) -> None:
+        """Add a batch."""
+        values, counts = self.figures(forecast, batch)
+        for index, name in enumerate(self.names):
+            if name in values:
+                self.total[index] += values[name][counts].double().sum()
+                self.given[index] = 1
+        self.count += counts.sum()
+
+    def compute(self) -> dict[str, float]:
+        """The number of entries and the means."""
+        if not self.given.any():
+            return {}
+        given = zip(self.names, (self.total / self.count).tolist(), self.given.tolist(), strict=True)
+        return {self.count_name: int(self.count)} | {name: mean for name, mean, known in given if known}
+
+
+_WORLD_NAMES = [f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")]
 METRICS: dict[str, Callable[[], Metric]] = {
-    "displacement": DisplacementMetrics,
-    "multi_world": MultiWorldMetrics,
+    "displacement": partial(Means, displacement, "num_agents", [*(f"{name}{k}" for k in KS for name in NAMES), "minFDE"]),
+    "multi_world": partial(Means, multi_world_of_joint, "num_scenes", _WORLD_NAMES),
 }
 METRICS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.metrics")}
 

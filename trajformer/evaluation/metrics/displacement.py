@@ -1,73 +1,103 @@
-"""Displacement metrics of single agents as pure functions: a value for each agent, and which agents count.
+"""Displacement errors of agents: a table of errors by mode, and the functions that derive figures from it.
 
-Two conventions have different names. Argoverse 2 (`displacement`) selects the mode with the smallest end-point error
-among the k most probable modes, and computes all metrics of this mode: minADE, minFDE, MR, brier_minFDE. ETH/UCY
-(`separate_minima`) takes the minima of ADE and FDE separately: ADE, FDE.
+Two conventions have different names. Argoverse 2 (`best_end`) selects the mode with the smallest end-point error among the
+k most probable modes, and computes all figures of this mode: minADE, minFDE, MR, brier_minFDE. ETH/UCY (`separate_minima`) takes
+the minima of ADE and FDE separately: ADE, FDE.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 
 MISS_THRESHOLD_M = 2.0
 MANY_MODES = 20  # models with this number of modes are also scored by the best of 20, as is usual for pedestrians
+KS = (1, 6, MANY_MODES)
 NAMES = ("minADE", "minFDE", "MR", "brier_minFDE")
-SEPARATE_NAMES = ("ADE", "FDE", "FDE_at_best_ADE")
+Figures = tuple[dict[str, Tensor], Tensor]  # values [...] by name, and bool [...]: the entries that count
 
 
-def displacement(
-    forecast: Forecast, target: Tensor, valid: Tensor, k: int, *, miss_threshold_m: float = MISS_THRESHOLD_M
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Argoverse: minADE, minFDE, MR and brier_minFDE of the mode with the best end point among the k most probable modes.
+class Errors(NamedTuple):
+    """Errors of the K modes of agents ([B, S, K]), or of the K worlds of scenes ([B, K], see `joint.world_errors`)."""
+
+    ade: Tensor  # metres
+    fde: Tensor  # metres
+    probability: Tensor
+    mode: Tensor  # int64, index of the mode in the forecast
+
+    def most_probable(self, k: int) -> Errors:
+        """The k most probable modes, the most probable first; all modes if K < k. Probabilities are not normalised again."""
+        order = self.probability.argsort(dim=-1, descending=True, stable=True)[..., :k]
+        return Errors(*(value.gather(-1, order) for value in self))
+
+
+def agent_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
+    """Errors [B, S, K] of each mode of each agent; an agent without a known last step (`valid[..., -1]`) must not count.
 
     Args:
-        forecast: [B, S, K, F, 2]; all K modes are used if K < k.
+        forecast: [B, S, K, F, 2].
         target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F].
-        k: number of modes.
-        miss_threshold_m: an end-point error above this is a miss.
-
-    Returns:
-        {name: float [B, S]} in metres (MR: 0 or 1), with the "probability" of the best mode; and bool [B, S]: agents with a known
-        last future step. ADE averages over the valid steps. Probabilities are not normalised to the k modes.
+        valid: bool [B, S, F]; ADE averages over the valid steps.
     """
-    ade, fde, probability = _errors(forecast, target, valid, k)
-    fde, best = fde.min(-1)
-    ade, chosen = (value.gather(2, best[..., None]).squeeze(-1) for value in (ade, probability))
-    values = (ade, fde, (fde > miss_threshold_m).to(fde.dtype), fde + (1.0 - chosen) ** 2, chosen)
-    return dict(zip((*NAMES, "probability"), values, strict=True)), valid[..., -1]
+    error = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1)  # [B, S, K, F]
+    ade = (error * valid[:, :, None]).sum(-1) / valid.sum(-1).clamp(min=1)[..., None]
+    mode = torch.arange(forecast.num_modes, device=error.device).expand_as(ade)
+    return Errors(ade, error[..., -1], forecast.probability(), mode)
 
 
-def separate_minima(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[dict[str, Tensor], Tensor]:
-    """ETH/UCY: the smallest ADE and, separately, the smallest FDE of the k most probable modes.
+def best_end(errors: Errors) -> dict[str, Tensor]:
+    """Argoverse 2: figures [...] of the mode with the smallest end-point error.
+
+    minADE and minFDE in metres; MR, 1 if minFDE is more than 2 m, otherwise 0; brier_minFDE, minFDE plus (1 - p)^2; and the
+    "probability" p of this mode.
+    """
+    best = errors.fde.argmin(-1, keepdim=True)
+    ade, fde, probability = (value.gather(-1, best).squeeze(-1) for value in errors[:3])
+    values = (ade, fde, (fde > MISS_THRESHOLD_M).to(fde.dtype), fde + (1.0 - probability) ** 2, probability)
+    return dict(zip((*NAMES, "probability"), values, strict=True))
+
+
+def separate_minima(errors: Errors) -> dict[str, Tensor]:
+    """ETH/UCY: the smallest ADE and, separately, the smallest FDE, [...] in metres.
 
     This is "best of 20" since Social GAN (Gupta et al. 2018). ADE and FDE may come from different modes, so that no single
     mode reaches both. FDE_at_best_ADE is the end-point error of the mode with the smallest ADE.
+    """
+    ade, best = errors.ade.min(-1)
+    at_best = errors.fde.gather(-1, best[..., None]).squeeze(-1)
+    return {"ADE": ade, "FDE": errors.fde.amin(-1), "FDE_at_best_ADE": at_best}
+
+
+def displacement(forecast: Forecast, batch: SceneBatch) -> Figures:
+    """The figures of `best_end` [B, S] of the k most probable modes, k = 1 and 6 (and 20 if the model has 20 modes): "minFDE6".
+
+    "minFDE" is over all modes. Agents with a known last future step count.
+    """
+    valid = batch.truth.valid
+    errors = agent_errors(forecast, batch.truth.position, valid)
+    figures = {"minFDE": errors.fde.amin(-1)}
+    for k in KS if forecast.num_modes >= MANY_MODES else KS[:-1]:
+        figures |= {f"{name}{k}": value for name, value in best_end(errors.most_probable(k)).items()}
+    return figures, valid[..., -1]
+
+
+def futures_covered(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Which of G true futures end within 2 m of one of the k most probable modes of an agent.
 
     Args:
         forecast: [B, S, K, F, 2]; all K modes are used if K < k.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F].
-        k: number of modes.
+        target: [B, S, G, F, 2] in the batch frame.
+        valid: bool [B, S, G, F].
 
     Returns:
-        {name: float [B, S]} in metres, and bool [B, S]: agents with a known last future step. ADE averages over the
-        valid steps.
+        bool [B, S, G], and bool [B, S, G]: futures with a known last step, which count.
     """
-    ade, fde, _ = _errors(forecast, target, valid, k)
-    ade, best = ade.min(-1)
-    values = (ade, fde.min(-1).values, fde.gather(2, best[..., None]).squeeze(-1))
-    return dict(zip(SEPARATE_NAMES, values, strict=True)), valid[..., -1]
-
-
-def _errors(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """ADE, FDE and probability [B, S, k] of the k most probable modes of each agent, the most probable first."""
-    probability = forecast.probability()
-    order = probability.argsort(dim=-1, descending=True, stable=True)[..., :k]
-    error = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1)  # [B, S, K, F]
-    error = error.gather(2, order[..., None].expand(*order.shape, error.shape[-1]))
-    steps = valid.sum(-1, keepdim=True).clamp(min=1)
-    ade = (error * valid[:, :, None]).sum(-1) / steps
-    return ade, error[..., -1], probability.gather(2, order)
+    order = forecast.probability().argsort(dim=-1, descending=True, stable=True)[..., :k]
+    end = forecast.in_batch_frame()[..., -1, :].take_along_dim(order[..., None], 2)
+    gap = (end[:, :, None] - target[..., -1, None, :]).norm(dim=-1)  # [B, S, G, k]
+    return gap.amin(-1) <= MISS_THRESHOLD_M, valid[..., -1]

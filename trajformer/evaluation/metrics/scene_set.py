@@ -6,37 +6,32 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from trajformer.data.distances import pairwise_distances
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
 from trajformer.losses.matching import match
 from trajformer.models.scene_set.loss import SceneTrajectories
 
 
-def set_hits(
-    predicted: SceneTrajectories,
-    target: Tensor,
-    valid: Tensor,
-    *,
-    threshold: float = 0.5,
-    threshold_m: float = MISS_THRESHOLD_M,
-) -> tuple[Tensor, Tensor, Tensor]:
+def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, threshold: float = 0.5) -> tuple[Tensor, ...]:
     """Hits, futures and claims of each scene.
 
     A claim is the most probable mode of a query with a probability of at least `threshold`. A future with a known last step
-    is hit by a claim that ends within `threshold_m` of it. Each claim hits at most one future, and the number of hits is as
-    large as possible.
+    is hit by a claim that ends within 2 m of it. Each claim hits at most one future, and the number of hits is as large as
+    possible.
 
     Args:
         predicted: Q queries of B scenes.
         target: [B, S, F, 2] in the batch frame.
         valid: bool [B, S, F].
+        threshold: smallest probability of a claim.
 
     Returns:
         Three int64 [B]. Recall is the sum of hits divided by the sum of futures, precision by the sum of claims. A claim about an
         agent that leaves before the last step counts as wrong.
     """
     claim, known = predicted.logit.sigmoid() >= threshold, valid[..., -1]
-    gap = torch.cdist(predicted.most_probable()[:, :, -1], target[:, :, -1], compute_mode="donot_use_mm_for_euclid_dist")
-    missed = ~((gap <= threshold_m) & claim[..., None])  # [B, Q, S]; NaN is never a hit
+    gap = pairwise_distances(predicted.most_probable()[:, :, -1], target[:, :, -1])
+    missed = ~((gap <= MISS_THRESHOLD_M) & claim[..., None])  # [B, Q, S]; NaN is never a hit
     pairs = match(missed.float(), known)
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]
     hits = torch.zeros(len(known), dtype=torch.int64, device=known.device).index_add(0, pairs.problem, hit.long())
@@ -60,10 +55,10 @@ class SceneSetMetrics(Metric):
 
     def update(self, predicted: SceneTrajectories, target: Tensor, valid: Tensor) -> None:
         """Add a batch; arguments as for `set_hits`."""
-        self.total += torch.stack([count.sum() for count in set_hits(predicted, target, valid, threshold=self.threshold)])
+        self.total += torch.stack([count.sum() for count in set_hits(predicted, target, valid, self.threshold)])
 
     def compute(self) -> dict[str, float]:
         """Shares of all futures and of all claims; NaN if there were none."""
-        hits, futures, claims = self.total.tolist()
-        shares = {name: hits / count if count else float("nan") for name, count in (("recall", futures), ("precision", claims))}
-        return {"num_futures": futures, "num_claims": claims} | shares
+        hits, futures, claims = self.total.double()
+        shares = {"recall": float(hits / futures), "precision": float(hits / claims)}
+        return {"num_futures": int(futures), "num_claims": int(claims)} | shares

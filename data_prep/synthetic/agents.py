@@ -8,7 +8,7 @@ import numpy as np
 
 from data_prep.synthetic.curves import Array, Bools, Ints, resample, soften
 from data_prep.synthetic.network import CROSSWALK_M, Arm, Network
-from data_prep.synthetic.routes import Paths, at_path, build_paths, random_route, speed_profiles, with_lane_change
+from data_prep.synthetic.routes import UPSTREAM_M, Paths, at_sample, build_paths, random_route, with_lane_change
 
 _MAX_VEHICLES = 42
 _MAX_PEDESTRIANS = 16
@@ -23,9 +23,9 @@ _BODY = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Fleet:
-    """Moving vehicles and cyclists; N agents on R paths with P samples."""
+    """N moving vehicles and cyclists; number i begins on path i."""
 
     kind: list[str]  # Argoverse object type
     length: Array  # [N] metres
@@ -36,52 +36,61 @@ class Fleet:
     standstill: Array  # [N] desired distance to a standing vehicle in front, metres
     lateral: Array  # [N] constant offset from the lane centre, metres, positive to the left
     edge: Bools  # [N] rides at the edge of the lane, so that cars may pass
-    row: Ints  # [N] index of its path
     other: Ints  # [N] index of a path with a lane change that it may switch to, -1 for none
-    factor: Array  # [R] speed of the path's driver relative to the limit
-    comfort: Array  # [R] lateral acceleration that the driver accepts, m/s^2
-    profile: Array  # [R, P] desired speed, m/s
     at: Array  # [N] path length at the beginning, metres
     speed: Array  # [N] speed at the beginning, m/s
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Start of an agent: first lane of its route, distance along it in metres, object type, and whether at the edge."""
-
-    lane: int
-    at: float
-    kind: str
-    edge: bool
 
 
 def populate(network: Network, rng: np.random.Generator) -> tuple[Fleet, Paths]:
     """Put up to 42 vehicles and cyclists on the lanes, with routes; the paths are the routes as arrays."""
     starts = _random_starts(network, rng)
-    other = np.full(len(starts), -1, dtype=np.int64)
-    routes = [random_route(network, rng, start.lane, start.edge) for start in starts]
-    for number, start in enumerate(starts):
-        if start.kind != "cyclist" and network.lanes[start.lane].kind == "VEHICLE" and rng.random() < 0.5:
-            changed = with_lane_change(network, rng, routes[number], start.at + 20.0)
+    count = len(starts)
+    other = np.full(count, -1, dtype=np.int64)
+    routes = [random_route(network, rng, lane, edge) for lane, _, _, edge in starts]
+    drivers = list(range(count))  # of each route
+    for number, (lane, start, kind, _) in enumerate(starts):
+        if kind != "cyclist" and network.lanes[lane].kind == "VEHICLE" and rng.random() < 0.5:
+            changed = with_lane_change(network, rng, routes[number], start + 20.0)
             if changed is not None:
                 other[number] = len(routes)
                 routes.append(changed)
-    paths = build_paths(network, routes)
-    return _random_fleet(network, rng, starts, paths, other), paths
+                drivers.append(number)
+    edge = np.array([rides for *_, rides in starts], dtype=np.bool_)
+    at = np.array([start for _, start, _, _ in starts])
+    kinds = [kind for *_, kind, _ in starts]
+    mean_length, spread, width, mean_accel = np.array([_BODY[kind] for kind in kinds]).reshape(count, 4).T
+    lane_width, limit = np.array([(network.lanes[i].width, network.lanes[i].speed) for i, *_ in starts]).reshape(count, 2).T
+    factor = rng.uniform(0.82, 1.12, count)
+    comfort = rng.uniform(1.6, 2.9, count)
+    cycling = np.clip(rng.normal(5.0, 1.0, count), 3.0, 7.5)  # m/s
+    factor = np.where(np.array(kinds) == "cyclist", cycling / limit, factor)
+    length = mean_length + spread * np.clip(rng.normal(size=count), -2, 2)
+    accel = mean_accel * rng.uniform(0.8, 1.25, count)
+    brake, headway, standstill = (rng.uniform(low, high, count) for low, high in ((1.4, 2.2), (0.9, 1.7), (1.6, 3.0)))
+    lateral = np.where(edge, 0.45 - lane_width / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25))
+    paths = build_paths(network, routes, factor[drivers], comfort[drivers])
+    # Agents can still stop for the line or the vehicle in front.
+    desired = at_sample(paths.profile, np.arange(count), at + UPSTREAM_M) * rng.uniform(0.8, 1.0, count)
+    free = paths.stop[:count, 0] - at - length / 2
+    for i in range(count - 1):
+        if starts[i + 1][0] == starts[i][0]:
+            free[i] = min(free[i], 1.5 * (at[i + 1] - at[i] - (length[i] + length[i + 1]) / 2))
+    speed = np.minimum(desired, np.sqrt(2.0 * 1.5 * np.clip(free - 1.0, 0.0, 1e6)))
+    return Fleet(kinds, length, width, accel, brake, headway, standstill, lateral, edge, other, at, speed), paths
 
 
 def _stretches(network: Network) -> list[tuple[int, float, float]]:
     """Return (first lane, lowest, highest path length) of each stretch of road on which agents may start."""
-    inner = {i for arm in network.arms for i in network.outgoing(arm)}
+    inner = {i for arm in network.arms for i in arm.lanes(entering=False)}
     stretches = []
     for lane in network.lanes:
-        if lane.road < 0 or (lane.predecessors and lane.index not in inner):
+        if lane.arms or (lane.predecessors and lane.index not in inner):
             continue
         low = 6.0 if lane.index in inner else -_UPSTREAM_START_M
-        end, last = float(lane.length[-1]), lane
-        while len(last.successors) == 1 and network.lanes[last.successors[0]].road >= 0:
+        end, last = lane.length, lane
+        while len(last.successors) == 1 and not network.lanes[last.successors[0]].arms:
             last = network.lanes[last.successors[0]]
-            end += float(last.length[-1])
+            end += last.length
         # No agent starts on a stop line, or so close to the border of the map that it would leave at once.
         high = end - (9.0 if last.successors else 60.0)
         if high > low:
@@ -89,75 +98,35 @@ def _stretches(network: Network) -> list[tuple[int, float, float]]:
     return stretches
 
 
-def _random_starts(network: Network, rng: np.random.Generator) -> list[_Start]:
+def _random_starts(network: Network, rng: np.random.Generator) -> list[tuple[int, float, str, bool]]:
+    """Draw the first lane of each agent, its distance along it (m), its type, and whether it rides at the edge."""
     stretches = _stretches(network)
     total = sum(high - low for i, low, high in stretches if network.lanes[i].kind == "VEHICLE")
-    mean_gap = max(float(rng.uniform(14.0, 48.0)), total / (_MAX_VEHICLES - 8) - 10.0)
+    mean_gap = max(rng.uniform(14.0, 48.0), total / (_MAX_VEHICLES - 8) - 10.0)
     starts = []
     for index, low, high in stretches:
         lane = network.lanes[index]
         mean = mean_gap if lane.kind == "VEHICLE" else 110.0
         has_edge = lane.right_neighbor is None and lane.kind == "VEHICLE" and not lane.merging
-        at = low + float(rng.exponential(mean))
+        at = low + rng.exponential(mean)
         while at < high:
             kind, edge = {"BIKE": "cyclist", "BUS": "bus"}.get(lane.kind, "vehicle"), False
             if lane.kind == "VEHICLE":
                 kind = str(rng.choice(["vehicle", "bus", "motorcyclist", "cyclist"], p=[0.88, 0.035, 0.035, 0.05]))
-                edge = kind == "cyclist"
-                if edge and not has_edge:
-                    kind, edge = "vehicle", False
-            starts.append(_Start(index, at, kind, edge))
-            at += 11.0 + 9.0 * (kind == "bus") + float(rng.exponential(mean))
+                edge = kind == "cyclist" and has_edge
+                if kind == "cyclist" and not edge:
+                    kind = "vehicle"
+            starts.append((index, at, kind, edge))
+            at += 11.0 + 9.0 * (kind == "bus") + rng.exponential(mean)
     if len(starts) > _MAX_VEHICLES:
-        keep = np.sort(rng.permutation(len(starts))[:_MAX_VEHICLES])
-        starts = [starts[i] for i in keep]
+        starts = [starts[i] for i in np.sort(rng.permutation(len(starts))[:_MAX_VEHICLES])]
     return starts
-
-
-def _random_fleet(network: Network, rng: np.random.Generator, starts: list[_Start], paths: Paths, other: Ints) -> Fleet:
-    count = len(starts)
-    body = np.array([_BODY[s.kind] for s in starts]).reshape(count, 4)
-    edge = np.array([s.edge for s in starts], dtype=np.bool_)
-    lane_width = np.array([network.lanes[s.lane].width for s in starts])
-    cyclist = np.array([s.kind == "cyclist" for s in starts])
-    factor = rng.uniform(0.82, 1.12, count)
-    comfort = rng.uniform(1.6, 2.9, count)
-    cycling = np.clip(rng.normal(5.0, 1.0, count), 3.0, 7.5)  # m/s
-    limit = np.array([network.lanes[s.lane].speed for s in starts])
-    factor = np.where(cyclist, cycling / limit, factor)
-    driver = np.arange(len(paths.end))  # of each path
-    driver[other[other >= 0]] = np.flatnonzero(other >= 0)
-    factor, comfort = factor[driver], comfort[driver]
-    fleet = Fleet(
-        kind=[s.kind for s in starts],
-        length=body[:, 0] + body[:, 1] * np.clip(rng.normal(size=count), -2, 2), width=body[:, 2],
-        accel=body[:, 3] * rng.uniform(0.8, 1.25, count), brake=rng.uniform(1.4, 2.2, count),
-        headway=rng.uniform(0.9, 1.7, count), standstill=rng.uniform(1.6, 3.0, count),
-        lateral=np.where(edge, 0.45 - lane_width / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25)),
-        edge=edge, row=np.arange(count), other=other,
-        factor=factor, comfort=comfort, profile=speed_profiles(paths, factor, comfort),
-        at=np.array([s.at for s in starts]), speed=np.zeros(count),
-    )  # fmt: skip
-    fleet.speed = _initial_speed(rng, fleet, paths, starts)
-    return fleet
-
-
-def _initial_speed(rng: np.random.Generator, fleet: Fleet, paths: Paths, starts: list[_Start]) -> Array:
-    """Return speeds [N] in m/s from which each agent can still stop for the line or the vehicle in front."""
-    desired = at_path(fleet.profile, fleet.row, fleet.at) * rng.uniform(0.8, 1.0, len(starts))
-    free = paths.stop[fleet.row, 0] - fleet.at - fleet.length / 2
-    for i, start in enumerate(starts[:-1]):
-        if starts[i + 1].lane == start.lane:
-            gap = starts[i + 1].at - start.at - (fleet.length[i] + fleet.length[i + 1]) / 2
-            free[i] = min(free[i], 1.5 * gap)
-    possible = np.sqrt(2.0 * 1.5 * np.clip(free - 1.0, 0.0, 1e6))
-    return np.asarray(np.minimum(desired, possible), dtype=np.float64)
 
 
 # ---- pedestrians ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Pedestrians:
     """W pedestrians: along the pavement, over a crosswalk, or standing."""
 
@@ -172,29 +141,19 @@ class Pedestrians:
 
 def random_pedestrians(network: Network, rng: np.random.Generator) -> Pedestrians:
     """Draw up to 16 pedestrians around the junctions of ``network``; none without junction."""
-    paths: list[Array] = []
-    kerbs: list[tuple[float, float]] = []
-    arms: list[int] = []
-    busy = float(rng.uniform(0.0, 1.0))
+    drawn: list[tuple[Array, float, float, int]] = []  # path, kerb, across, arm
+    busy = rng.uniform(0.0, 1.0)
     for arm in network.arms:
-        for _ in range(int(rng.poisson(0.9 * busy))):
-            if arm.crosswalk:
-                points, kerb, across = _crossing(network, rng, arm)
-                paths.append(points)
-                kerbs.append((kerb, across))
-                arms.append(arm.index)
-        for _ in range(int(rng.poisson(0.8 * busy))):
-            paths.append(_along_pavement(network, rng, arm))
-            kerbs.append((np.inf, np.inf))
-            arms.append(-1)
-    paths, kerbs, arms = paths[:_MAX_PEDESTRIANS], kerbs[:_MAX_PEDESTRIANS], arms[:_MAX_PEDESTRIANS]
-    count = len(paths)
-    samples = max((len(p) for p in paths), default=2) + 2
+        drawn += [(*_crossing(rng, arm), arm.index) for _ in range(rng.poisson(0.9 * busy)) if arm.crosswalk]
+        drawn += [(_along_pavement(rng, arm), np.inf, np.inf, -1) for _ in range(rng.poisson(0.8 * busy))]
+    drawn = drawn[:_MAX_PEDESTRIANS]
+    count = len(drawn)
+    length = np.array([len(path) - 1.0 for path, *_ in drawn])
+    samples = int(length.max(initial=1.0)) + 3
     xy = np.zeros((count, samples, 2))
-    for i, points in enumerate(paths):
-        xy[i, : len(points)] = points
-        xy[i, len(points) :] = points[-1]
-    begin, end = np.array(kerbs).reshape(count, 2).T
+    for i, (path, *_) in enumerate(drawn):
+        xy[i] = np.pad(path, ((0, samples - len(path)), (0, 0)), mode="edge")
+    begin, end, arms = np.array([values for _, *values in drawn]).reshape(count, 3).T
     crosses = np.isfinite(begin)
     speed = np.clip(rng.normal(1.35, 0.2, count), 0.8, 2.0) * np.where(rng.random(count) < 0.06, 1.9, 1.0)
     stands = (rng.random(count) < 0.2) & ~crosses
@@ -202,35 +161,33 @@ def random_pedestrians(network: Network, rng: np.random.Generator) -> Pedestrian
     until_kerb = np.minimum(np.where(crosses, begin, 0.0) - 1.0, speed * 15.0)
     start = np.where(crosses, begin - rng.uniform(0.0, 1.0, count) * until_kerb - 1.0, 0.0)
     at = np.where(crosses, np.maximum(start, 0.0), rng.uniform(0, 8, count))
-    length = np.array([len(p) - 1.0 for p in paths])
-    return Pedestrians(xy, length, np.where(stands, 0.0, speed), begin, end, np.array(arms, dtype=np.int64), at)
+    return Pedestrians(xy, length, np.where(stands, 0.0, speed), begin, end, arms.astype(np.int64), at)
 
 
-def _pavement(network: Network, arm: Arm, outward: Array, side: float, beyond: float) -> Array:
+def _pavement(arm: Arm, outward: Array, side: float, beyond: float) -> Array:
     """Return points [N, 2] ``beyond`` metres outside the kerb, left (side 1) or right (-1) of ``arm``."""
-    halves = np.array([network.arm_halves(arm, float(distance)) for distance in outward]).reshape(-1, 2)
-    return network.arm_point(arm, outward, side * (halves[:, 0 if side > 0 else 1] + beyond))
+    half = np.array([arm.halves(distance)[0 if side > 0 else 1] for distance in outward.tolist()])
+    return arm.point(outward, side * (half + beyond))
 
 
-def _crossing(network: Network, rng: np.random.Generator, arm: Arm) -> tuple[Array, float, float]:
+def _crossing(rng: np.random.Generator, arm: Arm) -> tuple[Array, float, float]:
     """Return a path over the crosswalk of ``arm`` and the path lengths at which it enters and leaves the road."""
     side = float(rng.choice([-1.0, 1.0]))
-    middle = float(rng.uniform(CROSSWALK_M[0] + 0.5, CROSSWALK_M[1] - 0.5))
+    middle = rng.uniform(CROSSWALK_M[0] + 0.5, CROSSWALK_M[1] - 0.5)
     walk_in, walk_out = rng.uniform(8.0, 26.0), rng.uniform(10.0, 30.0)
-    before = _pavement(network, arm, middle + np.arange(walk_in, 0.0, -1.0), side, _KERB_M)
-    ends = np.concatenate([_pavement(network, arm, np.array([middle]), s, _KERB_M) for s in (side, -side)])
-    after = _pavement(network, arm, middle + np.arange(1.0, walk_out), -side, _KERB_M)
-    over = resample(ends, 1.0)
+    before = _pavement(arm, middle + np.arange(walk_in, 0.0, -1.0), side, _KERB_M)
+    over = resample(np.concatenate([_pavement(arm, np.array([middle]), s, _KERB_M) for s in (side, -side)]), 1.0)
+    after = _pavement(arm, middle + np.arange(1.0, walk_out), -side, _KERB_M)
     points = np.concatenate((before, over, after)) + rng.normal(0.0, 0.25, 2)
     # Vertices are about a metre apart, so that a vertex number serves as path length.
     return soften(points), float(len(before)), float(len(before) + len(over) - 1)
 
 
-def _along_pavement(network: Network, rng: np.random.Generator, arm: Arm) -> Array:
+def _along_pavement(rng: np.random.Generator, arm: Arm) -> Array:
     """Return a path along the pavement of ``arm``, towards the junction or away from it."""
     side = float(rng.choice([-1.0, 1.0]))
-    last = float(len(network.roads[arm.road].points) - 1)
-    begin = float(rng.uniform(6.0, max(7.0, last - 45.0)))
+    last = float(len(arm.road.points) - 1)
+    begin = rng.uniform(6.0, max(7.0, last - 45.0))
     outward = begin + np.arange(0.0, min(44.0, last - begin), 1.0)
-    points = _pavement(network, arm, outward, side, float(rng.uniform(1.2, 3.0)))
+    points = _pavement(arm, outward, side, rng.uniform(1.2, 3.0))
     return soften(points[::-1] if rng.random() < 0.5 else points)

@@ -16,7 +16,7 @@ _CLEARANCE_M = 2.9  # two vehicles cannot use two paths at the same time that co
 _STRAIGHT_RAD = 0.6  # movements with a smaller change of direction count as straight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoadSpec:
     """Cross-section of a two-way road; both directions have the same."""
 
@@ -26,14 +26,13 @@ class RoadSpec:
     bike: bool = False  # a bicycle lane outside the motor lanes
     bus: bool = False  # the outermost motor lane is reserved for buses (needs two lanes)
     parking: bool = False  # cars park at the edge of the road
-    # Lateral distance in metres from which a merging lane arrives on the forward and on the backward side; 0 for a
-    # plain lane drop, None without a merging lane.
-    merge_out: float | None = None
-    merge_in: float | None = None
     double_line: bool = True  # the middle is a double solid line (dashed otherwise)
+    # Lateral distance in metres from which a merging lane arrives on the backward and on the forward side; 0 for a
+    # plain lane drop, None without a merging lane.
+    merge: tuple[float | None, float | None] = (None, None)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Lane:
     """One lane segment, driven from its first to its last point; other lanes are given by their index."""
 
@@ -41,254 +40,216 @@ class Lane:
     center: Array  # [N, 2] metres
     left: Array  # [N, 2] boundary, left in driving direction
     right: Array  # [N, 2]
-    length: Array  # [N] arc length of the centreline
     width: float  # at the start, metres
     kind: str  # "VEHICLE", "BIKE" or "BUS"
     speed: float  # speed limit, m/s
     marks: tuple[str, str] = ("NONE", "NONE")  # paint on the left and right boundary
-    road: int = -1  # -1 inside a junction
-    junction: int = -1  # -1 on a road
+    junction: Junction | None = None  # that the lane crosses, None on a road
     turn: int = 0  # inside a junction 1 = left, 0 = straight, -1 = right; 0 on roads
-    arms: tuple[int, int] = (-1, -1)  # inside a junction the arms at its start and end
+    arms: tuple[Arm, ...] = ()  # inside a junction the arms at its start and end
     predecessors: list[int] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
     left_neighbor: int | None = None  # of an innermost lane: the oncoming lane
     right_neighbor: int | None = None
     merging: bool = False  # ends by joining another lane
 
+    def __post_init__(self) -> None:
+        self.along = arc_length(self.center)  # [N] metres
+        self.length = float(self.along[-1])
 
-@dataclass(slots=True)
+
+@dataclass(eq=False)
 class Road:
     """A road with its lanes; "forward" is the direction of its reference line."""
 
-    index: int  # position in ``Network.roads``
     spec: RoadSpec
     points: Array  # [N, 2] reference line between the two directions, vertices 1 m apart
-    heading: Array  # [N] direction of the reference line
     cuts: list[int]  # [S + 1] vertex numbers at which lane segments begin and end
-    half_out: Array  # [N] paved width in metres on the forward (right) side
-    half_in: Array  # [N] and on the backward (left) side
-    # Lane index by (section, forward?, name), name "0", "1", ..., "bike" or "merge".
-    slots: dict[tuple[int, bool, str], int] = field(default_factory=dict)
+    # Indices of the lanes by (section, forward?) and name "0", "1", ..., "merge" or "bike", innermost first.
+    lanes: dict[tuple[int, bool], dict[str, int]] = field(default_factory=dict)
 
-    def side(self, section: int, forward: bool) -> list[int]:
-        """Return the lane indices of one direction in one section, innermost first."""
-        lanes = ((name, lane) for (s, f, name), lane in self.slots.items() if s == section and f == forward)
-        order = {"merge": 98, "bike": 99}
-        return [lane for _, lane in sorted(lanes, key=lambda item: order.get(item[0]) or int(item[0]))]
+    def __post_init__(self) -> None:
+        spec, count = self.spec, len(self.points)
+        self.heading = headings(self.points)  # [N] direction of the reference line
+        # [2, N] paved width in metres on the backward (left) and on the forward (right) side
+        self.half = np.full((2, count), spec.lanes * spec.width + spec.bike * BIKE_WIDTH_M + spec.parking * PARKING_WIDTH_M + 0.4)
+        for forward in (False, True):
+            for section in range(len(self.cuts) - 1):
+                profile = self.merge_profile(section, forward)
+                if profile is not None:
+                    half = self.half[int(forward), self.cuts[section] : self.cuts[section + 1] + 1]
+                    np.maximum(half, profile + spec.width / 2 + 0.4, out=half)
+
+    def merge_profile(self, section: int, forward: bool) -> Array | None:
+        """Return the distance [n] of the merging lane's centre from the middle, None without one."""
+        reach = self.spec.merge[forward]
+        sections_before = section if forward else len(self.cuts) - 2 - section
+        if reach is None or sections_before > 1:
+            return None
+        along = np.linspace(0.0, 1.0, self.cuts[section + 1] - self.cuts[section] + 1)
+        share = 1.0 - smoothstep(along if forward else 1.0 - along)
+        width, inner = self.spec.width, (self.spec.lanes - 0.5) * self.spec.width
+        return inner + width * share if sections_before else inner + width + reach * share
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
+class Junction:
+    """A junction: ``control`` is "signal", "stop" or "priority"; signals have a cycle and an offset in s."""
+
+    center: Array  # [2] metres
+    radius: float  # distance of the arms from the center, metres
+    control: str
+    cycle: float
+    start: float
+    arms: list[Arm] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class Arm:
     """One mouth of a junction."""
 
     index: int  # position in ``Network.arms``
-    junction: int
-    road: int
+    junction: Junction
+    road: Road
     at_start: bool  # the road begins here (otherwise it ends here)
     angle: float  # radians, pointing away from the junction
-    crosswalk: bool  # a pedestrian crossing is painted across it
-    phase: int  # 0 or 1, the half of the signal cycle with green light (only under "signal" control)
-    major: bool  # has priority (only under "priority" control)
+    major: bool  # has priority (under "priority" control), or the first half of the signal cycle
+    crosswalk: bool = True  # a pedestrian crossing is painted across it
+
+    def green(self, time: float) -> bool:
+        """Return whether agents may enter at ``time`` (s); each half of a cycle ends with 3 s of red for all."""
+        junction, half = self.junction, self.junction.cycle / 2
+        begin = 0.0 if self.major else half
+        return junction.control != "signal" or begin <= (time + junction.start) % junction.cycle < begin + half - 3.0
+
+    def point(self, outward: ArrayLike, left: ArrayLike) -> Array:
+        """Return points [N, 2], ``outward`` [N] m from the mouth, ``left`` [N] m of the axis."""
+        vertex = np.arange(len(self.road.points), dtype=np.float64)
+        along, side = np.clip(outward, 0.0, vertex[-1]), np.asarray(left)
+        if not self.at_start:
+            along, side = vertex[-1] - along, -side
+        return offset(at_length(self.road.points, vertex, along), np.interp(along, vertex, self.road.heading), side)
+
+    def halves(self, outward: float) -> Array:
+        """Return the paved metres [2] left and right of the axis, ``outward`` metres along it."""
+        vertex = min(round(outward), len(self.road.points) - 1)
+        return self.road.half[:, vertex] if self.at_start else self.road.half[::-1, -1 - vertex]
+
+    def crosswalk_edges(self) -> list[Array]:
+        """Return the two edges [2, 2] of the pedestrian crossing, from its left to its right kerb."""
+        left, right = self.halves(CROSSWALK_M[1])
+        return [self.point(np.full(2, distance), np.array((left, -right))) for distance in CROSSWALK_M]
+
+    def lanes(self, entering: bool) -> list[int]:
+        """Return the lanes that enter or leave the junction here, innermost first."""
+        section = 0 if self.at_start else len(self.road.cuts) - 2
+        return list(self.road.lanes[section, self.at_start != entering].values())
 
 
-@dataclass(slots=True)
-class Junction:
-    """A junction: ``control`` is "signal", "stop" or "priority"; signals have a cycle and an offset in s."""
-
-    index: int
-    control: str
-    cycle: float
-    start: float
-    arms: list[int] = field(default_factory=list)
-
-    def green(self, phase: int, time: float) -> bool:
-        """Return whether arms of ``phase`` may enter at ``time`` (s); each half ends with 3 s of red for all."""
-        if self.control != "signal":
-            return True
-        in_cycle = (time + self.start) % self.cycle
-        half = self.cycle / 2
-        return phase * half <= in_cycle < (phase + 1) * half - 3.0
-
-
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Network:
     """All streets of a scene; every ``index`` of a part is its position in one of these lists."""
 
-    roads: list[Road]
-    lanes: list[Lane]
-    arms: list[Arm]
-    junctions: list[Junction]
-    conflict: Bools  # [L, L] whether two lanes inside junctions exclude each other
-    shared: Array  # [L, L] metres that two lanes with the same predecessor run together before they part
+    roads: list[Road] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+    arms: list[Arm] = field(default_factory=list)
+    junctions: list[Junction] = field(default_factory=list)
+    conflict: Bools = field(init=False)  # [L, L] whether two lanes inside junctions exclude each other
+    shared: Array = field(init=False)  # [L, L] metres that two lanes with the same predecessor run together before they part
 
-    def arm_point(self, arm: Arm, outward: ArrayLike, left: ArrayLike) -> Array:
-        """Return points [N, 2], ``outward`` [N] m from the mouth of ``arm``, ``left`` [N] m of its axis."""
-        road = self.roads[arm.road]
-        along = np.clip(np.asarray(outward, dtype=np.float64), 0.0, len(road.points) - 1.0)
-        side = np.asarray(left, dtype=np.float64)
-        if not arm.at_start:
-            along, side = len(road.points) - 1.0 - along, -side
-        vertex = np.arange(len(road.points), dtype=np.float64)
-        return offset(at_length(road.points, vertex, along), np.interp(along, vertex, road.heading), side)
-
-    def arm_halves(self, arm: Arm, outward: float) -> tuple[float, float]:
-        """Return the paved metres left and right of the axis of ``arm``, ``outward`` metres along it."""
-        road = self.roads[arm.road]
-        vertex = min(round(outward), len(road.points) - 1)
-        if arm.at_start:
-            return float(road.half_in[vertex]), float(road.half_out[vertex])
-        return float(road.half_out[-1 - vertex]), float(road.half_in[-1 - vertex])
-
-    def crosswalk_edges(self, arm: Arm) -> tuple[Array, Array]:
-        """Return the two edges [2, 2] of the pedestrian crossing on ``arm``, from its left to its right kerb."""
-        left, right = self.arm_halves(arm, CROSSWALK_M[1])
-        near, far = (self.arm_point(arm, np.full(2, d), np.array((left, -right))) for d in CROSSWALK_M)
-        return near, far
-
-    def incoming(self, arm: Arm) -> list[int]:
-        """Return the lanes that enter the junction at ``arm``, innermost first."""
-        road = self.roads[arm.road]
-        return road.side(0, False) if arm.at_start else road.side(len(road.cuts) - 2, True)
-
-    def outgoing(self, arm: Arm) -> list[int]:
-        """Return the lanes that leave the junction at ``arm``, innermost first."""
-        road = self.roads[arm.road]
-        return road.side(0, True) if arm.at_start else road.side(len(road.cuts) - 2, False)
+    def add_lanes(self) -> None:
+        """Add the lanes of all roads and junctions, and compare the lanes inside each junction."""
+        for road in self.roads:
+            _add_road_lanes(road, self.lanes)
+        for junction in self.junctions:
+            for source in junction.arms:
+                _add_connectors(source, self.lanes)
+        self.shared = np.zeros((len(self.lanes), len(self.lanes)))
+        self.conflict = self.shared > 0.0
+        for junction in self.junctions:
+            _compare_lanes(self, junction)
 
 
-# ---- roads ---------------------------------------------------------------------------------------------------------
-
-
-def make_road(index: int, spec: RoadSpec, points: Array, cuts: list[int]) -> Road:
-    """Return a road along ``points`` [N, 2] (1 m apart) without lanes."""
-    base = spec.lanes * spec.width + spec.bike * BIKE_WIDTH_M + spec.parking * PARKING_WIDTH_M + 0.4
-    road = Road(index, spec, points, headings(points), cuts, np.full(len(points), base), np.full(len(points), base))
-    for forward, half in ((True, road.half_out), (False, road.half_in)):
-        for section in range(len(cuts) - 1):
-            profile = _merge_profile(road, section, forward)
-            if profile is not None:
-                stretch = slice(cuts[section], cuts[section + 1] + 1)
-                half[stretch] = np.maximum(half[stretch], profile + spec.width / 2 + 0.4)
-    return road
-
-
-def add_lanes(road: Road, lanes: list[Lane]) -> None:
+def _add_road_lanes(road: Road, lanes: list[Lane]) -> None:
     """Append all lane segments of ``road`` to ``lanes`` and link them along and across the road."""
-    sections = range(len(road.cuts) - 1)
-    for section in sections:
+    for section in range(len(road.cuts) - 1):
         for forward in (True, False):
             _add_section(road, lanes, section, forward)
-    for (section, forward, name), index in road.slots.items():
-        following = section + 1 if forward else section - 1
-        if following not in sections:
-            continue
-        target = road.slots.get((following, forward, name))
-        if target is None:  # a merging lane runs into the outermost lane
-            target = road.slots[(following, forward, str(road.spec.lanes - 1))]
-            lanes[index].merging = True
-        lanes[index].successors.append(target)
-        lanes[target].predecessors.append(index)
-
-
-def _merge_profile(road: Road, section: int, forward: bool) -> Array | None:
-    """Return the distance [n] of the merging lane's centre from the middle, None without one."""
-    reach = road.spec.merge_out if forward else road.spec.merge_in
-    if reach is None:
-        return None
-    last = len(road.cuts) - 2
-    sections_before = section if forward else last - section
-    along = np.linspace(0.0, 1.0, road.cuts[section + 1] - road.cuts[section] + 1)
-    if not forward:
-        along = 1.0 - along
-    inner = (road.spec.lanes - 0.5) * road.spec.width
-    if sections_before == 0:
-        return inner + road.spec.width + reach * (1.0 - smoothstep(along))
-    if sections_before == 1:
-        return inner + road.spec.width * (1.0 - smoothstep(along))
-    return None
-
-
-def _strips(road: Road, section: int, forward: bool) -> list[tuple[str, str, Array, float]]:
-    """Return (name, kind, centre distance [n], width) of each lane of one direction, innermost first."""
-    spec = road.spec
-    ones = np.ones(road.cuts[section + 1] - road.cuts[section] + 1)
-    strips = []
-    for number in range(spec.lanes):
-        kind = "BUS" if spec.bus and number == spec.lanes - 1 else "VEHICLE"
-        strips.append((str(number), kind, ones * (number + 0.5) * spec.width, spec.width))
-    profile = _merge_profile(road, section, forward)
-    if profile is not None:
-        strips.append(("merge", "VEHICLE", profile, spec.width))
-    if spec.bike:
-        strips.append(("bike", "BIKE", ones * (spec.lanes * spec.width + BIKE_WIDTH_M / 2), BIKE_WIDTH_M))
-    return strips
+        one, other = (road.lanes[section, forward]["0"] for forward in (True, False))
+        lanes[one].left_neighbor, lanes[other].left_neighbor = other, one
+    for (section, forward), names in road.lanes.items():
+        following = road.lanes.get((section + 1 if forward else section - 1, forward), {})
+        for name, index in names.items() if following else ():
+            lanes[index].merging = name not in following  # such a lane runs into the outermost motor lane
+            _link(lanes[index], lanes[following.get(name, following[str(road.spec.lanes - 1)])])
 
 
 def _add_section(road: Road, lanes: list[Lane], section: int, forward: bool) -> None:
-    stretch = slice(road.cuts[section], road.cuts[section + 1] + 1)
+    spec, stretch = road.spec, slice(road.cuts[section], road.cuts[section + 1] + 1)
     points, heading = road.points[stretch], road.heading[stretch]
-    sign = -1.0 if forward else 1.0
-    order = slice(None) if forward else slice(None, None, -1)
-    strips = _strips(road, section, forward)
-    previous: int | None = None
-    for number, (name, kind, center, width) in enumerate(strips):
+    ones = np.ones(len(points))
+    strips = {str(i): ("VEHICLE", ones * (i + 0.5) * spec.width, spec.width) for i in range(spec.lanes)}
+    if spec.bus:
+        strips[str(spec.lanes - 1)] = ("BUS", *strips[str(spec.lanes - 1)][1:])
+    profile = road.merge_profile(section, forward)
+    if profile is not None:
+        strips["merge"] = ("VEHICLE", profile, spec.width)
+    if spec.bike:
+        strips["bike"] = ("BIKE", ones * (spec.lanes * spec.width + BIKE_WIDTH_M / 2), BIKE_WIDTH_M)
+    sign, order = (-1.0, slice(None)) if forward else (1.0, slice(None, None, -1))
+    names = road.lanes[section, forward] = {name: len(lanes) + i for i, name in enumerate(strips)}
+    first, last = len(lanes), len(lanes) + len(strips) - 1
+    for index, (kind, center, width) in zip(names.values(), strips.values(), strict=True):
         middle, inner, outer = (offset(points, heading, sign * (center + shift))[order] for shift in (0.0, -width / 2, width / 2))
-        lane = Lane(len(lanes), middle, inner, outer, arc_length(middle), width, kind, road.spec.speed, road=road.index)
-        lane.marks = _marks(road.spec, kind, number == 0, number == len(strips) - 1)
-        lane.left_neighbor = previous
-        if previous is not None:
-            lanes[previous].right_neighbor = lane.index
-        road.slots[(section, forward, name)] = previous = lane.index
-        lanes.append(lane)
-    if not forward:
-        backward_lane, forward_lane = road.slots[(section, False, "0")], road.slots[(section, True, "0")]
-        lanes[backward_lane].left_neighbor, lanes[forward_lane].left_neighbor = forward_lane, backward_lane
+        left = "SOLID_WHITE" if kind != "VEHICLE" else "DASHED_WHITE"
+        if index == first:
+            left = "DOUBLE_SOLID_YELLOW" if spec.double_line else "DASHED_YELLOW"
+        right = "DASHED_WHITE" if index < last else "NONE" if spec.parking else "SOLID_WHITE"
+        lanes.append(Lane(index, middle, inner, outer, width, kind, spec.speed, (left, right)))
+        lanes[index].left_neighbor = index - 1 if index > first else None
+        lanes[index].right_neighbor = index + 1 if index < last else None
 
 
-def _marks(spec: RoadSpec, kind: str, innermost: bool, outermost: bool) -> tuple[str, str]:
-    middle = "DOUBLE_SOLID_YELLOW" if spec.double_line else "DASHED_YELLOW"
-    left = middle if innermost else "SOLID_WHITE" if kind != "VEHICLE" else "DASHED_WHITE"
-    right = ("NONE" if spec.parking else "SOLID_WHITE") if outermost else "DASHED_WHITE"
-    return left, right
+def _link(before: Lane, after: Lane) -> None:
+    before.successors.append(after.index)
+    after.predecessors.append(before.index)
 
 
-# ---- junctions -----------------------------------------------------------------------------------------------------
-
-
-def connect(network: Network, junction: Junction) -> None:
-    """Add the lanes inside ``junction`` for every permitted movement and link them to the roads."""
-    lanes, arms = network.lanes, [network.arms[i] for i in junction.arms]
-    for source in arms:
-        entering = [lanes[i] for i in network.incoming(source)]
-        turns = {}
-        for target in arms:
-            angle = float(wrap(target.angle - source.angle - np.pi))
-            if target is not source:
-                turns[target.index] = 0 if abs(angle) < _STRAIGHT_RAD else 1 if angle > 0 else -1
-        for target_index, turn in turns.items():
-            target = network.arms[target_index]
-            leaving = [lanes[i] for i in network.outgoing(target)]
-            for first, last in _movements(entering, leaving, turn, set(turns.values())):
-                _add_connector(network, first, last, (source, target), turn)
+def _add_connectors(source: Arm, lanes: list[Lane]) -> None:
+    """Append a lane for every permitted movement from ``source`` through its junction, linked to the roads."""
+    turns: dict[Arm, int] = {}
+    for target in source.junction.arms:
+        angle = float(wrap(target.angle - source.angle - np.pi))
+        if target is not source:
+            turns[target] = 0 if abs(angle) < _STRAIGHT_RAD else 1 if angle > 0 else -1
+    for target, turn in turns.items():
+        entering, leaving = ([lanes[i] for i in arm.lanes(arm is source)] for arm in (source, target))
+        for first, last in _movements(entering, leaving, turn, set(turns.values())):
+            center = bridge(first.center[-1], float(source.angle + np.pi), last.center[0], float(target.angle), 1.0)
+            heading, along = headings(center), arc_length(center)
+            half = 0.5 * (first.width + (last.width - first.width) * along / along[-1])
+            left, right = offset(center, heading, half), offset(center, heading, -half)
+            left[0], left[-1], right[0], right[-1] = first.left[-1], last.left[0], first.right[-1], last.right[0]
+            kind = "VEHICLE" if last.kind == "VEHICLE" else first.kind
+            lane = Lane(len(lanes), center, left, right, first.width, kind, first.speed, turn=turn, arms=(source, target))
+            lane.junction = source.junction
+            lanes.append(lane)
+            _link(first, lane)
+            _link(lane, last)
 
 
 def _movements(entering: list[Lane], leaving: list[Lane], turn: int, turns: set[int]) -> list[tuple[Lane, Lane]]:
     """Return the pairs of lanes that a turn connects: left from the inner lane, right from the outer one."""
-    pairs = []
-    cars_in = [lane for lane in entering if lane.kind == "VEHICLE"]
-    cars_out = [lane for lane in leaving if lane.kind == "VEHICLE"]
+    cars_in, cars_out = ([lane for lane in lanes if lane.kind == "VEHICLE"] for lanes in (entering, leaving))
     if turn == 1:
         # At the stem of a T every lane but the outermost may turn left, so that none is a dead end.
-        number = 1 if 0 in turns else max(1, len(cars_in) - 1)
-        pairs += [(lane, cars_out[min(i, len(cars_out) - 1)]) for i, lane in enumerate(cars_in[:number])]
-    elif turn == -1:
-        pairs.append((cars_in[-1], cars_out[-1]))
+        chosen = range(1 if 0 in turns else max(1, len(cars_in) - 1))
     else:
         # With left turns, a wide road may reserve its inner lane for them.
-        through = cars_in[1:] if len(cars_in) > 2 and 1 in turns else cars_in
-        shift = len(cars_in) - len(through)
-        pairs += [(lane, cars_out[min(i + shift, len(cars_out) - 1)]) for i, lane in enumerate(through)]
+        chosen = range(1 if len(cars_in) > 2 and 1 in turns else 0, len(cars_in))
+    pairs = [(cars_in[i], cars_out[min(i, len(cars_out) - 1)]) for i in chosen]
+    if turn == -1:
+        pairs = [(cars_in[-1], cars_out[-1])]
     for kind in ("BUS", "BIKE"):
         special_in = [lane for lane in entering if lane.kind == kind]
         special_out = [lane for lane in leaving if lane.kind == kind] or cars_out[-1:]
@@ -297,43 +258,18 @@ def _movements(entering: list[Lane], leaving: list[Lane], turn: int, turns: set[
     return pairs
 
 
-def _add_connector(network: Network, first: Lane, last: Lane, arms: tuple[Arm, Arm], turn: int) -> None:
-    heading_in, heading_out = float(arms[0].angle + np.pi), float(arms[1].angle)
-    center = bridge(first.center[-1], heading_in, last.center[0], heading_out, 1.0)
-    length = arc_length(center)
-    direction = headings(center)
-    half = 0.5 * (first.width + (last.width - first.width) * length / length[-1])
-    left, right = offset(center, direction, half), offset(center, direction, -half)
-    left[0], left[-1], right[0], right[-1] = first.left[-1], last.left[0], first.right[-1], last.right[0]
-    kind = "VEHICLE" if last.kind == "VEHICLE" else first.kind
-    lane = Lane(len(network.lanes), center, left, right, length, first.width, kind, first.speed, turn=turn)
-    lane.junction, lane.arms = arms[0].junction, (arms[0].index, arms[1].index)
-    lane.predecessors.append(first.index)
-    lane.successors.append(last.index)
-    first.successors.append(lane.index)
-    last.predecessors.append(lane.index)
-    network.lanes.append(lane)
-
-
-def find_conflicts(network: Network) -> None:
-    """Fill ``network.conflict`` and ``network.shared`` for all pairs of lanes inside the same junction."""
-    lanes = network.lanes
-    network.conflict = np.zeros((len(lanes), len(lanes)), dtype=np.bool_)
-    network.shared = np.zeros((len(lanes), len(lanes)))
-    for junction in network.junctions:
-        inside = [lane for lane in lanes if lane.junction == junction.index]
-        ids = np.array([lane.index for lane in inside])
-        samples = np.stack([at_length(k.center, k.length, np.linspace(0.0, k.length[-1], 14)) for k in inside])
-        gap = samples[:, None, :, None] - samples[None, :, None, :]
-        distance = np.hypot(gap[..., 0], gap[..., 1])  # [C, C, 14, 14]
-        close = distance.min(axis=(2, 3)) < _CLEARANCE_M
-        source = np.array([lane.predecessors[0] for lane in inside])
-        target = np.array([lane.successors[0] for lane in inside])
-        siblings = source[:, None] == source[None, :]
-        conflict = (close | (target[:, None] == target[None, :])) & ~siblings
-        network.conflict[np.ix_(ids, ids)] = conflict
-        apart = distance.min(axis=3) > _CLEARANCE_M  # samples of the first lane beyond the common stretch
-        together = np.where(apart.any(axis=2), apart.argmax(axis=2), apart.shape[2] - 1) / (apart.shape[2] - 1)
-        length = np.array([lane.length[-1] for lane in inside])
-        np.fill_diagonal(siblings, False)
-        network.shared[np.ix_(ids, ids)] = np.where(siblings, together * length[:, None], 0.0)
+def _compare_lanes(network: Network, junction: Junction) -> None:
+    """Fill ``network.conflict`` and ``network.shared`` for all pairs of lanes inside ``junction``."""
+    inside = [lane for lane in network.lanes if lane.junction is junction]
+    block = np.ix_(*[[lane.index for lane in inside]] * 2)
+    samples = np.stack([at_length(k.center, k.along, np.linspace(0.0, k.length, 14)) for k in inside])
+    gap = samples[:, None, :, None] - samples[None, :, None, :]
+    distance = np.hypot(gap[..., 0], gap[..., 1])  # [C, C, 14, 14]
+    close = distance.min(axis=(2, 3)) < _CLEARANCE_M
+    source, target = np.array([(lane.predecessors[0], lane.successors[0]) for lane in inside]).T
+    siblings = source[:, None] == source
+    network.conflict[block] = (close | (target[:, None] == target)) & ~siblings
+    apart = distance.min(axis=3) > _CLEARANCE_M  # samples of the first lane beyond the common stretch
+    together = np.where(apart.any(axis=2), apart.argmax(axis=2), 13) / 13
+    np.fill_diagonal(siblings, False)
+    network.shared[block] = np.where(siblings, together * np.array([[lane.length] for lane in inside]), 0.0)

@@ -41,7 +41,7 @@ def test_futures_share_their_past_bit_by_bit(pasts: list[list[SyntheticScene]]) 
     for seed, (first, *others) in zip(SEEDS, pasts, strict=True):
         assert [scene.scene_id for scene in (first, *others)] == [f"{scene_identity(seed)}.{n}" for n in range(1 + len(others))]
         for other in others:
-            assert (other.focal_id, other.city, other.first_id) == (first.focal_id, first.city, first.first_id)
+            assert (other.city, other.first_id) == (first.city, first.first_id)
             assert other.tracks.ids == first.tracks.ids and np.array_equal(other.tracks.categories, first.tracks.categories)
             for name in ("xy", "heading", "velocity", "valid"):
                 assert np.array_equal(getattr(other.tracks, name)[:, :50], getattr(first.tracks, name)[:, :50]), name
@@ -51,7 +51,7 @@ def test_futures_share_their_past_bit_by_bit(pasts: list[list[SyntheticScene]]) 
 def test_futures_differ_and_are_plausible(pasts: list[list[SyntheticScene]]) -> None:
     for scenes in pasts:
         assert 2 <= len(scenes) <= 3
-        focal = scenes[0].tracks.ids.index(scenes[0].focal_id)
+        focal = scenes[0].tracks.focal
         ends = np.stack([scene.tracks.xy[focal, -1] for scene in scenes])
         gaps = np.hypot(*(ends[:, None] - ends).transpose(2, 0, 1))
         assert gaps[np.triu_indices(len(scenes), 1)].min() > 3.8  # 4 m before sensor noise

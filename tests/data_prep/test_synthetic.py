@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.synthetic import SyntheticScene, scene_identity, simulate_scene, synthesize, write_scene
+from data_prep.synthetic import SyntheticScene, scene_identity, simulate_scene, synthesize
 from data_prep.synthetic.dataset import assign_splits
-from data_prep.synthetic.scene import simulate_recording
 from data_prep.synthetic.world import World
 
 # The columns of the official train and val files.
@@ -47,10 +46,9 @@ def scenes() -> list[SyntheticScene]:
 
 
 @pytest.fixture(scope="module")
-def worlds() -> list[tuple[World, int]]:
-    """The true motion in 30 recordings, with the number of moving vehicles."""
-    recordings = (simulate_recording(np.random.default_rng(seed)) for seed in range(40))
-    return [(recording.world, len(recording.world.turn)) for recording in recordings if recording][:30]
+def worlds(scenes: list[SyntheticScene]) -> list[tuple[World, int]]:
+    """The true motion in 30 scenes, with the number of moving vehicles."""
+    return [(scene.world, len(scene.world.turn)) for scene in scenes[:30]]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -133,19 +131,21 @@ def test_a_scene_depends_on_seed_and_number_only(dataset: Path, tmp_path: Path) 
     sequence = np.random.SeedSequence([3, 0])
     scene = simulate_scene(sequence)
     assert scene.scene_id == scene_identity(np.random.SeedSequence([3, 0])) == simulate_scene(sequence).scene_id
-    write_scene(scene, tmp_path)
-    assert digests(tmp_path / scene.scene_id) == digests(dataset / "train" / scene.scene_id)
+    synthesize(tmp_path, 3, 3, progress=False)
+    assert digests(tmp_path / "train" / scene.scene_id) == digests(dataset / "train" / scene.scene_id)
     assert scene_identity(0) != scene_identity(1)
 
 
 def test_interrupted_runs_are_completed_and_finished_scenes_kept(dataset: Path, tmp_path: Path) -> None:
-    synthesize(tmp_path, 3, 3, progress=False)
-    kept, emptied, *_ = sorted(tmp_path.glob("train/*/*"))
+    synthesize(tmp_path, 5, 3, progress=False)
+    emptied, kept, missing = sorted(tmp_path.glob("train/*/*.parquet"))
     kept.write_bytes(b"mine")
     emptied.write_bytes(b"")
-    synthesize(tmp_path, 3, 3, progress=False)
+    missing.unlink()
+    synthesize(tmp_path, 5, 3, progress=False)
     assert kept.read_bytes() == b"mine"
-    assert emptied.read_bytes() == (dataset / emptied.relative_to(tmp_path)).read_bytes()
+    for path in (emptied, missing):
+        assert path.read_bytes() == (dataset / path.relative_to(tmp_path)).read_bytes()
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -177,8 +177,8 @@ def test_focal_ego_and_scored_tracks_are_complete(scenes: list[SyntheticScene]) 
     for scene in scenes:
         tracks = scene.tracks
         assert (tracks.categories == 3).sum() == 1 and len(set(tracks.ids)) == len(tracks.ids)
-        focal = tracks.ids.index(scene.focal_id)
-        assert tracks.categories[focal] == 3 and tracks.ids[-1] == "AV" != scene.focal_id
+        focal = tracks.focal
+        assert tracks.categories[focal] == 3 and tracks.ids[-1] == "AV" != tracks.ids[focal]
         assert tracks.valid[[focal, -1]].all() and tracks.valid[tracks.categories > 0].all()
         assert norm(tracks.xy[focal, -1] - tracks.xy[focal, 49]) > 3.0
         assert not tracks.xy[~tracks.valid].any()
@@ -210,29 +210,31 @@ def test_variety_of_agents_and_lanes(scenes: list[SyntheticScene]) -> None:
 
 def test_every_lane_into_a_junction_has_a_successor(scenes: list[SyntheticScene]) -> None:
     for scene in scenes:
-        network = scene.network
-        entering = {i for arm in network.arms for i in network.incoming(arm)}
-        for arm in network.arms:
-            for index in network.incoming(arm):
-                successors = network.lanes[index].successors
-                assert successors and all(network.lanes[i].junction == arm.junction for i in successors)
+        lanes = scene.network.lanes
+        entering = {(index, arm.junction) for arm in scene.network.arms for index in arm.lanes(entering=True)}
+        assert all(lanes[index].successors for index, _ in entering)
+        assert all(lanes[i].junction is junction for index, junction in entering for i in lanes[index].successors)
         # All other lanes without a successor end at the border of the map.
-        ends = {lane.index for lane in network.lanes if not lane.successors}
-        assert ends and not entering & ends
+        ends = {lane.index for lane in lanes if not lane.successors}
+        assert ends and not ends & {index for index, _ in entering}
 
 
 def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
-    turns = Counter(scene.focal_turn for scene in scenes)
-    assert min(turns["left"], turns["right"], turns["straight"]) >= 5
-    uncertain = [scene for scene in scenes if scene.focal_choices > 1]
-    assert len(uncertain) > 0.3 * len(scenes)
-    assert {scene.focal_turn for scene in uncertain} == {"left", "right", "straight"}
-    headings = [np.unwrap(s.tracks.heading[s.tracks.ids.index(s.focal_id)])[49:] for s in scenes]
-    assert np.mean([np.ptp(heading) > 0.6 for heading in headings]) > 0.15
-    for scene, heading in zip(scenes, headings, strict=True):  # the track does not contradict its label
-        if scene.focal_turn in ("left", "right") and scene.focal_choices > 1:
-            sign = 1.0 if scene.focal_turn == "left" else -1.0
-            assert (sign * (heading - heading[0])).max() > -0.3
+    turns = Counter[tuple[int, bool]]()  # turn of the focal vehicle, and whether other turns were open to it
+    swept = []
+    for scene in scenes:
+        heading = np.unwrap(scene.tracks.heading[scene.tracks.focal])[49:]
+        swept.append(np.ptp(heading))
+        body = scene.tracks.bodies[scene.tracks.focal]
+        if body < len(scene.world.turn):
+            turn, uncertain = int(scene.world.turn[body]), bool(scene.world.choices[body] > 1)
+            turns[turn, uncertain] += 1
+            if turn in (-1, 1) and uncertain:  # the track does not contradict its turn
+                assert (turn * (heading - heading[0])).max() > -0.3
+    assert min(turns[turn, False] + turns[turn, True] for turn in (-1, 0, 1)) >= 5
+    assert min(turns[turn, True] for turn in (-1, 0, 1)) > 0
+    assert sum(turns[turn, True] for turn in (-1, 0, 1, 2)) > 0.3 * len(scenes)
+    assert np.mean(np.array(swept) > 0.6) > 0.15
 
 
 def test_recorded_motion_is_smooth_and_close_to_lanes(scenes: list[SyntheticScene]) -> None:

@@ -80,9 +80,9 @@ def decoding(device: torch.device) -> dict[str, Step]:
         @torch.inference_mode()
         def run() -> None:
             steps = Hypotheses(model, source, cached=cached)
-            tokens = torch.ones(16, dtype=torch.int64, device=device)
+            prefix = torch.ones(16, 1, dtype=torch.int64, device=device)
             for _ in range(60):
-                tokens = steps.step(tokens).argmax(-1)
+                prefix = torch.cat([prefix, steps.step(prefix).argmax(-1, keepdim=True)], 1)
 
         return run
 

@@ -19,7 +19,7 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
 from trajformer.heads.vit.data import ImageDataConfig, load_digits, load_split
 from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, start_from
+from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
@@ -140,6 +140,8 @@ def test_a_larger_image_size_keeps_the_accuracy_without_training(checkpoint: Pat
     config = recipe(corners, model=model, start=str(checkpoint))
     module = ClassificationModule(config).eval()
     assert len(module.model.position()) == 37
+    images, (before, _) = torch.rand(2, 3, 24, 24), load_checkpoint(checkpoint, ClassificationRecipe)
+    torch.testing.assert_close(module.model(images), before(images))  # as interpolation in the forward pass
     assert accuracy(module.model, config) == 1.0
     with torch.no_grad():  # flip the positions vertically
         position = module.model.position.tables[0]
@@ -248,17 +250,16 @@ def test_classify_prints_the_accuracy_of_a_split_and_the_best_classes_of_images(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"patch_size": 8}, "model.patch_size 4, the recipe 8"),
-        ({"pooling": "mean"}, "model.pooling token, the recipe mean"),
-        ({"block": replace(BLOCK, heads=4)}, "model.block.heads 2, the recipe 4"),
+        ({"patch_size": 8}, "model.patch_size 4, not 8"),
+        ({"pooling": "mean"}, 'model.pooling "token", not "mean"'),
+        ({"block": replace(BLOCK, heads=4)}, "model.block.heads 2, not 4"),
     ],
 )
 def test_a_start_with_other_sizes_is_rejected(checkpoint: Path, corners: Path, change: dict[str, Any], complaint: str) -> None:
     config = recipe(corners, start=str(checkpoint), labels=CORNERS)
-    start_from(config.build_model(), replace(config, model=replace(config.model, block=replace(BLOCK, dropout=0.5))))
-    config = replace(config, model=replace(config.model, **change))
+    ClassificationModule(replace(config, model=replace(config.model, block=replace(BLOCK, dropout=0.5))))
     with pytest.raises(CheckpointError, match=re.escape(complaint)):
-        start_from(config.build_model(), config)
+        ClassificationModule(replace(config, model=replace(config.model, **change)))
 
 
 def test_the_digits_have_a_fixed_stratified_split_and_any_size(tmp_path: Path) -> None:

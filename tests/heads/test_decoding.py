@@ -1,4 +1,4 @@
-"""Greedy and beam search against exhaustive search, and cached decoding against decoding the whole prefix each step."""
+"""Beam search against exhaustive and greedy search, and cached decoding against decoding the whole prefix each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.heads.translation.data import END, PAD, START
-from trajformer.heads.translation.decoding import Hypotheses, beam_search, greedy, length_penalty
+from trajformer.heads.translation.decoding import Hypotheses, beam_search, length_penalty
 from trajformer.heads.translation.model import Transformer, TransformerConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=32, dropout=0.1, norm_first=False)
@@ -58,18 +58,25 @@ def test_a_wide_beam_equals_exhaustive_search(alpha: float) -> None:
     for seed in range(3):
         model = make_model(seed, tokens)
         width = tokens ** (limit - 1)  # all hypotheses are kept
-        translations = beam_search(
-            Hypotheses(model, source, width), limits(source, limit), width=width, start=START, end=END, alpha=alpha
-        )
+        translations = beam_search(Hypotheses(model, source, width), limits(source, limit), width, alpha)
         assert [row.tolist() for row in translations] == [exhaustive(model, row, tokens, limit, alpha) for row in source]
 
 
-def test_a_beam_of_one_without_penalty_is_greedy() -> None:
+def greedy(model: Transformer, sentence: Tensor, limit: int) -> list[int]:
+    """The most probable token at each step, for one sentence [S]."""
+    tokens = [START]
+    while len(tokens) <= limit and END not in tokens:
+        with torch.no_grad():
+            tokens.append(int(model(sentence[None], torch.tensor([tokens]))[0, -1].argmax()))
+    return [token for token in tokens[1:] if token != END]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_beam_of_one_is_greedy(alpha: float) -> None:
     model, source = make_model(5, 8), sentences(7, 5, 8)
-    narrow = beam_search(Hypotheses(model, source, 1), limits(source, 9), width=1, start=START, end=END, alpha=0.0)
-    plain = greedy(Hypotheses(model, source), limits(source, 9), start=START, end=END)
-    assert [row.tolist() for row in narrow] == [row.tolist() for row in plain]
-    assert len({len(row) for row in plain}) > 1, "sentences should end at different steps"
+    narrow = [row.tolist() for row in beam_search(Hypotheses(model, source), limits(source, 9), 1, alpha)]
+    assert narrow == [greedy(model, row[row != PAD], 9) for row in source]
+    assert len({len(row) for row in narrow}) > 1, "sentences should end at different steps"
 
 
 @pytest.mark.parametrize("width", [1, 4])
@@ -79,7 +86,7 @@ def test_translations_do_not_depend_on_the_batch(width: int, cached: bool) -> No
 
     def search(rows: Tensor) -> list[list[int]]:
         steps = Hypotheses(model, rows, width, cached=cached)
-        return [row.tolist() for row in beam_search(steps, limits(rows, 9), width=width, start=START, end=END)]
+        return [row.tolist() for row in beam_search(steps, limits(rows, 9), width)]
 
     assert search(source) == [search(row[row != PAD][None])[0] for row in source]
 
@@ -94,22 +101,23 @@ def test_cached_steps_equal_one_pass_over_the_prefix(norm_first: bool) -> None:
     with torch.no_grad():
         whole, steps = model(source, target), Hypotheses(model, source)
         for position in range(8):
-            torch.testing.assert_close(steps.step(target[:, position]), whole[:, position], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(steps.step(target[:, : position + 1]), whole[:, position], atol=1e-5, rtol=1e-5)
 
 
 def test_selected_hypotheses_keep_their_cache() -> None:
     model, source = make_model(1, 12), sentences(2, 5, 12)
     steps, rows = Hypotheses(model, source, 2), torch.tensor([1, 1, 3, 2])
+    prefix = torch.tensor([[START, 4, 8], [START, 5, 9], [START, 6, 10], [START, 7, 11]])
     with torch.no_grad():
-        for tokens in ([START] * 4, [4, 5, 6, 7], [8, 9, 10, 11]):
-            steps.step(torch.tensor(tokens))
+        for length in (1, 2, 3):
+            steps.step(prefix[:, :length])
         steps.select(rows, same_sentence=True)
-        moved = steps.step(torch.tensor([4, 5, 6, 7]))
-        given = torch.tensor([[START, 5, 9, 4], [START, 5, 9, 5], [START, 7, 11, 6], [START, 6, 10, 7]])
-        torch.testing.assert_close(moved, model(source.repeat_interleave(2, 0), given)[:, -1], atol=1e-5, rtol=1e-5)
+        prefix = torch.cat([prefix[rows], torch.tensor([[4], [5], [6], [7]])], 1)
+        expected = model(source.repeat_interleave(2, 0), prefix)[:, -1]
+        torch.testing.assert_close(steps.step(prefix), expected, atol=1e-5, rtol=1e-5)
         steps.select(torch.tensor([2]), same_sentence=False)
-        alone = model(source[1:], torch.tensor([[START, 7, 11, 6, 5]]))[:, -1]
-        torch.testing.assert_close(steps.step(torch.tensor([5])), alone, atol=1e-5, rtol=1e-5)
+        prefix = torch.cat([prefix[2:3], torch.tensor([[5]])], 1)
+        torch.testing.assert_close(steps.step(prefix), model(source[1:], prefix)[:, -1], atol=1e-5, rtol=1e-5)
 
 
 def test_each_translation_stops_at_its_limit() -> None:
@@ -118,6 +126,5 @@ def test_each_translation_stops_at_its_limit() -> None:
         model.decoder.layers[-1].feedforward.norm.bias.fill_(5.0)
         model.projection.weight[END] = -9.0
     limit = torch.tensor([3, 7, 5])
-    single = greedy(Hypotheses(model, source), limit, start=START, end=END)
-    wide = beam_search(Hypotheses(model, source, 2), limit, width=2, start=START, end=END)
-    assert [len(row) for row in single] == [len(row) for row in wide] == [3, 7, 5]
+    for width in (1, 2):
+        assert [len(row) for row in beam_search(Hypotheses(model, source, width), limit, width)] == [3, 7, 5]

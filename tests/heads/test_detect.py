@@ -102,7 +102,7 @@ def test_a_run_can_start_from_a_checkpoint(run: Path) -> None:
     assert changed == {"classify.weight", "classify.bias", "queries.weight"}
     renamed = DetectionModule(replace(start, data=folder, labels=("a", "b", "c"))).model  # the same number
     assert not torch.equal(renamed.classify.weight, before["classify.weight"])
-    with pytest.raises(CheckpointError, match=r"'decoder\.layers\.1\..*' has another size"):
+    with pytest.raises(CheckpointError, match=r"has model\.layers \[1, 2\], not \[1, 1\]"):
         DetectionModule(replace(start, model=replace(MODEL, layers=(1, 1))))
 
 
@@ -263,14 +263,14 @@ def test_attention_maps_belong_to_the_queries_of_the_objects(expert: tuple[Path,
     with torch.no_grad():
         before = model(batch.pixels)
     (detected,) = postprocess(before, batch.original, score=0.5)
-    maps = attention_maps(model, batch.pixels, batch.original, detected)
-    assert maps.decoder.shape == maps.encoder.shape == (len(detected.label), 4, 4)
-    torch.testing.assert_close(maps.decoder.sum((1, 2)), torch.ones(len(detected.label)))
+    decoder, encoder = attention_maps(model, batch.pixels, batch.original, detected)
+    assert decoder.shape == encoder.shape == (len(detected.label), 4, 4)
+    torch.testing.assert_close(decoder.sum((1, 2)), torch.ones(len(detected.label)))
     with torch.no_grad():
         feature, _ = model.backbone(batch.pixels)
         x, position = model.project(feature).flatten(2).transpose(1, 2), model.position_encoding(feature, None).flatten(1, 2)
         block = model.encoder.layers[0]
         weights = block.attention.sublayer.weights(x + position, x + position, x)[0].mean(0)  # [L, L]
         row, column = (detected.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
-    torch.testing.assert_close(maps.encoder[0].flatten(), weights[4 * row + column])
+    torch.testing.assert_close(encoder[0].flatten(), weights[4 * row + column])
     assert torch.equal(model(batch.pixels).logit, before.logit)

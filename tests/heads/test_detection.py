@@ -14,7 +14,7 @@ from PIL import Image
 from trajformer.errors import TrajformerError
 from trajformer.heads.detr import shapes
 from trajformer.heads.detr.data import BoxAugmentConfig, Example, augment_example, collate, resize_example
-from trajformer.heads.detr.metrics import ImageBoxes, average_precision, pair_with_labels
+from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
 from trajformer.heads.detr.model import Objects
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.voc import VocConfig, VocDataset, read_annotation
@@ -225,10 +225,10 @@ def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path)
         data = VocDataset(config, split, labels, (240, 320))
         assert len(data) == pictures
         complaints += data.skipped
-        for _, detected, size in data.images:
+        for _, _, label, size in data.images:
             assert size == (480, 640)
-            for name in detected.names:
-                counts[name] += 1
+            for index in label.tolist():
+                counts[labels[index]] += 1
     assert counts == {"RBC": 4153, "WBC": 372, "Platelets": 361}
     assert sorted(complaints) == [f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)]
 
@@ -236,34 +236,32 @@ def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path)
 # average precision
 
 
-def boxes(*rows: tuple[float, float, float, float, int], scores: list[float] | None = None) -> ImageBoxes:
-    table = np.array(rows, np.float32).reshape(-1, 5)
-    return ImageBoxes(table[:, :4], table[:, 4].astype(np.int64), None if scores is None else np.array(scores))
+def boxes(*rows: tuple[float, float, float, float, int], scores: tuple[float, ...] = ()) -> BoxTable:
+    """Boxes with the corners and classes of `rows`; labels if there are no scores."""
+    table = np.array(rows, np.float64).reshape(-1, 5)
+    score = np.array(scores) if scores else np.ones(len(table))
+    return np.column_stack([table[:, :2], table[:, 2:4] - table[:, :2], score, table[:, 4]])
 
 
 def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pycocotools")
     true = [boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1)), boxes((5, 5, 15, 15, 0)), boxes()]
-    right = [
-        boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1), scores=[0.9, 0.8]),
-        boxes((5, 5, 15, 15, 0), scores=[0.3]),
-        boxes(scores=[]),
-    ]
-    result = average_precision(right, true, ("a", "b", "c"))
-    assert result == pytest.approx({"AP": 1.0, "AP50": 1.0, "AP75": 1.0, "AP50 a": 1.0, "AP50 b": 1.0})
+    right = [boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1), scores=(0.9, 0.8)), boxes((5, 5, 15, 15, 0), scores=(0.3,)), boxes()]
+
+    def score(*detected: BoxTable) -> dict[str, float]:
+        return average_precision(list(zip(detected, true, strict=True)), ("a", "b", "c"))
+
+    assert score(*right) == pytest.approx({"AP": 1.0, "AP50": 1.0, "AP75": 1.0, "AP50 a": 1.0, "AP50 b": 1.0})
     # 6 of 10 rows: IoU 0.6 is correct at three of ten thresholds (0.5, 0.55, 0.6).
-    rough = [boxes((0, 0, 10, 6, 0), (20, 20, 40, 40, 1), scores=[0.9, 0.8]), *right[1:]]
-    result = average_precision(rough, true, ("a", "b", "c"))
+    result = score(boxes((0, 0, 10, 6, 0), (20, 20, 40, 40, 1), scores=(0.9, 0.8)), *right[1:])
     assert result["AP50"] == pytest.approx(1.0)
     half = 51 / 101  # one of two labels is detected, after a detection that is wrong above 0.6
     assert result["AP75"] == pytest.approx((half / 2 + 1.0) / 2, abs=1e-6)
     # A wrong detection with the highest score halves the precision of later ones.
-    wrong = [right[0], right[1], boxes((0, 0, 10, 10, 1), scores=[0.95])]
-    assert average_precision(wrong, true, ("a", "b", "c"))["AP50 b"] == pytest.approx(0.5)
-    nothing = [boxes(scores=[])] * 3
-    assert average_precision(nothing, true, ("a", "b", "c"))["AP"] == 0.0
+    assert score(*right[:2], boxes((0, 0, 10, 10, 1), scores=(0.95,)))["AP50 b"] == pytest.approx(0.5)
+    assert score(boxes(), boxes(), boxes())["AP"] == 0.0
     with pytest.raises(TrajformerError, match="no image has an object"):
-        average_precision(nothing, [boxes()] * 3, ("a", "b", "c"))
+        average_precision([(right[0], boxes())], ("a", "b", "c"))
     assert capsys.readouterr().out == ""
 
 
@@ -272,10 +270,9 @@ def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     batch = collate([example, marked(20, 40, (0, 0, 4, 4))])
     detected = [Objects(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.7]), torch.tensor([1]), torch.tensor([0]))] * 2
     (one, true), (_, other) = pair_with_labels(batch, detected)
-    np.testing.assert_allclose(true.box, [[30, 15, 60, 45]], atol=1e-4)
-    np.testing.assert_allclose(other.box, [[0, 0, 4, 4]], atol=1e-4)
-    assert true.label.tolist() == [2] and other.label.tolist() == [1] and true.score is None
-    assert one.box.tolist() == [[1.0, 2.0, 3.0, 4.0]] and one.score is not None and one.score.tolist() == pytest.approx([0.7])
+    np.testing.assert_allclose(true, [[30, 15, 30, 30, 1, 2]], atol=1e-4)
+    np.testing.assert_allclose(other, [[0, 0, 4, 4, 1, 1]], atol=1e-4)
+    np.testing.assert_allclose(one, [[1, 2, 2, 2, 0.7, 1]], rtol=1e-6)
 
 
 def test_at_least_half_of_every_generated_shape_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
     "predict": ("models", "forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": ("pictures", "draw scenes with their map, tracks and predicted modes"),
     "demo": ("demo", "simulate, prepare, train, evaluate and plot in a few minutes"),
-    "classify": ("heads.classify", "classify images, or score a classifier"),
-    "detect": ("heads.detect", "detect objects in images, or score a detector"),
-    "translate": ("heads.translate", "translate a text file, one sentence per line"),
+    "classify": ("heads", "classify images, or score a classifier"),
+    "detect": ("heads", "detect objects in images, or score a detector"),
+    "translate": ("heads", "translate a text file, one sentence per line"),
     "weights": ("weights", "convert published weights, or a checkpoint of a run"),
 }
 

@@ -38,9 +38,7 @@ class Layout:
 
 def layouts() -> dict[str, Layout]:
     """All layouts by name. The models are imported here, because every command imports this file."""
-    from trajformer.heads.detr.weights import facebook_detr, facebook_detr_dc5, hf_detr
-    from trajformer.heads.translation.weights import attention_is_all_you_need
-    from trajformer.heads.vit.weights import hf_vit, timm_vit
+    from trajformer.heads.weights import attention_is_all_you_need, facebook_detr, facebook_detr_dc5, hf_detr, hf_vit, timm_vit
     from trajformer.models.agentformer.weights import agentformer, agentformer_eth, agentformer_zara1
 
     return {

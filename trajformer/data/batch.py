@@ -15,11 +15,11 @@ from trajformer.errors import SceneError
 from trajformer.scenes.geometry import rotate, to_frame, wrap
 from trajformer.scenes.scene import Scene
 
-Record = TypeVar("Record", bound="_Tensors")
+Record = TypeVar("Record", bound="TensorRecord")
 
 
-class _Tensors:
-    """Base of frozen dataclasses with tensor fields."""
+class TensorRecord:
+    """Base of frozen dataclasses with tensors, records and plain values as fields."""
 
     def map(self: Record, change: Callable[[Tensor], Tensor]) -> Record:
         """The same record with `change` applied to every tensor."""
@@ -28,7 +28,7 @@ class _Tensors:
         for name, value in values.items():
             if isinstance(value, Tensor):
                 changed[name] = change(value)
-            elif isinstance(value, _Tensors):
+            elif isinstance(value, TensorRecord):
                 changed[name] = value.map(change)
             else:
                 changed[name] = value
@@ -44,7 +44,7 @@ class _Tensors:
 
 
 @dataclass(frozen=True, eq=False)
-class Observation(_Tensors):
+class Observation(TensorRecord):
     """The input of every model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
 
     Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city frame. Padding and unseen steps are
@@ -84,7 +84,7 @@ class Observation(_Tensors):
 
 
 @dataclass(frozen=True, eq=False)
-class Truth(_Tensors):
+class Truth(TensorRecord):
     """The recorded futures of the S targets, in metres in the batch frame.
 
     `valid` is all False where the future is unknown. Where G futures of one past are known (`sample.branched`), they are an
@@ -96,7 +96,7 @@ class Truth(_Tensors):
 
 
 @dataclass(frozen=True, eq=False)
-class SceneBatch(_Tensors):
+class SceneBatch(TensorRecord):
     """B scenes: the observation, which is all that a model receives, and the truth, for losses and metrics.
 
     The two are separate records, so that a model cannot read the future by mistake.

@@ -67,6 +67,11 @@ def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(flat, size=size, mode="bilinear", antialias=True).reshape(*image.shape[:-2], *size)
 
 
+def to_bytes(image: Tensor) -> Tensor:
+    """Convert an image in 0..1 to uint8."""
+    return (image * 255.0).round().to(torch.uint8)
+
+
 def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:
     """Normalize [..., C, H, W] in 0..1: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of ImageNet.
 

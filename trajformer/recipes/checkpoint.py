@@ -184,16 +184,16 @@ def check_resume(path: Path, config: Any) -> int:
     raw = _read(path)
     _, before = _build(path, raw, type(config))
     old, new = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
-    if changes := _changes(old, new):
+    if changes := list_changes(old, new):
         raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml in its folder")
     return int(raw["global_step"])
 
 
-def _changes(old: Any, new: Any, name: str = "") -> list[str]:
-    """One line for every value that differs."""
+def list_changes(old: Any, new: Any, name: str = "") -> list[str]:
+    """One line for every value that differs between two configs as plain values."""
     if isinstance(old, dict) and isinstance(new, dict):
         names = list(dict.fromkeys([*old, *new]))
-        return [line for n in names for line in _changes(old.get(n), new.get(n), f"{name}.{n}" if name else n)]
+        return [line for n in names for line in list_changes(old.get(n), new.get(n), f"{name}.{n}" if name else n)]
     return [] if old == new else [f"{name} {_short(old)}, not {_short(new)}"]
 
 

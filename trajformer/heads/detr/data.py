@@ -4,42 +4,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
+from trajformer.data.batch import TensorRecord
 from trajformer.data.order import EpochShuffle
 from trajformer.errors import check_numbers
 from trajformer.heads.detr.boxes import to_centers
-from trajformer.heads.images import normalize, resize
+from trajformer.heads.images import normalize, read_image, resize
 
 MIN_VISIBLE = 0.3  # a crop removes boxes of which a smaller share is left
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One labeled image.
-
-    Attributes:
-        name: name of the image.
-        image: float32 [3, H, W] in 0..1.
-        box: corners float32 [n, 4], pixels.
-        label: int64 [n].
-        original: height and width before resizing.
-    """
+    """One labeled image."""
 
     name: str
-    image: Tensor
-    box: Tensor
-    label: Tensor
-    original: tuple[int, int]
+    image: Tensor  # float32 [3, H, W] in 0..1
+    box: Tensor  # corners float32 [n, 4], pixels
+    label: Tensor  # int64 [n]
+    original: tuple[int, int]  # height and width before resizing
+
+
+def read_example(path: Path) -> Example:
+    """An image file as an example without boxes; raises as `read_image`."""
+    image = read_image(path)
+    return Example(path.stem, image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), (image.shape[1], image.shape[2]))
 
 
 @dataclass(frozen=True, eq=False)
-class BoxTargets:
+class BoxTargets(TensorRecord):
     """Boxes of B images, padded to G: centers as shares of the height and width of each image."""
 
     label: Tensor  # int64 [B, G]
@@ -48,7 +49,7 @@ class BoxTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionBatch:
+class DetectionBatch(TensorRecord):
     """B normalized images at the top left of a frame of H x W; padding is zero."""
 
     name: tuple[str, ...]
@@ -61,36 +62,19 @@ class DetectionBatch:
         """Number of images."""
         return len(self.name)
 
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> DetectionBatch:
-        """The batch on another device."""
-
-        def move(value: Any) -> Any:
-            if isinstance(value, BoxTargets):
-                return BoxTargets(**{item.name: move(getattr(value, item.name)) for item in fields(value)})
-            return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
-
-        return DetectionBatch(**{item.name: move(getattr(self, item.name)) for item in fields(self)})
-
 
 def collate(examples: Sequence[Example]) -> DetectionBatch:
     """Pad images to the largest height and width among them."""
-    sizes = [tuple(example.image.shape[-2:]) for example in examples]
-    height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
-    pixels = torch.zeros(len(examples), 3, height, width)
-    mask = torch.zeros(len(examples), height, width, dtype=torch.bool)
-    most = max(len(example.label) for example in examples)
-    label = torch.zeros(len(examples), most, dtype=torch.int64)
-    box, real = torch.zeros(len(examples), most, 4), torch.zeros(len(examples), most, dtype=torch.bool)
-    for index, (example, (rows, columns)) in enumerate(zip(examples, sizes, strict=True)):
-        pixels[index, :, :rows, :columns] = normalize(example.image)
-        mask[index, :rows, :columns] = True
-        count = len(example.label)
-        label[index, :count], real[index, :count] = example.label, True
-        box[index, :count] = to_centers(example.box) / torch.tensor([columns, rows, columns, rows])
-    names = tuple(example.name for example in examples)
+    size = torch.tensor([example.image.shape[1:] for example in examples])  # [B, 2]
+    height, width = size.amax(0).tolist()
+    pixels = [pad(normalize(e.image), (0, width - e.image.shape[2], 0, height - e.image.shape[1])) for e in examples]
+    mask = (torch.arange(height)[:, None] < size[:, :1, None]) & (torch.arange(width) < size[:, 1:, None])
+    label, box = (pad_sequence(list(x), batch_first=True) for x in zip(*((e.label, e.box) for e in examples), strict=True))
+    real = torch.arange(label.shape[1]) < torch.tensor([[len(example.label)] for example in examples])
+    targets = BoxTargets(label, to_centers(box) / size.flip(1).repeat(1, 2)[:, None], real)
     original = torch.tensor([example.original for example in examples])
-    padded = any(size != (height, width) for size in sizes)
-    return DetectionBatch(names, pixels, mask if padded else None, BoxTargets(label, box, real), original)
+    names = tuple(example.name for example in examples)
+    return DetectionBatch(names, torch.stack(pixels), None if mask.all() else mask, targets, original)
 
 
 class DetectionDataset(ABC):
@@ -163,12 +147,11 @@ def augment_example(example: Example, config: BoxAugmentConfig, rng: np.random.G
     draws = rng.random(3)
     if draws[0] < config.crop:
         example = _crop(example, rng, config.smallest)
-    image, box = example.image, example.box
-    height, width = image.shape[-2:]
-    if draws[1] < config.flip:
-        image, box = image.flip(-1), box[:, [2, 1, 0, 3]] * torch.tensor([-1, 1, -1, 1]) + torch.tensor([width, 0, width, 0])
-    if draws[2] < config.flip_vertical:
-        image, box = image.flip(-2), box[:, [0, 3, 2, 1]] * torch.tensor([1, -1, 1, -1]) + torch.tensor([0, height, 0, height])
+    image, box = example.image, example.box.clone()
+    for axis, probability in ((0, config.flip), (1, config.flip_vertical)):  # x, y
+        if draws[1 + axis] < probability:
+            image = image.flip(-1 - axis)
+            box[:, [axis, axis + 2]] = image.shape[-1 - axis] - box[:, [axis + 2, axis]]
     if config.light:
         gain, offset = rng.uniform(-config.light, config.light, 2)
         image = ((image - 0.5) * float(1 + gain) + float(0.5 + offset)).clamp(0.0, 1.0)

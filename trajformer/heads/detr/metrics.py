@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.detr.boxes import to_corners
@@ -17,29 +14,14 @@ from trajformer.heads.detr.data import DetectionBatch
 from trajformer.heads.detr.model import Objects
 
 MAX_DETECTIONS = 100  # per image; the ones with the highest scores count
+BoxTable = np.ndarray  # float64 [n, 6], boxes of an image: left, top, width and height in pixels, score (1 for labels), class
 
 
-@dataclass(frozen=True, eq=False)
-class ImageBoxes:
-    """Boxes in one image.
-
-    Attributes:
-        box: corners float [n, 4], pixels.
-        label: int [n].
-        score: float [n] of detections; None for labels.
-    """
-
-    box: np.ndarray
-    label: np.ndarray
-    score: np.ndarray | None = None
-
-
-def average_precision(detected: Sequence[ImageBoxes], true: Sequence[ImageBoxes], labels: Sequence[str]) -> dict[str, float]:
+def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
     """Mean average precision over the classes that occur.
 
     Args:
-        detected: detections in each image.
-        true: labeled boxes, in the same order of images.
+        pairs: detections and labels of each image.
         labels: names of the classes.
 
     Returns:
@@ -54,19 +36,16 @@ def average_precision(detected: Sequence[ImageBoxes], true: Sequence[ImageBoxes]
         from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
     except ImportError as error:
         raise TrajformerError("average precision needs pycocotools (pip install pycocotools)") from error
-    if not any(len(one.label) for one in true):
+    tables = [[np.insert(table, 0, image, axis=1) for image, table in enumerate(column)] for column in zip(*pairs, strict=True)]
+    detected, true = (np.concatenate(column) for column in tables)  # [N, 7], with the image as first column
+    if not len(true):
         raise TrajformerError("average precision: no image has an object")
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
-        truth = COCO()
-        truth.dataset = {
-            "info": {},
-            "images": [{"id": index} for index in range(len(true))],
-            "categories": [{"id": index, "name": name} for index, name in enumerate(labels)],
-            "annotations": _rows(true),
-        }
-        truth.createIndex()
-        rows = _rows(detected)
-        evaluation = COCOeval(truth, truth.loadRes(rows) if rows else COCO(), "bbox")
+        images = COCO()
+        images.dataset = {"info": {}, "images": [{"id": index} for index in range(len(pairs))]}
+        images.dataset["categories"] = [{"id": index, "name": name} for index, name in enumerate(labels)]
+        images.createIndex()
+        evaluation = COCOeval(images.loadRes(true), images.loadRes(detected) if len(detected) else COCO(), "bbox")
         evaluation.params.maxDets = [1, 10, MAX_DETECTIONS]
         evaluation.evaluate()
         evaluation.accumulate()
@@ -77,30 +56,18 @@ def average_precision(detected: Sequence[ImageBoxes], true: Sequence[ImageBoxes]
     return {name: float(np.nanmean(values)) for name, values in result.items()} | per_class
 
 
-def pair_with_labels(batch: DetectionBatch, objects: Sequence[Objects]) -> list[tuple[ImageBoxes, ImageBoxes]]:
-    """(detections, labels) for each image of a batch, in pixels of the original image."""
-    targets = batch.targets
-    scale = batch.original.flip(-1).repeat(1, 2)[:, None]  # [B, 1, 4]: width, height, width, height
-    true = to_corners(targets.box * scale)
+def pair_with_labels(batch: DetectionBatch, objects: Sequence[Objects]) -> list[tuple[BoxTable, BoxTable]]:
+    """Detections and labels of each image of a batch, in pixels of the original image."""
+    targets = batch.targets.to("cpu")
+    corners = to_corners(targets.box * batch.original.cpu().flip(-1).repeat(1, 2)[:, None]).numpy()
     pairs = []
-    for one, box, label, mask in zip(objects, true, targets.label, targets.mask, strict=True):
-        detected = ImageBoxes(_array(one.box), _array(one.label), _array(one.score))
-        pairs.append((detected, ImageBoxes(_array(box[mask]), _array(label[mask]))))
+    for found, box, label, mask in zip(objects, corners, targets.label.numpy(), targets.mask.numpy(), strict=True):
+        found = found.to("cpu")
+        table = _table(found.box.numpy(), found.score.numpy(), found.label.numpy())
+        pairs.append((table, _table(box[mask], np.ones(mask.sum()), label[mask])))
     return pairs
 
 
-def _array(values: torch.Tensor) -> np.ndarray:
-    return values.detach().cpu().numpy()
-
-
-def _rows(images: Sequence[ImageBoxes]) -> list[dict[str, Any]]:
-    """Annotations in the format of COCO."""
-    rows: list[dict[str, Any]] = []
-    for image, boxes in enumerate(images):
-        scores = np.ones(len(boxes.label)) if boxes.score is None else boxes.score
-        for corners, label, score in zip(boxes.box.tolist(), boxes.label.tolist(), scores.tolist(), strict=True):
-            left, top, right, bottom = corners
-            width, height = right - left, bottom - top
-            row = {"image_id": image, "category_id": label, "bbox": [left, top, width, height], "score": score}
-            rows.append(row | {"id": len(rows) + 1, "area": width * height, "iscrowd": 0})
-    return rows
+def _table(box: np.ndarray, score: np.ndarray, label: np.ndarray) -> BoxTable:
+    box = box.astype(np.float64)
+    return np.column_stack([box[:, :2], box[:, 2:] - box[:, :2], score, label])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.core.record import recorded_weights
+from trajformer.data.batch import TensorRecord
 from trajformer.errors import check_numbers
 from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet
 from trajformer.heads.detr.boxes import suppress, to_corners
@@ -46,17 +47,11 @@ class DetrConfig:
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """Predictions of Q queries for B images.
+    """Predictions of Q queries for B images."""
 
-    Attributes:
-        logit: [B, Q, C + 1], the classes and, last, "no object".
-        box: [B, Q, 4], centers as shares of the height and width of the image without padding.
-        auxiliary: predictions of the earlier decoder layers, first to last.
-    """
-
-    logit: Tensor
-    box: Tensor
-    auxiliary: tuple[Detections, ...] = ()
+    logit: Tensor  # [B, Q, C + 1], the classes and, last, "no object"
+    box: Tensor  # [B, Q, 4], centers as shares of the height and width of the image without padding
+    auxiliary: tuple[Detections, ...] = ()  # predictions of the earlier decoder layers, first to last
 
 
 class Detr(nn.Module):
@@ -104,9 +99,7 @@ class Detr(nn.Module):
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
-        decoded = self.decoder(
-            torch.zeros_like(query), memory, memory_mask=keys, position=query, memory_position=position
-        )  # fmt: skip
+        decoded = self.decoder(torch.zeros_like(query), memory, memory_mask=keys, position=query, memory_position=position)
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
 
@@ -121,20 +114,13 @@ class Detr(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
-    """Objects in one image, in order of decreasing score.
+class Objects(TensorRecord):
+    """Objects in one image, in order of decreasing score."""
 
-    Attributes:
-        box: corners [N, 4], pixels.
-        score: [N] in 0..1.
-        label: int64 [N].
-        query: int64 [N], the query that predicted the object.
-    """
-
-    box: Tensor
-    score: Tensor
-    label: Tensor
-    query: Tensor
+    box: Tensor  # corners [N, 4], pixels
+    score: Tensor  # [N] in 0..1
+    label: Tensor  # int64 [N]
+    query: Tensor  # int64 [N], the query that predicted the object
 
     def rows(self) -> list[tuple[list[float], float, int]]:
         """Corners, score and class of each object."""
@@ -142,11 +128,7 @@ class Objects:
 
     def first(self, count: int) -> Objects:
         """The `count` objects with the highest scores."""
-        return Objects(self.box[:count], self.score[:count], self.label[:count], self.query[:count])
-
-    def cpu(self) -> Objects:
-        """The objects on the CPU."""
-        return Objects(self.box.cpu(), self.score.cpu(), self.label.cpu(), self.query.cpu())
+        return self.map(lambda values: values[:count])
 
 
 def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms: float | None = None) -> list[Objects]:
@@ -165,49 +147,40 @@ def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms
     box = to_corners(torch.cat([one.box for one in layers], 1).float()) * scale
     results = []
     for index in range(len(size)):
-        if nms is None:
-            order = best[index].argsort(descending=True, stable=True)
-        else:
+        order = best[index].argsort(descending=True, stable=True)
+        if nms is not None:
             order = suppress(box[index], best[index], label[index], nms)
         order = order[best[index, order] > score]
-        queries = order % detections.logit.shape[1]
-        results.append(Objects(box[index, order], best[index, order], label[index, order], queries))
+        results.append(Objects(box[index, order], best[index, order], label[index, order], order % detections.logit.shape[1]))
     return results
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionMaps:
-    """Attention of n objects over the feature grid, float [n, h, w] on the CPU, averaged over heads.
-
-    Attributes:
-        decoder: attention of the query of each object in the last decoder layer.
-        encoder: attention of the feature at the center of each box in the last encoder layer; zero without an encoder.
-    """
-
-    decoder: Tensor
-    encoder: Tensor
-
-
 @torch.no_grad()
-def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> AttentionMaps:
-    """Attention maps of the objects in one image.
+def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
+    """Attention maps of n objects in one image.
 
     Args:
         model: the detector.
         pixels: float [1, 3, H, W], normalized, without padding.
         size: int [1, 2], height and width of the image; the boxes of the objects are in its pixels.
         objects: the objects.
+
+    Returns:
+        Two maps over the feature grid, float [n, h, w] on the CPU, averaged over heads: attention of the query of each object
+        in the last decoder layer, and attention of the feature at the center of each box in the last encoder layer (zero
+        without an encoder).
     """
-    with recorded_weights(model) as weights:
+    with recorded_weights(model) as record:
         rows, columns = model.backbone(pixels)[0].shape[-2:]
         model(pixels)
-    grid, query = torch.tensor([rows, columns]), objects.query.cpu()
-    cross = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][0]
-    decoder = cross[0].mean(0).float().cpu()[query]  # [heads, Q, L] -> [n, L]
+    weights = {name: values[0][0].mean(0).float().cpu() for name, values in record.items()}
+    objects = objects.to("cpu")
+    decoder = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][objects.query]
     encoder = torch.zeros_like(decoder)
     if len(model.encoder.layers):
-        last = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"][0][0].mean(0).float().cpu()
-        center = (objects.box[:, :2] + objects.box[:, 2:]).cpu().flip(-1) / 2 / size.cpu()
+        grid = torch.tensor([rows, columns])
+        center = (objects.box[:, :2] + objects.box[:, 2:]).flip(-1) / 2 / size.cpu()
         cell = (center * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
+        last = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"]
         encoder = last[cell[:, 0] * columns + cell[:, 1]]
-    return AttentionMaps(*(values.unflatten(-1, (rows, columns)) for values in (decoder, encoder)))
+    return decoder.unflatten(-1, (rows, columns)), encoder.unflatten(-1, (rows, columns))

@@ -6,17 +6,17 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from trajformer.data.order import EpochShuffle
-from trajformer.errors import CheckpointError, TrajformerError, check_numbers
+from trajformer.errors import TrajformerError, check_numbers
+from trajformer.heads.classes import ClassRecipe
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.metrics import ImageBoxes, average_precision, pair_with_labels
+from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
 from trajformer.heads.detr.model import Detr, DetrConfig, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.detr.voc import VocConfig, VocDataset
-from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
@@ -48,7 +48,7 @@ class DetectionDataConfig:
 
 
 @dataclass(frozen=True)
-class DetectionRecipe:
+class DetectionRecipe(ClassRecipe):
     """The recipe of a detector.
 
     Attributes:
@@ -78,13 +78,9 @@ class DetectionRecipe:
     def __post_init__(self) -> None:
         check_numbers(self)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Detr:
         """The untrained detector."""
         return Detr(replace(self.model, classes=len(self.labels)) if self.labels else self.model)
-
-    def names(self) -> tuple[str, ...]:
-        """A name for every class of the model; "class 0" and so on if `labels` is empty."""
-        return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
 
     def check(self) -> None:
         """Check the values.
@@ -128,8 +124,19 @@ class DetectionModule(TaskModule):
             config = replace(config, labels=LABELS)
         super().__init__(config)
         if config.start:
-            start_from(self.model, config)
-        self.pairs: list[tuple[ImageBoxes, ImageBoxes]] = []  # detections and labels of the validation images
+            self.load_start()
+        self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
+
+    def load_start(self) -> None:
+        """Load the weights of the checkpoint to start from, except for a class head or queries of another number.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be read, or its model has other sizes.
+        """
+        state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
+        parts = {"classify.": start.names() != self.config.names(), "queries.": start.model.queries != self.config.model.queries}
+        initial = tuple(part for part, differs in parts.items() if differs)
+        self.model.load_state_dict(state | {n: t for n, t in self.model.state_dict().items() if n.startswith(initial)})
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups; the backbone has a separate learning rate."""
@@ -159,30 +166,9 @@ class DetectionModule(TaskModule):
             gathered: list[Any] = [None] * distributed.get_world_size()
             distributed.all_gather_object(gathered, pairs)
             pairs = [pair for one in gathered for pair in one]
-        scores = average_precision([pair[0] for pair in pairs], [pair[1] for pair in pairs], self.config.names())
+        scores = average_precision(pairs, self.config.names())
         for name, value in scores.items():
             self.log(f"val/{name.replace(' ', '_')}", value, prog_bar=name == "AP50")
-
-
-def start_from(model: nn.Module, recipe: DetectionRecipe) -> None:
-    """Load the weights of the checkpoint `recipe.start`, except for a class head or queries of another number.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be read, or its model has other sizes.
-    """
-    before, config = load_checkpoint(recipe.start, DetectionRecipe)
-    state, initial = before.state_dict(), model.state_dict()
-    kept: tuple[str, ...] = ()  # parts that keep their initial weights
-    if config.names() != recipe.names():
-        kept += ("classify.",)
-    if config.model.queries != recipe.model.queries:
-        kept += ("queries.",)
-    for name in sorted(initial.keys() | state.keys()):
-        if name.startswith(kept):
-            state[name] = initial[name]
-        elif name not in initial or name not in state or initial[name].shape != state[name].shape:
-            raise CheckpointError(f"{recipe.start}: '{name}' has another size than in the recipe")
-    model.load_state_dict(state)
 
 
 class DetectionData(TaskData):

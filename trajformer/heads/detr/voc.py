@@ -19,10 +19,9 @@ from torch import Tensor
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.detr.data import BoxAugmentConfig, DetectionDataset, Example, augment_example, resize_example
-from trajformer.heads.images import SUFFIXES, read_image
+from trajformer.heads.images import SUFFIXES, read_image, to_bytes
 
 MAX_BYTES = 10_000_000  # size of an annotation file
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,8 @@ class VocConfig:
     vary: BoxAugmentConfig = field(default_factory=BoxAugmentConfig)
 
 
-@dataclass(frozen=True)
-class Annotation:
-    """The content of an annotation file.
-
-    Attributes:
-        names: classes of the boxes.
-        box: corners float32 [n, 4], pixels.
-        left_out: number of boxes without area, which are left out.
-    """
-
-    names: tuple[str, ...]
-    box: np.ndarray
-    left_out: int
-
-
-def read_annotation(path: Path) -> Annotation:
-    """Read an annotation file.
+def read_annotation(path: Path) -> list[tuple[str, list[float]]]:
+    """Class and corners (left, top, right, bottom; pixels) of each object of an annotation file.
 
     Raises:
         TrajformerError: the file cannot be read, is no annotation, or has a document type, which could define entities.
@@ -72,12 +56,9 @@ def read_annotation(path: Path) -> Annotation:
         if b"<!DOCTYPE" in data or b"\0" in data:  # UTF-16 could hide a document type; it contains zeros
             raise ValueError("has a document type, or is not UTF-8")
         root = ElementTree.fromstring(data, ElementTree.XMLParser(encoding="utf-8"))
-        objects = [(_text(item, "name"), _corners(item)) for item in root.iter("object")]
+        return [(_text(item, "name"), _corners(item)) for item in root.iter("object")]
     except (OSError, ValueError, ElementTree.ParseError) as error:
         raise TrajformerError(f"{path}: not an annotation: {' '.join(str(error).split())[:200]}") from error
-    kept = [(name, box) for name, box in objects if box[2] > box[0] and box[3] > box[1]]
-    box = np.array([box for _, box in kept], np.float32).reshape(-1, 4)
-    return Annotation(tuple(name for name, _ in kept), box, len(objects) - len(kept))
 
 
 def _text(item: ElementTree.Element, path: str) -> str:
@@ -88,7 +69,7 @@ def _text(item: ElementTree.Element, path: str) -> str:
 
 
 def _corners(item: ElementTree.Element) -> list[float]:
-    values = [float(_text(item, f"bndbox/{side}")) for side in _SIDES]
+    values = [float(_text(item, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
     if not all(math.isfinite(value) for value in values):
         raise ValueError("object: bndbox: not finite")
     return values
@@ -118,13 +99,13 @@ class VocDataset(DetectionDataset):
         self.config, self.size, self.seed = config, size, seed
         self.cache: dict[int, Tensor] = {}
         self.skipped: list[str] = []
-        self.images: list[tuple[Path, Annotation, tuple[int, int]]] = []
+        self.images: list[tuple[Path, Tensor, Tensor, tuple[int, int]]] = []  # file, boxes, labels, height and width
+        counts: Counter[str] = Counter()
         for name in self._names(split):
             try:
-                self._add(name)
+                counts += self._add(name)
             except TrajformerError as error:
                 self.skipped.append(f"skipped {error}")
-        counts = Counter(name for _, annotation, _ in self.images for name in annotation.names)
         others = [f"{counts[name]} objects of class '{name}' left out" for name in sorted(counts.keys() - set(labels))]
         if counts.keys().isdisjoint(labels):
             reason = "; ".join([f"no object of the classes {', '.join(labels)}", *others, *self.skipped[:1]])
@@ -143,20 +124,25 @@ class VocDataset(DetectionDataset):
             raise TrajformerError(f"{listing}: cannot be read (splits here: {', '.join(splits) or 'none'})") from error
         return [Path(line.split()[0]).name for line in lines if line.strip()]
 
-    def _add(self, name: str) -> None:
-        annotation = read_annotation(self.root / "Annotations" / f"{name}.xml")
+    def _add(self, name: str) -> Counter[str]:
+        """Add an image; the number of objects of each class, also of classes that are left out."""
+        objects = read_annotation(self.root / "Annotations" / f"{name}.xml")
         paths = [self.root / "JPEGImages" / f"{name}{suffix}" for suffix in (".jpg", *SUFFIXES)]
         path = next((path for path in paths[1:] if path.exists()), paths[0])
-        pixels = self._read(len(self.images), path)
-        if annotation.left_out:
-            self.skipped.append(f"{name}: {annotation.left_out} boxes without area left out")
-        self.images.append((path, annotation, (pixels.shape[1], pixels.shape[2])))
+        _, height, width = self._read(len(self.images), path).shape
+        solid = [(kind, box) for kind, box in objects if box[2] > box[0] and box[3] > box[1]]
+        if len(solid) < len(objects):
+            self.skipped.append(f"{name}: {len(objects) - len(solid)} boxes without area left out")
+        known = [(kind, box) for kind, box in solid if kind in self.labels]
+        label = torch.tensor([self.labels.index(kind) for kind, _ in known], dtype=torch.int64)
+        self.images.append((path, torch.tensor([box for _, box in known]).reshape(-1, 4), label, (height, width)))
+        return Counter(kind for kind, _ in solid)
 
     def _read(self, index: int, path: Path) -> Tensor:
         """uint8 [3, H, W]."""
         pixels = self.cache.get(index)
         if pixels is None:
-            pixels = (read_image(path) * 255.0).round().to(torch.uint8)
+            pixels = to_bytes(read_image(path))
             if self.config.cache:
                 self.cache[index] = pixels
         return pixels
@@ -167,15 +153,12 @@ class VocDataset(DetectionDataset):
 
     def example(self, index: int, epoch: int = 0) -> Example:
         """One resized image; with a seed it is augmented, differently in every epoch."""
-        path, annotation, original = self.images[index]
-        known = [row for row, name in enumerate(annotation.names) if name in self.labels]
-        label = torch.tensor([self.labels.index(annotation.names[row]) for row in known], dtype=torch.int64)
-        image = self._read(index, path).float() / 255.0
-        example = Example(path.stem, image, torch.from_numpy(annotation.box[known]), label, original)
+        path, box, label, original = self.images[index]
+        example = Example(path.stem, self._read(index, path).float() / 255.0, box, label, original)
         if self.seed is not None:
             example = augment_example(example, self.config.vary, np.random.default_rng((self.seed, epoch, index)))
         return resize_example(example, *self.size)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Height and width int [n, 2] of images as stored on disk."""
-        return np.array([self.images[index][2] for index in indices]).reshape(-1, 2)
+        return np.array([self.images[index][3] for index in indices]).reshape(-1, 2)

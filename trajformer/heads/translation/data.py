@@ -7,12 +7,18 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError, check_numbers
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 
@@ -73,78 +79,44 @@ def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[s
     """
     texts = []
     for language in (source, target):
-        paths = [root / f"{split}.{language}{suffix}" for suffix in ("", ".gz")]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is None:
-            raise TrajformerError(f"{paths[0]}: no such file, also not with .gz")
-        texts.append(read_lines(path))
+        plain, zipped = (root / f"{split}.{language}{suffix}" for suffix in ("", ".gz"))
+        if not plain.is_file() and not zipped.is_file():
+            raise TrajformerError(f"{plain}: no such file, also not with .gz")
+        texts.append(read_lines(plain if plain.is_file() else zipped))
     if len(texts[0]) != len(texts[1]) or not texts[0]:
         counts = " and ".join(str(len(text)) for text in texts)
         raise TrajformerError(f"{root}: split '{split}' has {counts} lines of {source} and {target}, expected equal numbers")
     return texts[0], texts[1]
 
 
-class Tokenizer:
-    """A sentencepiece model.
-
-    Args:
-        model: the content of its file.
+def load_tokenizer(model: bytes) -> SentencePieceProcessor:
+    """The tokenizer of a sentencepiece file.
 
     Raises:
         TrajformerError: the bytes are no model, or its special tokens have other numbers.
     """
+    from sentencepiece import SentencePieceProcessor
 
-    def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self.model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise TrajformerError("not a sentencepiece model") from error
-        ids = self._processor
-        if (ids.pad_id(), ids.bos_id(), ids.eos_id(), ids.unk_id()) != (PAD, START, END, UNKNOWN):
-            raise TrajformerError(
-                f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}"
-            )
-
-    def __len__(self) -> int:
-        """Number of tokens."""
-        return self._processor.get_piece_size()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokenizer) and other.model == self.model
-
-    def __hash__(self) -> int:
-        return hash(self.model)
-
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
-        return Tokenizer, (self.model,)
-
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Tokens of each sentence, without start and end."""
-        return self._processor.encode(list(sentences))
-
-    def decode(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        """Sentences from tokens."""
-        return self._processor.decode([list(map(int, row)) for row in tokens])
-
-    def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Text of each token; ▁ is a leading space."""
-        return [self._processor.id_to_piece(int(token)) for token in tokens]
+    try:
+        tokenizer = SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise TrajformerError("not a sentencepiece model") from error
+    if (tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()) != (PAD, START, END, UNKNOWN):
+        raise TrajformerError(f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}")
+    return tokenizer
 
 
-def learn_tokenizer(sentences: Iterable[str], size: int) -> Tokenizer:
+def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcessor:
     """Learn a byte-pair encoding with at most `size` tokens (Sennrich et al. 2016); deterministic.
 
     Raises:
         TrajformerError: the text is too small for this size.
     """
-    import sentencepiece
+    from sentencepiece import SentencePieceTrainer
 
     file = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
+        SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=file,
             vocab_size=size,
@@ -160,33 +132,21 @@ def learn_tokenizer(sentences: Iterable[str], size: int) -> Tokenizer:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise TrajformerError(f"data.vocabulary: {size}: {reason}") from error
-    return Tokenizer(file.getvalue())
+    return load_tokenizer(file.getvalue())
 
 
 def pad_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
     """Rows of different lengths as int64 [B, longest], padded with `PAD` at the end."""
-    longest = max(map(len, rows), default=0)
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
 
 
-@dataclass(frozen=True)
-class PairBatch:
-    """B sentence pairs, padded at the end.
+@dataclass(frozen=True, eq=False)
+class PairBatch(TensorRecord):
+    """B sentence pairs, padded at the end."""
 
-    Attributes:
-        source: int64 [B, S], with the end token.
-        target: int64 [B, L], with the start and the end token.
-        text: the target sentences.
-    """
-
-    source: Tensor
-    target: Tensor
-    text: tuple[str, ...]
-
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> PairBatch:
-        """The batch on another device."""
-        source, target = (x.to(device, non_blocking=non_blocking) for x in (self.source, self.target))
-        return PairBatch(source, target, self.text)
+    source: Tensor  # int64 [B, S], with the end token
+    target: Tensor  # int64 [B, L], with the start and the end token
+    text: tuple[str, ...]  # the target sentences
 
 
 class Pairs:
@@ -199,23 +159,24 @@ class Pairs:
         max_tokens: pairs in which a side is longer or empty are left out; None keeps all pairs.
     """
 
-    def __init__(self, name: str, texts: tuple[list[str], list[str]], tokenizer: Tokenizer, max_tokens: int | None) -> None:
+    def __init__(
+        self, name: str, texts: tuple[list[str], list[str]], tokenizer: SentencePieceProcessor, max_tokens: int | None
+    ) -> None:
         self.name = name
-        pairs = list(zip(*(tokenizer.encode(text) for text in texts), texts[1], strict=True))
-        usable = [p for p in pairs if max_tokens is None or (p[0] and p[1] and max(len(p[0]), len(p[1])) <= max_tokens)]
-        self.left_out = len(pairs) - len(usable)
-        self.source = [[*source, END] for source, _, _ in usable]
-        self.target = [[START, *target, END] for _, target, _ in usable]
-        self.text = [text for _, _, text in usable]
+        self.pairs: list[tuple[list[int], list[int], str]] = []
+        for source, target, text in zip(*(tokenizer.encode(text) for text in texts), texts[1], strict=True):
+            if max_tokens is None or (source and target and max(len(source), len(target)) <= max_tokens):
+                self.pairs.append(([*source, END], [START, *target, END], text))
+        self.left_out = len(texts[1]) - len(self.pairs)
 
     def __len__(self) -> int:
         """Number of pairs."""
-        return len(self.source)
+        return len(self.pairs)
 
     def __getitem__(self, indices: Sequence[int]) -> PairBatch:
-        source, target = ([side[index] for index in indices] for side in (self.source, self.target))
-        return PairBatch(pad_tokens(source), pad_tokens(target), tuple(self.text[index] for index in indices))
+        source, target, text = zip(*(self.pairs[index] for index in indices), strict=True)
+        return PairBatch(pad_tokens(source), pad_tokens(target), text)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Numbers of source tokens and target tokens: int64 [n, 2]."""
-        return np.array([(len(self.source[index]), len(self.target[index])) for index in indices]).reshape(-1, 2)
+        return np.array([[len(side) for side in self.pairs[index][:2]] for index in indices]).reshape(-1, 2)

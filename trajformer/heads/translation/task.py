@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.data import PAD, PairBatch, Pairs, TextConfig, learn_tokenizer, read_pairs
-from trajformer.heads.translation.decoding import SearchConfig, Translator
+from trajformer.heads.translation.decoding import Translator
 from trajformer.heads.translation.model import Transformer, TransformerConfig
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
@@ -82,11 +82,9 @@ def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor
         smoothing: probability taken from the target token.
 
     Returns:
-        A scalar; zero with zero gradients if N is 0.
+        A scalar.
     """
     classes = logits.shape[-1]
-    if not len(target):
-        return logits.sum() * 0.0
     return F.cross_entropy(logits.float(), target, label_smoothing=smoothing * classes / (classes - 1))
 
 
@@ -123,7 +121,7 @@ class TranslationModule(TaskModule):
         """Update BLEU and cross-entropy with one batch."""
         loss, count = self._loss(batch, 0.0)
         self.log("val/cross_entropy", loss, batch_size=count, sync_dist=True)
-        rows = self.model.search(batch.source, SearchConfig(beam=1))
+        rows = self.model.search(batch.source, beam=1)
         assert self.model.tokenizer is not None
         self.bleu.update(self.model.tokenizer.decode([row.tolist() for row in rows]), [[text] for text in batch.text])
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
+from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError, check_numbers
-from trajformer.heads.images import Normalization, list_images, read_image, resize
+from trajformer.heads.images import Normalization, list_images, read_image, resize, to_bytes
 
 SPLITS = ("train", "val", "test")
 _DIGITS = tuple("0123456789")
@@ -46,21 +48,12 @@ class ImageDataConfig:
         return 1
 
 
-@dataclass(frozen=True)
-class ImageBatch:
-    """B labeled images.
+@dataclass(frozen=True, eq=False)
+class ImageBatch(TensorRecord):
+    """B labeled images."""
 
-    Attributes:
-        image: float32 [B, C, H, W] in 0..1.
-        label: int64 [B].
-    """
-
-    image: Tensor
-    label: Tensor
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> ImageBatch:
-        """The batch on another device."""
-        return ImageBatch(self.image.to(device, non_blocking=non_blocking), self.label.to(device, non_blocking=non_blocking))
+    image: Tensor  # float32 [B, C, H, W] in 0..1
+    label: Tensor  # int64 [B]
 
 
 class LabeledImages:
@@ -113,15 +106,11 @@ def load_split(data: ImageDataConfig, split: str, labels: Sequence[str], channel
     if split not in SPLITS:
         raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")
     if data.dataset == "folder":
-        image, label = _load_folder(data, split, labels, channels, size)
+        pixels, label = _load_folder(data, split, labels, channels, size)
     else:
         digits, label = load_digits(split)
-        image = _to_bytes(resize(digits, (size, size)).expand(-1, channels, -1, -1))
-    return LabeledImages(f"{data.root or data.dataset}: {split}", image, label)
-
-
-def _to_bytes(image: Tensor) -> Tensor:
-    return (image * 255.0).round().to(torch.uint8)
+        pixels = to_bytes(resize(digits, (size, size)).expand(-1, channels, -1, -1))
+    return LabeledImages(f"{data.root or data.dataset}: {split}", pixels, label)
 
 
 def load_digits(split: str) -> tuple[Tensor, Tensor]:
@@ -138,9 +127,7 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
     except ImportError as error:
         raise TrajformerError("data.dataset: digits needs scikit-learn (pip install scikit-learn)") from error
     pixels, classes = datasets.load_digits(return_X_y=True)
-    index = np.empty(len(classes), np.int64)  # index of an image within its class, modulo ten
-    for digit in range(10):
-        index[classes == digit] = np.arange((classes == digit).sum()) % 10
+    index = pd.Series(classes).groupby(classes).cumcount().to_numpy() % 10  # index of an image within its class, modulo ten
     test, val = np.isin(index, (3, 8)), index == 6
     rows = {"train": ~(test | val), "val": val, "test": test}[split]
     image = torch.from_numpy(pixels[rows]).float().reshape(-1, 1, 8, 8) / 16.0
@@ -160,14 +147,14 @@ def _class_folders(data: ImageDataConfig, split: str) -> tuple[str, ...]:
 
 
 def _load_folder(data: ImageDataConfig, split: str, labels: Sequence[str], channels: int, size: int) -> tuple[Tensor, Tensor]:
-    """uint8 [N, C, size, size] and int64 [N]."""
+    """Images uint8 [N, C, size, size] and labels int64 [N]."""
     images, classes = [], []
     for name in _class_folders(data, split):
         if name not in labels:
             raise TrajformerError(f"{data.root}: split '{split}' has a class '{name}' that is not in {', '.join(labels)[:200]}")
         for path in list_images([Path(data.root, split, name)]):
             try:
-                images.append(_to_bytes(resize(read_image(path, gray=channels == 1), (size, size))))
+                images.append(to_bytes(resize(read_image(path, gray=channels == 1), (size, size))))
                 classes.append(labels.index(name))
             except TrajformerError as error:
                 sys.stderr.write(f"skipped {error}\n")

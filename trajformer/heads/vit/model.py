@@ -79,12 +79,11 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Tokens [B, L, D] with positions: the class token, if used, then the patches row by row."""
-        rows, columns = self.grid(images)
+        grid = self.grid(images)
         x = self.patches(images).flatten(2).mT  # [B, L, D]; a strided convolution is one linear map per patch
-        if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
-        extra = int(self.token is not None)
-        return x + interpolate_positions(self.position(), (rows, columns), extra)
+        if self.token is None:
+            return x + interpolate_positions(self.position(), grid, 0)
+        return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + interpolate_positions(self.position(), grid, 1)
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in images [..., C, H, W].
@@ -146,10 +145,3 @@ def classify_with_rollout(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
     rollout = attention_rollout([weights[0] for weights in record.values()])
     shares = rollout.mean(-2) if model.token is None else rollout[:, 0, 1:]
     return scores, shares.unflatten(-1, model.grid(images))
-
-
-def resize_state(state: dict[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    """The state dict of a ViT for a config with another image size: the positions are interpolated."""
-    name, extra = "position.tables.0", int(config.pooling == "token")
-    side = config.image_size // config.patch_size
-    return state | {name: interpolate_positions(state[name], (side, side), extra)}

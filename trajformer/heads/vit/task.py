@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.errors import TrajformerError
+from trajformer.heads.classes import ClassRecipe
 from trajformer.heads.images import ImageAugmentConfig, augment_images, normalize, read_image, resize
 from trajformer.heads.vit.data import ImageBatch, ImageDataConfig, LabeledImages, class_names, load_split
-from trajformer.heads.vit.model import ViT, ViTConfig, resize_state
-from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.heads.vit.model import ViT, ViTConfig, interpolate_positions
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
-class ClassificationRecipe:
+class ClassificationRecipe(ClassRecipe):
     """The recipe of an image classifier.
 
     Attributes:
@@ -47,7 +47,7 @@ class ClassificationRecipe:
     seed: int = 0
     task: ClassVar[str] = "classification"
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> ViT:
         """The untrained classifier."""
         return ViT(self.model)
 
@@ -66,10 +66,6 @@ class ClassificationRecipe:
         labels = self.labels or class_names(self.data)
         if len(labels) != self.model.classes:
             raise TrajformerError(f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}")
-
-    def names(self) -> tuple[str, ...]:
-        """A name for every output; "class 0" and so on if `labels` is empty."""
-        return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
 
     def read(self, path: Path) -> Tensor:
         """Read an image file as [C, H, W] in 0..1 with the channels of the model.
@@ -97,11 +93,26 @@ class ClassificationModule(TaskModule):
     """
 
     config: ClassificationRecipe
+    model: ViT
 
     def __init__(self, config: ClassificationRecipe) -> None:
         super().__init__(replace(config, labels=config.labels or class_names(config.data)))
         if config.start:
-            start_from(self.model, self.config)
+            self.load_start()
+
+    def load_start(self) -> None:
+        """Load the weights of the checkpoint to start from, adapted to the image size and the classes of the recipe.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be read, or its model has other sizes.
+        """
+        state, start = self.config.load_start(("image_size",))
+        sizes, position = self.config.model, "position.tables.0"
+        side = sizes.image_size // sizes.patch_size
+        state[position] = interpolate_positions(state[position], (side, side), int(sizes.pooling == "token"))
+        if start.names() != self.config.names():
+            state |= {f"head.{name}": torch.zeros_like(tensor) for name, tensor in self.model.head.state_dict().items()}
+        self.model.load_state_dict(state)
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
@@ -117,45 +128,10 @@ class ClassificationModule(TaskModule):
         self.log("val/cross_entropy", F.cross_entropy(scores, batch.label), batch_size=count, sync_dist=True)
 
 
-class ImageData(TaskData):
-    """Training and validation images of a recipe."""
-
-    train: LabeledImages
-    val: LabeledImages
-
-    def __init__(self, recipe: ClassificationRecipe) -> None:
-        super().__init__(recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed)
-
-
-def start_from(model: nn.Module, recipe: ClassificationRecipe) -> None:
-    """Load the weights of the checkpoint `recipe.start`, adapted to the image size and the classes of the recipe.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be read, or its model has other sizes.
-    """
-    before, config = load_checkpoint(recipe.start, ClassificationRecipe)
-    start_sizes, sizes = _fixed_sizes(config.model), _fixed_sizes(recipe.model)
-    for name, value in sizes.items():
-        if start_sizes[name] != value:
-            raise CheckpointError(f"{recipe.start}: has {name} {start_sizes[name]}, the recipe {value}")
-    state = resize_state(before.state_dict(), recipe.model)
-    if config.labels != recipe.labels:
-        head = model.get_submodule("head")
-        state |= {f"head.{name}": torch.zeros_like(tensor) for name, tensor in head.state_dict().items()}
-    model.load_state_dict(state)
-
-
-def _fixed_sizes(model: ViTConfig) -> dict[str, object]:
-    """Fields in which a model and the checkpoint that it starts from must agree, by name."""
-    sizes: dict[str, object] = {f"model.{name}": getattr(model, name) for name in ("patch_size", "channels", "layers", "pooling")}
-    names = [item.name for item in fields(model.block) if not item.name.endswith("dropout")]
-    return sizes | {f"model.block.{name}": getattr(model.block, name) for name in names}
-
-
 TASK = Task(
     recipe=ClassificationRecipe,
     module=ClassificationModule,
-    data=ImageData,
+    data=lambda recipe: TaskData(recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed),
     monitor="val/cross_entropy",  # on a small split many checkpoints share the highest accuracy
     mode="min",
     shown=("val/accuracy", "val/cross_entropy"),

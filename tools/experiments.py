@@ -48,8 +48,7 @@ from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
 from trajformer.losses.worlds import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.models.scene_set.loss import SceneTrajectories
-from trajformer.models.scene_set.model import SceneSet
+from trajformer.models.scene_set import SceneSet, SceneTrajectories
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard

@@ -10,8 +10,7 @@ from support.tensors import copy_attention, draw, draw_mask
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
-from trajformer.core.axes import apply_along_axis
-from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward
+from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward, apply_along_axis
 from trajformer.core.positions import LearnedPosition, sinusoid, sinusoid_2d
 
 WIDTH = 16

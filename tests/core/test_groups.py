@@ -9,11 +9,9 @@ import torch
 from support.tensors import draw, draw_mask
 from torch import Tensor
 
-from trajformer.core import recompute
-from trajformer.core.attention import MultiHeadAttention, attend, attention_weights
+from trajformer.core import attention
+from trajformer.core.attention import AgentAware, Groups, MultiHeadAttention, attend, attention_weights
 from trajformer.core.cache import KVCache, StaticKVCache
-from trajformer.core.groups import AgentAware, Groups
-from trajformer.core.recompute import query_spans
 
 WIDTH, HEADS = 16, 2
 CASES = {  # query steps, key steps, groups
@@ -69,21 +67,6 @@ def masks(queries: int, keys: int, groups: Groups) -> dict[str, Tensor | None]:
     return named | {"causal": causal, "causal and mixed": mixed & causal}
 
 
-@pytest.mark.parametrize("groups", [None, Groups(4, 4)])
-def test_keys_after_the_last_visible_one_are_skipped(groups: Groups | None) -> None:
-    causal = torch.ones(6, 6, dtype=torch.bool).tril().repeat_interleave(40, 0).repeat_interleave(40, 1)
-    hidden = torch.stack([~causal, torch.ones_like(causal)])
-    assert [(span.start, span.stop, end) for span, end in query_spans(hidden, 240, 240, groups)] == [
-        (0, 60, 80),
-        (60, 120, 120),
-        (120, 180, 200),
-        (180, 240, 240),
-    ]
-    assert query_spans(hidden[:, :, :200], 240, 200, Groups(4, 4, (0, 4))) == ((slice(0, 240), 200),)
-    assert query_spans(hidden[:, 100:101], 240, 240, groups) == ((slice(0, 240), 120),)
-    assert query_spans(hidden[1:], 240, 240, groups)[0] == (slice(0, 60), 4 if groups else 1)
-
-
 def inputs(case: str) -> list[Tensor]:
     """Queries, keys, values, group queries, group keys."""
     queries, keys, _ = sizes(case)
@@ -91,11 +74,10 @@ def inputs(case: str) -> list[Tensor]:
     return [draw(3, HEADS, *shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
 
 
-@pytest.fixture(params=[(1, 32), (10**9, 32), (10**9, 1)], ids=["head by head", "all at once", "in spans of queries"])
+@pytest.fixture(params=[1, 10**9], ids=["head by head", "all at once"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights computed at a time: one head, all heads, or all heads for a part of the queries."""
-    monkeypatch.setitem(recompute.CHUNK_WEIGHTS, "cpu", request.param[0])
-    monkeypatch.setattr(recompute, "MIN_SPAN", request.param[1])
+    """The weights computed at a time."""
+    monkeypatch.setitem(attention.CHUNK_WEIGHTS, "cpu", request.param)
 
 
 def assert_same_gradients(

@@ -21,12 +21,10 @@ from trajformer.errors import ConfigError, TrajformerError
 from trajformer.evaluation.protocols.eth_ucy import observed
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
 from trajformer.models.agentformer.model import AgentFormer
-from trajformer.models.agentformer.networks import Context
+from trajformer.models.agentformer.networks import Context, future_times, token_inputs
 from trajformer.models.agentformer.sampler import AgentFormerSampler, AgentFormerSamplerConfig
-from trajformer.models.agentformer.tokens import future_times, token_inputs
-from trajformer.models.constant_velocity import ConstantVelocity
+from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.noise import named_noise
 
 NO_BOUND = CVAELossConfig(free=0.0)
 
@@ -174,21 +172,6 @@ def test_futures_of_absent_agents_are_not_attended_to() -> None:
     assert difference[~absent].max() == 0.0 and difference[absent].min() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("reach_m", "influenced"), [(0.0, [True, True]), (5.0, [False, True]), (3.0, [False, False]), (9.0, [True, True])]
-)
-def test_reach_limits_attention(reach_m: float, influenced: list[bool]) -> None:
-    """Agents at x = 0, 4 and 8 m; the past of the third one changes, with the same mean and last position."""
-    position = np.array([[0.0, 0.0], [4.0, 0.0], [8.0, 0.0]])[:, None] + np.arange(14)[:, None] * np.array([0.1, 0.05])
-    other = position.copy()
-    other[2, :6] += np.array([1.0, -1.0] * 3)[:, None]
-    scene, model = make_scene(3, 8, 6, with_map=False), random_model(replace(TINY, layers=(1, 1, 1), reach_m=reach_m))
-    first, second = (
-        model.encode(collate([replace(scene, position=xy.astype(np.float32))]).observation).agent[0] for xy in (position, other)
-    )
-    assert [(first - second)[agent].abs().max().item() > 1e-4 for agent in (0, 1)] == influenced
-
-
 def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
     o = collate([make_scene(5, 8, 6)]).observation
     no_lane = replace(o, polyline_mask=torch.zeros_like(o.polyline_mask))
@@ -315,7 +298,6 @@ def test_two_scenes_are_memorized() -> None:
     [
         ({"evaluation_samples": 0}, "evaluation_samples: 0"),
         ({"scale_m": 0}, "scale_m: 0"),
-        ({"reach_m": -1.0}, r"reach_m: -1\.0"),
         ({"layers": (1, 0, 1)}, r"layers: \(1, 0, 1\)"),
         ({"layers": (1, 1, 0)}, r"layers: \(1, 1, 0\)"),
     ],
@@ -364,7 +346,7 @@ def test_an_additional_target_does_not_change_other_forecasts() -> None:
     scene = make_scene(6, 8, 6, num_scored=1)
     more = replace(scene, agent_role=np.array([3, 2, 0, 2, 2, 0], np.uint8))
     few, many = (collate([one]).observation for one in (scene, more))
-    for model in both_stages("reach-road-last"):
+    for model in both_stages("road-last"):
         first, second = model(few).position[0], model(many).position[0]
         for index, name in enumerate(few.agent_id[0][: few.num_targets]):
             torch.testing.assert_close(first[index], second[many.agent_id[0].index(name)], atol=1e-4, rtol=1e-4)

@@ -11,7 +11,7 @@ import torch
 
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.models.wayformer.aggregation import AggregationConfig, aggregate
+from trajformer.models.modes import AggregationConfig, aggregate
 
 
 def ends(x: list[float], probability: list[float]) -> Forecast:

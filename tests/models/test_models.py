@@ -24,8 +24,8 @@ from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.mmtransformer.regions import RegionConfig
 from trajformer.models.modes import consensus
-from trajformer.models.scene_set.model import SceneSet
-from trajformer.models.wayformer.fusion import LatentConfig
+from trajformer.models.scene_set import SceneSet
+from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.choices import MODELS
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.testing.models import CHECKS, build_random, check_model, pose_error

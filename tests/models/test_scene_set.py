@@ -18,8 +18,7 @@ from trajformer.data.batch import collate, transform
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.evaluation.metrics.scene_set import SceneSetMetrics, set_hits
-from trajformer.models.scene_set.loss import SceneSetLossConfig, SceneTrajectories, scene_set_loss
-from trajformer.models.scene_set.model import SceneSet
+from trajformer.models.scene_set import SceneSet, SceneSetLossConfig, SceneTrajectories, scene_set_loss
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole

@@ -10,9 +10,8 @@ from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, EncoderBlock
-from trajformer.core.groups import Groups
-from trajformer.core.squeeze import SqueezeConfig, SqueezeExcite
+from trajformer.core.attention import Groups
+from trajformer.core.blocks import BlockConfig, EncoderBlock, SqueezeConfig, SqueezeExcite
 from trajformer.data.batch import collate
 from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConfig
 

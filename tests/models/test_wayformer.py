@@ -13,14 +13,22 @@ from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.core.axes import apply_along_axis
-from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
+from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock, apply_along_axis
 from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
+from trajformer.models.modes import aggregate
 from trajformer.models.tokens import agent_states, neighbors
-from trajformer.models.wayformer.aggregation import aggregate
-from trajformer.models.wayformer.fusion import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
-from trajformer.models.wayformer.model import Wayformer, WayformerConfig
+from trajformer.models.wayformer import (
+    SPACE,
+    TIME,
+    AxisEncoder,
+    Grid,
+    LatentConfig,
+    SceneEncoder,
+    SceneEncoderConfig,
+    Wayformer,
+    WayformerConfig,
+)
 from trajformer.recipes.plain import from_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import from_frame, rotate

@@ -176,7 +176,11 @@ OLD = {  # a model of version 0.1, its fields of losses, the loss of today
     "lane_set": ({"num_future": 30, "max_neighbours": 8}, {}, {"set": SET}),
     "crowd": ({"num_future": 12, "max_neighbours": 8}, {}, {"set": SET}),
     "scene_set": ({"num_future": 30}, {"scene_set_loss": None}, {"scene_set": {}}),
-    "agentformer": ({"block": {"own": True, "norm_first": False}}, {"cvae_loss": {"free": 2.0}}, {"cvae": {"free": 2.0}}),
+    "agentformer": (
+        {"reach_m": 0.0, "block": {"own": True, "norm_first": False}},
+        {"cvae_loss": {"free": 2.0}},
+        {"cvae": {"free": 2.0}},
+    ),
     "agentformer_sampler": (
         {"cvae": {"block": {"own": True, "norm_first": False}}, "hidden": [32, 32]},
         {"sampler_loss": {"best": 5.0}, "cvae_loss": {"free": 2.0}, "first_stage": "a.ckpt"},
@@ -192,6 +196,11 @@ def test_a_recipe_of_version_0_1_is_upgraded(case: str) -> None:
     old = {"model": dict.fromkeys(MODELS) | {name: model}, "loss": SET, "data": {"train": "a", "val": "a"}} | losses
     new = upgrade_recipe(old)
     assert new["loss"] == expected and not [field for field in new if field.endswith("_loss")] and upgrade_recipe(new) == new
-    text = yaml.safe_dump(old).replace("max_neighbours: ", "max_neighbors: ").replace("own: ", "agent_aware: ")
+    text = (
+        yaml.safe_dump(old)
+        .replace("    reach_m: 0.0\n", "")
+        .replace("max_neighbours: ", "max_neighbors: ")
+        .replace("own: ", "agent_aware: ")
+    )
     assert new["model"] == yaml.safe_load(text)["model"]
     from_plain(TrainConfig, new).check()

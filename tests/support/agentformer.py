@@ -21,10 +21,9 @@ TINY = AgentFormerConfig(samples=4, latent=3, block=BLOCK, layers=(1, 1, 2), hid
 ROAD = RoadConfig(60.0, 30, 8)
 VARIANTS = {
     "plain": TINY,
-    "reach": replace(TINY, reach_m=20.0),
     "road": replace(TINY, road=ROAD),
-    "four-steps": replace(TINY, reach_m=20.0, road=ROAD, steps_per_token=4, extrapolate=True),
-    "reach-road-last": replace(TINY, reach_m=20.0, road=ROAD, origin="last"),
+    "four-steps": replace(TINY, road=ROAD, steps_per_token=4, extrapolate=True),
+    "road-last": replace(TINY, road=ROAD, origin="last"),
 }
 
 

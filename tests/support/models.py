@@ -15,10 +15,9 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.mmtransformer.regions import FanConfig, RegionConfig
-from trajformer.models.scene_set.model import SceneSetConfig
+from trajformer.models.scene_set import SceneSetConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
-from trajformer.models.wayformer.fusion import LatentConfig, SceneEncoderConfig
-from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.models.wayformer import LatentConfig, SceneEncoderConfig, WayformerConfig
 from trajformer.recipes.choices import MODELS
 from trajformer.testing.models import build_random
 
@@ -79,10 +78,8 @@ MODEL_CONFIGS: dict[str, Any] = {
     "gatformer-joint": replace(GATFORMER, joint=True),
     "gatformer-3-steps": replace(GATFORMER, steps_per_token=3),
     "agentformer": AGENTFORMER,
-    "agentformer-road": replace(AGENTFORMER, reach_m=30.0, road=RoadConfig(100.0, 120, 16)),
-    "agentformer-tokens": replace(
-        AGENTFORMER, reach_m=30.0, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True
-    ),
+    "agentformer-road": replace(AGENTFORMER, road=RoadConfig(100.0, 120, 16)),
+    "agentformer-tokens": replace(AGENTFORMER, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True),
     "agentformer-joint": replace(AGENTFORMER, joint=True),
     "agentformer-sampler": AgentFormerSamplerConfig(AGENTFORMER, hidden=(16, 16)),
     "scene-set": SCENE_SET,

@@ -14,9 +14,8 @@ from support.tensors import draw
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
-from trajformer.core.attention import MultiHeadAttention
+from trajformer.core.attention import Groups, MultiHeadAttention
 from trajformer.core.dropout import Dropout
-from trajformer.core.groups import Groups
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
@@ -43,7 +42,7 @@ GRAPHS = {
     "agentformer-sampler": False,
 }
 # Outside of a graph, agent-aware attention reads its mask, because it is faster without a mask that hides nothing. Two parts
-# are never in a graph: AgentFormer's noise in evaluation, a hash of names (models/noise.py), and matching (losses/matching.py).
+# are never in a graph: AgentFormer's noise in evaluation, a hash of names (`named_noise`), and matching (losses/matching.py).
 READS_VALUES = {name for name in MODEL_CONFIGS if name.startswith("agentformer")}
 
 

@@ -15,7 +15,7 @@ from trajformer.data.batch import collate
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import SetLossConfig
-from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.models.wayformer import WayformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.store import SceneStore

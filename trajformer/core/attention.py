@@ -2,17 +2,68 @@
 
 This is the only module that applies softmax to attention scores or calls the fused kernel. Masks are boolean, True = may
 attend. A query that may attend to no key gets exact zeros and finite gradients.
+
+The fused kernel cannot compute agent-aware scores, and is slow with dropout on a CPU. There, weights are computed for a few
+heads at a time and recomputed in the backward pass, so that none are kept. In a compiled graph the plain formula is used,
+since the compiler chooses the values to recompute; other weights are dropped there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from trajformer.core.cache import KVCache
-from trajformer.core.groups import AgentAware, Groups
-from trajformer.core.recompute import mask_bias, recomputed_attention
+from trajformer.core.dropout import keep_mask, keep_probability
+
+CHUNK_WEIGHTS = {"cpu": 2**18, "cuda": 2**26}  # weights computed at a time: they fit a CPU core's cache, or fill a GPU
+
+
+class Groups(NamedTuple):
+    """Groups in a flattened grid of tokens [T, G]: token i belongs to group i mod G.
+
+    With agents over time a group holds all steps of one agent.
+
+    Attributes:
+        queries: G in the grid of queries, at most `keys`.
+        keys: G in the grid of keys; equal indices denote the same group.
+        ungrouped: numbers of last queries and last keys that belong to no group.
+    """
+
+    queries: int
+    keys: int
+    ungrouped: tuple[int, int] = (0, 0)
+
+    @property
+    def single(self) -> bool:
+        """True if all tokens belong to one group."""
+        return self.keys == 1 and not any(self.ungrouped)
+
+    def split(self, x: Tensor, *, keys: bool) -> Tensor:
+        """Queries [..., L, d] or keys [..., S, d] by group, [..., G, T, d]; G is the number of query groups."""
+        count = self.keys if keys else self.queries
+        x = x[..., : x.shape[-2] - self.ungrouped[keys], :].unflatten(-2, (-1, count))  # [..., T, G, d]
+        return x.transpose(-3, -2)[..., : self.queries, :, :]
+
+    def pairs(self, x: Tensor) -> Tensor:
+        """A view [..., G, Tq, Tk] of the pairs within a group, from all pairs [..., L, S]."""
+        x = x[..., : x.shape[-2] - self.ungrouped[0], : x.shape[-1] - self.ungrouped[1]]
+        grid = x.unflatten(-1, (-1, self.keys)).unflatten(-3, (-1, self.queries))  # [..., Tq, G, Tk, G of the keys]
+        return grid[..., : self.queries].diagonal(dim1=-3, dim2=-1).movedim(-1, -3)
+
+
+class AgentAware(NamedTuple):
+    """Queries [..., L, d_k] and keys [..., S, d_k] that score pairs of tokens within a group (Yuan et al. 2021, section 3.1)."""
+
+    query: Tensor
+    key: Tensor
+    groups: Groups
 
 
 def attend(
@@ -21,60 +72,35 @@ def attend(
     value: Tensor,
     mask: Tensor | None = None,
     *,
-    scale: float | None = None,
     dropout: float = 0.0,
     agent_aware: AgentAware | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention (Vaswani et al. 2017, eq. 1) on the fused kernel.
+    """Scaled dot-product attention (Vaswani et al. 2017, eq. 1).
 
     Args:
         query: [..., L, d_k].
         key: [..., S, d_k].
         value: [..., S, d_v]; d_v may differ from d_k.
         mask: bool, broadcastable to [..., L, S]; True = may attend.
-        scale: factor on the scores, d_k ** -0.5 by default.
         dropout: probability of dropping a weight; pass 0 in evaluation.
         agent_aware: scores that replace the scores between tokens of the same group.
 
     Returns:
         [..., L, d_v]; zeros for a query with an empty mask row.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
     if agent_aware is not None or (dropout and query.device.type == "cpu"):
-        return recomputed_attention(
-            _softmax_weights, query, key, value, mask, agent_aware=agent_aware, dropout=dropout, scale=scale
-        )
+        return _recomputed_attention(query, key, value, mask, dropout, agent_aware)
     if query.ndim > 4:
         lead = query.shape[1:-2]
         mask = None if mask is None else _to_four_axes(mask, lead)
         query, key, value = (_to_four_axes(x, lead) for x in (query, key, value))
-        return attend(query, key, value, mask, scale=scale, dropout=dropout).unflatten(1, lead)
+        return attend(query, key, value, mask, dropout=dropout).unflatten(1, lead)
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     alive = mask.any(-1, keepdim=True)
     # A query with an empty row attends to all keys and its result is set to zero: no backend gets an empty softmax.
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout, scale=scale)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout)
     return out.masked_fill(~alive, 0.0)
-
-
-def _softmax_weights(query: Tensor, key: Tensor, agent_aware: AgentAware | None, bias: Tensor | None, scale: float) -> Tensor:
-    """Weights [..., L, S] of scores plus bias; PyTorch accumulates the softmax in at least single precision."""
-    score = _scores(query, key, scale)
-    if agent_aware is not None:
-        group_query, group_key, groups = agent_aware
-        if query.shape[-2] == groups.queries:  # one large product is faster than many products with a single row
-            group_score = groups.pairs(_scores(group_query, group_key, scale))
-        else:
-            group_score = _scores(groups.split(group_query, keys=False), groups.split(group_key, keys=True), scale)
-        groups.pairs(score).copy_(group_score)
-    return (score if bias is None else score.add_(bias)).softmax(-1)
-
-
-def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scaled products [..., L, S] of queries [..., L, d] and keys [..., S, d]."""
-    left, right = (x.reshape(-1, *x.shape[-2:]) for x in (query, key))
-    ignored = query.new_empty(1, 1, 1)  # beta is 0
-    return torch.baddbmm(ignored, left, right.mT, beta=0.0, alpha=scale).view(*query.shape[:-1], key.shape[-2])
 
 
 def _to_four_axes(x: Tensor, lead: torch.Size) -> Tensor:
@@ -84,16 +110,14 @@ def _to_four_axes(x: Tensor, lead: torch.Size) -> Tensor:
     return x.flatten(1, -3)
 
 
-def attention_weights(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, *, scale: float | None = None, agent_aware: AgentAware | None = None
-) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, agent_aware: AgentAware | None = None) -> Tensor:
     """The weights [..., L, S] that `attend` applies, without dropout, for plotting; zeros in empty rows.
 
     Arguments as for `attend`. They are computed separately from the fused kernel and change no output.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    weights = _softmax_weights(query, key, agent_aware, None if mask is None else mask_bias(~mask, query.dtype), scale)
-    return weights if mask is None else weights.masked_fill(~mask, 0.0)
+    if mask is None:
+        return _softmax_weights(query, key, agent_aware, None)
+    return _softmax_weights(query, key, agent_aware, _mask_bias(~mask, query.dtype)).masked_fill(~mask, 0.0)
 
 
 def edge_softmax(score: Tensor, query: Tensor, count: int) -> Tensor:
@@ -101,6 +125,141 @@ def edge_softmax(score: Tensor, query: Tensor, count: int) -> Tensor:
     from torch_geometric.utils import softmax  # slow to import
 
     return softmax(score.to(torch.promote_types(score.dtype, torch.float32)), query, num_nodes=count)
+
+
+def _mask_bias(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Score bias that gives hidden pairs (bool) zero weight, and a fully hidden row equal weights; faster than filling."""
+    return hidden.view(torch.int8).to(dtype).mul_(torch.finfo(dtype).min / 2)
+
+
+def _softmax_weights(query: Tensor, key: Tensor, agent_aware: AgentAware | None, bias: Tensor | None) -> Tensor:
+    """Weights [..., L, S] of scores plus bias; PyTorch accumulates the softmax in at least single precision."""
+    score = _scores(query, key)
+    if agent_aware is not None:
+        group_query, group_key, groups = agent_aware
+        if query.shape[-2] == groups.queries:  # one large product is faster than many products with a single row
+            group_score = groups.pairs(_scores(group_query, group_key))
+        else:
+            group_score = _scores(groups.split(group_query, keys=False), groups.split(group_key, keys=True))
+        groups.pairs(score).copy_(group_score)
+    return (score if bias is None else score.add_(bias)).softmax(-1)
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    """Scaled products [..., L, S] of queries [..., L, d] and keys [..., S, d]."""
+    left, right = (x.reshape(-1, *x.shape[-2:]) for x in (query, key))
+    return _scaled_product(left, right.mT, query.shape[-1] ** -0.5).view(*query.shape[:-1], key.shape[-2])
+
+
+def _scaled_product(left: Tensor, right: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+    """Batched matrix product times a factor."""
+    ignored = left.new_empty(1, 1, 1) if out is None else out  # beta is 0
+    return torch.baddbmm(ignored, left, right, beta=0.0, alpha=factor, out=out)
+
+
+def _recomputed_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, agent_aware: AgentAware | None
+) -> Tensor:
+    """`attend` without the fused kernel."""
+    lead = query.shape[:-2]
+    if not (query.numel() and key.numel()):
+        return value.new_zeros(*query.shape[:-1], value.shape[-1])
+    hidden = row = None
+    if mask is not None:
+        mask = mask[(None,) * (query.ndim - mask.ndim)]
+        hidden = ~mask.flatten(0, -3) if lead else ~mask[None]
+        if len(hidden) > 1:
+            row = torch.arange(len(hidden), device=mask.device).view(mask.shape[:-2]).expand(lead).flatten()
+    compiling = torch.compiler.is_compiling()
+    seed = int(torch.randint(2**62, ())) if dropout and not compiling else 0
+    plan = _Plan(agent_aware.groups if agent_aware else None, hidden, row, dropout, seed)
+    parts = [query, key, value, *((agent_aware.query, agent_aware.key) if agent_aware else ())]
+    flat = [x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts]  # [N, L or S, d]
+    if compiling:
+        weight = plan.weights(slice(None), flat[0], flat[1], *flat[3:])
+        out = F.dropout(weight, dropout).to(value.dtype) @ flat[2]
+    else:
+        out = _RecomputedAttention.apply(plan, *flat)
+    out = out.view(*lead, query.shape[-2], value.shape[-1])
+    return out if mask is None else out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The non-differentiable inputs of attention without the fused kernel; N is the product of batch and heads.
+
+    Attributes:
+        groups: of the agent-aware scores, None without them.
+        hidden: bool [n, L or 1, S], True = may not attend; None without a mask.
+        row: int64 [N] into `hidden`, None if n is 1.
+        dropout: probability of dropping a weight.
+        seed: of the dropped weights.
+    """
+
+    groups: Groups | None
+    hidden: Tensor | None
+    row: Tensor | None
+    dropout: float
+    seed: int
+
+    def weights(self, rows: slice, query: Tensor, key: Tensor, *group: Tensor) -> Tensor:
+        """Weights [n, L, S] of these rows of queries [N, L, d_k], keys [N, S, d_k], and group queries and keys."""
+        agent_aware = None if self.groups is None else AgentAware(group[0][rows], group[1][rows], self.groups)
+        hidden = self.hidden if self.hidden is None or self.row is None else self.hidden[self.row[rows]]
+        bias = None if hidden is None else _mask_bias(hidden, query.dtype)
+        return _softmax_weights(query[rows], key[rows], agent_aware, bias)
+
+    def chunks(self, query: Tensor, key: Tensor, *group: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Rows of a chunk, its weights, and its dropout mask (None without dropout)."""
+        generator = torch.Generator(query.device).manual_seed(self.seed) if self.dropout else None
+        size = max(1, CHUNK_WEIGHTS.get(query.device.type, 2**22) // (query.shape[1] * key.shape[1]))
+        for first in range(0, len(query), size):
+            rows, keep = slice(first, first + size), None
+            weight = self.weights(rows, query, key, *group)
+            if self.dropout:
+                keep = keep_mask(tuple(weight.shape), self.dropout, weight.device, weight.dtype, generator)
+            yield rows, weight, keep
+
+
+class _RecomputedAttention(torch.autograd.Function):
+    """Plan, queries [N, L, d_k], keys [N, S, d_k], values [N, S, d_v] and optional group queries and keys -> [N, L, d_v]."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *group: Tensor) -> Tensor:
+        """Weighted sums of the values."""
+        out = value.new_empty(*query.shape[:2], value.shape[-1])
+        ctx.factor = 1.0 / (keep_probability(plan.dropout, query.device) or 1.0)  # compensates for dropped weights
+        for rows, weight, keep in plan.chunks(query, key, *group):
+            weight = weight if keep is None else weight.mul_(keep)
+            _scaled_product(weight.to(value.dtype), value[rows], ctx.factor, out=out[rows])
+        ctx.plan = plan
+        ctx.save_for_backward(query, key, value, out, *group)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of all tensors."""
+        plan, groups, scale = ctx.plan, ctx.plan.groups, ctx.saved_tensors[0].shape[-1] ** -0.5
+        query, key, value, out, *group = ctx.saved_tensors
+        d_query, d_key, d_value = (torch.empty_like(x) for x in (query, key, value))
+        d_group = [torch.zeros_like(x) for x in group]
+        mean = (gradient * out).sum(-1, keepdim=True)  # weighted mean of the weights' gradients, [N, L, 1]
+        for rows, weight, keep in plan.chunks(query, key, *group):
+            dropped = weight if keep is None else weight * keep
+            _scaled_product(dropped.to(value.dtype).mT, gradient[rows], ctx.factor, out=d_value[rows])
+            d_score = _scaled_product(gradient[rows], value[rows].mT, ctx.factor).to(weight.dtype)
+            d_score = d_score if keep is None else d_score.mul_(keep)
+            d_score = d_score.sub_(mean[rows]).mul_(weight).to(query.dtype)  # half precision rounds only the difference
+            if groups is not None:  # pairs within a group pass their gradients to the group queries and keys only
+                pairs = groups.pairs(d_score)
+                inside = pairs * scale
+                pairs.zero_()
+                groups.split(d_group[0][rows], keys=False).copy_(inside @ groups.split(group[1][rows], keys=True))
+                groups.split(d_group[1][rows], keys=True).copy_(inside.mT @ groups.split(group[0][rows], keys=False))
+            _scaled_product(d_score, key[rows], scale, out=d_query[rows])
+            _scaled_product(d_score.mT, query[rows], scale, out=d_key[rows])
+        return None, d_query, d_key, d_value, *d_group
 
 
 class MultiHeadAttention(nn.Module):
@@ -139,11 +298,11 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
         self.out: nn.Module = nn.Linear(heads * (d_v or d_k), width, bias=bias)
         self.own_query, self.own_key = (nn.Linear(width, heads * d_k, bias=bias) if agent_aware else None for _ in range(2))
-        for layer in self.children():
-            assert isinstance(layer, nn.Linear)
-            nn.init.xavier_uniform_(layer.weight)
-            if bias:
-                nn.init.zeros_(layer.bias)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
@@ -163,11 +322,18 @@ class MultiHeadAttention(nn.Module):
         keys = [self._split(layer(key)) for _, layer in self._projections(groups)]
         return keys[0] if len(keys) == 1 else torch.cat(keys, -1)
 
-    def _queries(self, query: Tensor, keys: Tensor, groups: Groups | None) -> tuple[Tensor, Tensor, AgentAware | None]:
-        """Queries, keys and agent-aware scores for `attend`, from queries [..., L, D] and the keys of `_keys`."""
+    def _inputs(
+        self, query: Tensor, keys: Tensor, mask: Tensor | None, groups: Groups | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, AgentAware | None]:
+        """Queries, keys, mask and agent-aware scores for `attend`, from the keys of `_keys`; K sets of L are K * L queries."""
+        if query.ndim == keys.ndim:
+            if mask is not None and mask.shape[-2] > 1:
+                mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], query.shape[-3], *mask.shape[-2:]).flatten(-3, -2)
+            query = query.flatten(-3, -2)
         queries = [self._split(layer(query)) for layer, _ in self._projections(groups)]
         (first_query, first_key), *second = zip(queries, keys.chunk(len(queries), -1), strict=True)
-        return first_query, first_key, AgentAware(*second[0], groups) if groups and second else None
+        agent_aware = AgentAware(*second[0], groups) if groups and second else None
+        return first_query, first_key, None if mask is None else mask.unsqueeze(-3), agent_aware
 
     def forward(
         self,
@@ -196,12 +362,10 @@ class MultiHeadAttention(nn.Module):
             return self._keys(key, groups), self._split(self.value(key if value is None else value))
 
         keys, values = project() if cache is None else cache.update(project)
-        sets = query.ndim > key.ndim
-        tokens, mask = _fold_sets(query, mask, sets)
-        q, k, agent_aware = self._queries(tokens, keys, groups)
+        q, k, mask, agent_aware = self._inputs(query, keys, mask, groups)
         dropout = self.dropout if self.training else 0.0
         out = self._join(attend(q, k, values, mask, dropout=dropout, agent_aware=agent_aware))
-        return out.unflatten(-2, query.shape[-3:-1]) if sets else out
+        return out.unflatten(-2, query.shape[-3:-1]) if query.ndim > key.ndim else out
 
     def weights(
         self,
@@ -213,16 +377,48 @@ class MultiHeadAttention(nn.Module):
         groups: Groups | None = None,
     ) -> Tensor:
         """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is not changed."""
-        sets = query.ndim > key.ndim
-        tokens, mask = _fold_sets(query, mask, sets)
         keys = self._keys(key, groups) if cache is None or cache.key is None else cache.key
-        q, k, agent_aware = self._queries(tokens, keys, groups)
-        weights = attention_weights(q, k, mask, agent_aware=agent_aware)
-        return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if sets else weights
+        weights = attention_weights(*self._inputs(query, keys, mask, groups))
+        return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if query.ndim > key.ndim else weights
 
 
-def _fold_sets(query: Tensor, mask: Tensor | None, sets: bool) -> tuple[Tensor, Tensor | None]:
-    """Sets of queries [..., K, L, D] as [..., K * L, D], and the mask with an axis for the heads."""
-    if sets and mask is not None and mask.shape[-2] > 1:
-        mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], query.shape[-3], *mask.shape[-2:]).flatten(-3, -2)
-    return query.flatten(-3, -2) if sets else query, None if mask is None else mask.unsqueeze(-3)
+class SeparateLinear(nn.Module):
+    """A separate linear layer for each set: [..., sets, L, inputs] -> [..., sets, L, outputs].
+
+    Biases start with small random values, so that sets with equal inputs have different outputs from the first step.
+    """
+
+    def __init__(self, sets: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(sets, inputs, outputs))
+        self.bias = nn.Parameter(0.02 * torch.randn(sets, 1, outputs))
+        for weight in self.weight.detach():
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., sets, L, inputs] -> [..., sets, L, outputs]."""
+        return torch.einsum("...sli,sio->...slo", x, self.weight) + self.bias
+
+
+class SeparateAttention(MultiHeadAttention):
+    """`sets` multi-head attentions (Huang et al. 2022: one for each mode): queries [..., L, D] -> [..., sets, L, D].
+
+    Up to the output projection it is one attention with sets * heads heads, ordered by set; each has width D / heads.
+    `weights` returns [..., sets * heads, L, S].
+
+    Raises:
+        ValueError: heads does not divide width.
+    """
+
+    def __init__(self, width: int, heads: int, sets: int, *, dropout: float = 0.0) -> None:
+        if width % heads:
+            raise ValueError(f"heads {heads} does not divide width {width}")
+        super().__init__(width, sets * heads, d_k=width // heads, dropout=dropout)
+        self.sets = sets
+        self.out = SeparateLinear(sets, width, width)
+        for layer in (self.query, self.key, self.value):
+            for weight in layer.weight.detach().chunk(sets):
+                nn.init.xavier_uniform_(weight)  # the initialisation of a separate layer
+
+    def _join(self, x: Tensor) -> Tensor:
+        return self.out(x.unflatten(-3, (self.sets, -1)).transpose(-3, -2).flatten(-2))  # [..., sets * heads, L, d]

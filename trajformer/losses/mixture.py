@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
-from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
+from trajformer.losses.terms import ForecastLoss, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 
@@ -65,8 +65,7 @@ def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: Mixt
         raise ValueError("mixture_loss: expected a marginal forecast [B, S, K] with a scale")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
-    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
+    return combine([_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
 
 
 def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
@@ -74,8 +73,7 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     error = forecast.position - target[:, :, None]  # [B, S, K, F, 2]
     distance = (error.detach().square().sum(-1) * valid[:, :, None]).sum(-1)
     nearest = distance.argmin(-1, keepdim=True)  # [B, S, 1]
-    index = nearest[..., None, None].expand(*nearest.shape, *error.shape[3:])
-    error, sigma = error.gather(2, index).squeeze(2), forecast.scale.gather(2, index).squeeze(2)  # [B, S, F, 2]
+    error, sigma = (x.take_along_dim(nearest[..., None, None], 2).squeeze(2) for x in (error, forecast.scale))  # [B, S, F, 2]
     sigma = _bounded(sigma, error.detach().abs(), config.least_m)
     nll = 0.5 * (error / sigma).square() + sigma.log() + 0.5 * math.log(2 * math.pi)
     if config.beta:

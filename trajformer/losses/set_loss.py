@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.losses.matching import match
-from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
+from trajformer.losses.terms import ForecastLoss, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 _EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
@@ -82,8 +82,7 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
         target, valid = target[:, :, None], valid[:, :, None]
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None, None])
-    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
-    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
+    return combine([_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
 
 
 def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
@@ -114,10 +113,16 @@ def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConf
     gap = position - target
     if config.error == "distance":
         gap = (gap.square().sum(-1, keepdim=True) + _EPSILON_M2).sqrt()
-    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
-    count = max(len(error), 1)
-    mean = (error.sum(-1) / valid.sum(-1).clamp(min=1)).sum() / count
-    return mean, error.gather(1, last_valid(valid)[:, None]).sum() / count
+    mean, last = huber(gap, valid, config.huber_m)
+    count = max(len(gap), 1)
+    return mean.sum() / count, last.sum() / count
+
+
+def huber(gap: Tensor, valid: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Smooth L1 of gaps [..., F, 2]: mean over valid steps, bool [..., F], and value in the last valid step, each [...]."""
+    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=beta).sum(-1) * valid
+    mean = error.sum(-1) / valid.sum(-1).clamp(min=1)
+    return mean, error.take_along_dim(last_valid(valid)[..., None], -1).squeeze(-1)
 
 
 def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,8 +132,7 @@ def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Te
     """
     distance = (position[:, :, None] - target[:, None]).norm(dim=-1) * valid[:, None]
     ade = distance.sum(-1) / valid.sum(-1).clamp(min=1)[:, None]
-    last = last_valid(valid)[:, None, :, None].expand(*distance.shape[:3], 1)
-    return ade, distance.gather(-1, last).squeeze(-1)
+    return ade, distance.take_along_dim(last_valid(valid)[:, None, :, None], -1).squeeze(-1)
 
 
 def last_valid(valid: Tensor) -> Tensor:

@@ -29,26 +29,25 @@ class ForecastLoss(nn.Module):
         return self.function(model(batch.observation), batch.truth.position, batch.truth.valid, self.config)
 
 
-def weigh(terms: Terms, weights: object) -> Tensor:
-    """The weighted sum of terms; the weight of a term is the attribute of `weights` with its name."""
-    return torch.stack([getattr(weights, name) * value for name, value in terms.items()]).sum()
+def weigh(terms: Terms, config: object) -> Tensor:
+    """The weighted sum of terms; the weight of a term is the attribute of `config` with its name."""
+    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
 
 
-def combine(last: Terms, earlier: Sequence[Terms], auxiliary: float, weighted_sum: Callable[[Terms], Tensor]) -> Terms:
+def combine(layers: Sequence[Terms], config: Any, weigh: Callable[[Terms, Any], Tensor] = weigh) -> Terms:
     """Combine the terms of all decoder layers.
 
     Args:
-        last: terms of the last layer.
-        earlier: terms of the layers before it, first to last.
-        auxiliary: weight of the mean of the earlier layers' weighted sums.
-        weighted_sum: maps terms to their weighted sum.
+        layers: terms of the last layer, then of the layers before it.
+        config: `config.auxiliary` is the weight of the mean of the earlier layers' weighted sums.
+        weigh: maps terms and config to a weighted sum.
 
     Returns:
         The terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
         detached; and the total "loss" with its gradient.
     """
-    total, values = weighted_sum(last), dict(last)
-    if earlier:
-        values["auxiliary"] = torch.stack([weighted_sum(terms) for terms in earlier]).mean()
-        total = total + auxiliary * values["auxiliary"]
+    total, values = weigh(layers[0], config), dict(layers[0])
+    if len(layers) > 1:
+        values["auxiliary"] = torch.stack([weigh(terms, config) for terms in layers[1:]]).mean()
+        total = total + config.auxiliary * values["auxiliary"]
     return {name: value.detach() for name, value in values.items()} | {"loss": total}

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.losses.matching import match
-from trajformer.losses.set_loss import last_valid, pairwise_errors
-from trajformer.losses.terms import ForecastLoss, Terms, combine, weigh
+from trajformer.losses.set_loss import huber, pairwise_errors
+from trajformer.losses.terms import ForecastLoss, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 
@@ -68,8 +66,7 @@ def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldL
         raise ValueError("world_loss: expected a joint forecast [B, K], not a marginal one [B, S, K]")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    last, *earlier = [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)]
-    return combine(last, earlier, config.auxiliary, lambda terms: weigh(terms, config))
+    return combine([_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
 
 
 def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
@@ -83,9 +80,7 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossC
     count = max(len(scene), 1)
     share, valid = share[scene], valid[scene]
     gap = forecast.position[scene, :, world] - target[scene]  # [n, S, F, 2]
-    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=config.huber_m).sum(-1) * valid
-    last = error.gather(-1, last_valid(valid)[..., None]).squeeze(-1)
-    mean = error.sum(-1) / valid.sum(-1).clamp(min=1)
+    mean, last = huber(gap, valid, config.huber_m)
     return {
         "regression": (mean * share).sum() / count,
         "endpoint": (last * share).sum() / count,

@@ -1,10 +1,12 @@
-"""Constant velocity, plain and sampled: the baseline for all models."""
+"""Constant velocity, plain and sampled: the baseline for all models. Random numbers for evaluation."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +14,8 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import check_numbers
+from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.noise import named_noise
 from trajformer.scenes.geometry import rotate
 
 
@@ -128,18 +130,34 @@ def extrapolate(observation: Observation, window_s: float = 0.5, agents: int | N
     """
     steps = max(1, round(window_s / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
+    last = last_valid(valid)
     index = torch.arange(observation.num_history, device=valid.device)
-    last = torch.where(valid, index, -1).amax(-1)
-    recent = valid & (index >= last[..., None] - steps)
-    first = torch.where(recent, index, observation.num_history).amin(-1).clamp(max=observation.num_history - 1)
-    last = last.clamp(min=0)
-    start, end = _at(position, first), _at(position, last)
+    first = (valid & (index >= last[..., None] - steps)).int().argmax(-1)
+    start, end = (position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last))
     span = ((last - first) * observation.period_s)[..., None]
     velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), torch.zeros_like(end))
     unseen = ((observation.num_history - 1 - last) * observation.period_s)[..., None]
     return end + velocity * unseen, velocity
 
 
-def _at(position: Tensor, step: Tensor) -> Tensor:
-    """Positions [B, A, 2] at steps int64 [B, A] of tracks [B, A, H, 2]."""
-    return position.gather(2, step[..., None, None].expand(*step.shape, 1, 2)).squeeze(2)
+def named_noise(observation: Observation, agents: int, count: int, seed: int) -> Tensor:
+    """Standard normal numbers that depend on the seed, the id of the scene and the id of the agent only, not on the batch.
+
+    They are a function of names, which `torch.compile` cannot trace: the graph of a compiled model breaks here.
+
+    Args:
+        observation: B scenes.
+        agents: N, the number of agents, first ones first.
+        count: n, numbers for each agent.
+        seed: any integer.
+
+    Returns:
+        float32 [B, N, n] on the CPU, zero for padding.
+    """
+    noise = np.zeros((observation.num_scenes, agents, count), np.float32)
+    for b, names in enumerate(observation.agent_id):
+        for a, name in enumerate(names[:agents]):
+            text = repr((seed, observation.scene_id[b], name)).encode()
+            key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint64)
+            noise[b, a] = np.random.Generator(np.random.Philox(key=key)).standard_normal(count)
+    return torch.from_numpy(noise)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.positions import LearnedPosition
@@ -21,6 +22,7 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import check_numbers
+from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.horizon import check_lengths
 from trajformer.models.modes import consensus
@@ -90,18 +92,16 @@ class AgentTracks:
 def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     """Transform the observed track of each agent to its frame; `step_m` is the lower bound of the unit of length."""
     valid, end = observation.valid, observation.pose[..., :2]
-    index = torch.arange(observation.num_history, device=valid.device)
-    first = torch.where(valid, index, observation.num_history).amin(-1).clamp(max=observation.num_history - 1)
-    last = torch.where(valid, index, 0).amax(-1)
-    start = observation.position.gather(2, first[..., None, None].expand(*first.shape, 1, 2)).squeeze(2)
+    first, last = valid.int().argmax(-1), last_valid(valid)
+    start = observation.position.take_along_dim(first[..., None, None], 2).squeeze(2)
     mean_step = (end - start) / (last - first).clamp(min=1)[..., None]
     length = mean_step.norm(dim=-1)
     moved = length > 1e-3  # a standing agent has no direction
     angle = torch.where(moved, torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0)), 0.0)
     pose = torch.cat([end, angle[..., None]], -1)
-    known = valid & torch.cat([torch.zeros_like(valid[..., :1]), valid[..., :-1]], -1)
+    known = valid & F.pad(valid[..., :-1], (1, 0))
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
-    step = torch.cat([torch.zeros_like(xy[:, :, :1]), xy[:, :, 1:] - xy[:, :, :-1]], 2) * known[..., None]
+    step = F.pad(xy.diff(dim=2), (0, 0, 1, 0)) * known[..., None]
     return AgentTracks(pose, (length.square() + step_m**2).sqrt(), step, known, xy)
 
 

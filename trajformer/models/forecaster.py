@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from trajformer.core.blocks import BlockConfig
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
+from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import SetLossConfig
 
 
@@ -45,6 +47,50 @@ class Forecaster(nn.Module):
         Raises:
             TrajformerError: the data or the first stage cannot be used.
         """
+
+
+@dataclass(frozen=True)
+class SceneModelConfig:
+    """Fields that the configs of most models share.
+
+    Attributes:
+        num_future: F, steps to predict.
+        modes: K, number of modes in evaluation.
+        max_history: longest history, which determines the number of learned positions.
+        steps_per_token: consecutive steps or displacements of an agent in a token; the papers have 1.
+        map_radius_m, max_polylines: maximum distance and number of the polylines around a target.
+        map_width: width inside the polyline subgraph.
+    """
+
+    num_future: int
+    modes: int = 6
+    max_history: int = 50
+    steps_per_token: int = 1
+    map_radius_m: float = 65.0
+    max_polylines: int = 80
+    map_width: int = 64
+
+    def __post_init__(self) -> None:
+        sizes = ("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
+        layers = ("graph_layers", "decoder_layers", "proposals", "max_neighbors", "reduction")  # of some models
+        check_numbers(self, positive=(*sizes, *layers))
+
+
+@dataclass(frozen=True)
+class TargetModelConfig(SceneModelConfig):
+    """Shared fields of models that encode the surroundings of each target with one kind of block.
+
+    Attributes:
+        consensus_m: in evaluation, modes are scored by `modes.consensus` with this temperature, which should equal the
+            temperature of the confidence loss; 0 keeps the scores of the network.
+        block: shape of all transformer blocks.
+        social_radius_m, max_neighbors: maximum distance and number of the agents around a target, including itself.
+    """
+
+    consensus_m: float = 1.0
+    block: BlockConfig = field(default_factory=BlockConfig)
+    social_radius_m: float = 56.0
+    max_neighbors: int = 24
 
 
 @dataclass(frozen=True, eq=False)

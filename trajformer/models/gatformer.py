@@ -18,7 +18,7 @@ targets near each other, and the score of a world is computed from the mean feat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,10 +30,9 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.losses.worlds import WorldLossConfig
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus
 from trajformer.models.tokens import (
@@ -50,46 +49,21 @@ from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 
 @dataclass(frozen=True)
-class GatformerConfig:
-    """Sizes and radii of Gatformer.
+class GatformerConfig(TargetModelConfig):
+    """Sizes and radii of Gatformer; radii and maximum numbers limit the edges of a node.
 
     Attributes:
-        num_future: F, steps to predict.
-        modes: K.
-        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
-            loss); 0 keeps the scores of the network.
-        max_history: longest history, which determines the number of learned positions.
-        steps_per_token: displacement vectors of an agent's node.
-        block: shape of graph and transformer blocks.
         graph_layers: layers of graph attention.
         encoder_layers, decoder_layers: layers of the transformer.
-        social_radius_m, max_neighbors: maximum length and number of edges to agents, including the edge to itself.
-        map_radius_m, max_polylines: maximum length and number of edges to lanes.
-        map_width: width inside the polyline subgraph.
         joint: mode k of all targets is one world with one probability, trained with the loss `worlds`.
     """
 
-    num_future: int
-    modes: int = 6
-    consensus_m: float = 1.0
-    max_history: int = 50
-    steps_per_token: int = 1
-    block: BlockConfig = field(default_factory=BlockConfig)
+    max_polylines: int = 32
+    max_neighbors: int = 16
     graph_layers: int = 2
     encoder_layers: int = 2
     decoder_layers: int = 2
-    social_radius_m: float = 56.0
-    max_neighbors: int = 16
-    map_radius_m: float = 65.0
-    max_polylines: int = 32
-    map_width: int = 64
     joint: bool = False
-
-    def __post_init__(self) -> None:
-        positive = (
-            "num_future modes max_history steps_per_token max_neighbors max_polylines map_width graph_layers decoder_layers"
-        )
-        check_numbers(self, positive=positive.split())
 
     def build(self) -> Gatformer:
         """The model."""

@@ -1,14 +1,15 @@
-"""Selection and scoring of a forecast's modes: end-point suppression, consensus, coverage."""
+"""Selection and scoring of a forecast's modes: end-point suppression, consensus, coverage, aggregation."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
+from trajformer.errors import check_numbers
 
 _TIE = 1e-3  # relative weight of the tie-break in `coverage`: more than rounding, less than a relevant difference
 _MIN_SPREAD_M = 0.01  # smaller sums of distances are rounding errors
@@ -30,7 +31,7 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
     for _ in range(num_modes):
         best = torch.where(rest > 0, rest + forecast.num_modes, suppressed).argmax(-1, keepdim=True)
         chosen.append(best)
-        near = close.gather(2, best[..., None].expand(*best.shape, close.shape[-1])).squeeze(2)
+        near = close.take_along_dim(best[..., None], 2).squeeze(2)
         suppressed = torch.where(near & (rest > 0), rest, suppressed).scatter(2, best, -1.0)
         rest = rest.masked_fill(near, 0.0).scatter(2, best, 0.0)
     return forecast.select(torch.cat(chosen, -1))
@@ -81,8 +82,7 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
         if first is not None and step == 0:
             chosen = first
         share = share.scatter(2, chosen, torch.maximum(most, share.gather(2, chosen)))
-        row = chosen[..., None].expand(*chosen.shape, forecast.num_modes)
-        nearest = torch.minimum(nearest, distance.gather(2, row).squeeze(2))
+        nearest = torch.minimum(nearest, distance.take_along_dim(chosen[..., None], 2).squeeze(2))
     logit = (share + _MIN_SPREAD_M).log()
     return replace(forecast, logit=logit if together is None else logit.squeeze(1))
 
@@ -93,3 +93,74 @@ def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
         return distance
     counted = agents[..., None, None].float()
     return (distance * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1.0)
+
+
+@dataclass(frozen=True)
+class AggregationConfig:
+    """How modes are merged; the defaults are the paper's for Argoverse 1.
+
+    Attributes:
+        distance_m: D, a center covers modes with an end point closer than this.
+        iterations: number of refinements of the centers.
+    """
+
+    distance_m: float = 2.9
+    iterations: int = 5
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("distance_m",))
+
+
+def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = AggregationConfig()) -> Forecast:
+    """Merge K modes into `num_modes` <= K (Wayformer, Nayakanti et al. 2022, appendix C; MultiPath++).
+
+    1. Cover: choose the mode with the largest probability mass within D of its end point, ignoring modes covered before; repeat.
+    2. Refine: assign each mode to the center with the nearest end point; a center becomes the mean of its modes, weighted by
+       probability; repeat.
+
+    The paper returns at most 6 modes. Here, if fewer than `num_modes` centers cover all modes, the most probable other modes
+    become centers too. The probability of a merged mode is the sum over its modes, and `scale` is the standard deviation of
+    their mixture. A center without modes has a probability near zero.
+
+    Raises:
+        ValueError: the forecast is joint.
+    """
+    if forecast.is_joint:
+        raise ValueError("aggregate: the forecast is joint, expected marginal modes")
+    position, probability = forecast.position.float(), forecast.probability()
+    end = position[..., -1, :]
+    centers = forecast.select(_cover(pairwise_distances(end, end) < config.distance_m, probability, num_modes))
+    mean = centers.position.float()
+    for step in range(config.iterations + 1):
+        center = pairwise_distances(end, mean[..., -1, :]).argmin(-1, keepdim=True)  # [B, S, K, 1]
+        weight = torch.zeros(*probability.shape, num_modes, device=end.device).scatter(-1, center, probability[..., None])
+        mass = weight.sum(2)
+        share, mass = weight / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, :, None], mass[..., None, None]
+        if step < config.iterations:
+            mean = torch.where(mass > 0, _weighted_mean(share, position), mean)
+    scale = None
+    if forecast.scale is not None and centers.scale is not None:
+        deviation = position - mean.take_along_dim(center[..., None], 2)
+        variance = _weighted_mean(share, forecast.scale.float().square() + deviation.square())
+        scale = torch.where(mass > 0, variance, centers.scale.float().square()).sqrt()
+    logit = mass[..., 0, 0].clamp(min=torch.finfo(mass.dtype).tiny).log()
+    return replace(centers, position=mean, logit=logit, scale=scale)
+
+
+def _cover(close: Tensor, probability: Tensor, count: int) -> Tensor:
+    """Indices [B, S, count] of the modes that cover the most probability, by pairs bool [B, S, K, K] that cover each other."""
+    uncovered, taken, chosen = torch.ones_like(close[..., 0]), torch.zeros_like(close[..., 0]), []
+    for _ in range(count):
+        gain = (close * (probability * uncovered)[..., None, :]).sum(-1)
+        score = torch.where(uncovered.any(-1, keepdim=True), gain, probability).masked_fill(taken, -1.0)
+        best = score.argmax(-1, keepdim=True)  # [B, S, 1]
+        chosen.append(best)
+        taken = taken.scatter(-1, best, True)
+        uncovered = uncovered & ~close.take_along_dim(best[..., None], -2).squeeze(-2)
+    return torch.cat(chosen, -1)
+
+
+def _weighted_mean(share: Tensor, x: Tensor) -> Tensor:
+    """Shares [B, S, K, k] and values [B, S, K, F, 2] to [B, S, k, F, 2]."""
+    with torch.autocast(x.device.type, enabled=False):  # half precision rounds positions by decimetres
+        return torch.einsum("bnkc,bnkfx->bncfx", share, x)

@@ -13,66 +13,39 @@ Interpretation of the paper:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.groups import Groups
+from trajformer.core.attention import Groups
+from trajformer.core.blocks import Decoder, Encoder, SqueezeConfig
 from trajformer.core.positions import LearnedPosition
-from trajformer.core.squeeze import SqueezeConfig
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets
 from trajformer.models.modes import consensus
 from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbors, state_width
 
 
 @dataclass(frozen=True)
-class SpatialChannelConfig:
+class SpatialChannelConfig(TargetModelConfig):
     """Sizes and radii of the Spatial-Channel Transformer.
 
     Attributes:
-        num_future: F, steps to predict.
-        modes: K queries of the decoder.
-        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
-            loss); 0 keeps the scores of the network.
         channel_axis: channels of squeeze-and-excite: features (equal for all agents), or agents (equal for all features).
         reduction: ratio of channels to hidden units of squeeze-and-excite.
-        max_history: longest history, which determines the number of learned positions.
-        steps_per_token: states of an agent in a token.
-        block: shape of all transformer blocks.
         encoder_layers, decoder_layers: number of blocks.
-        social_radius_m, max_neighbors: maximum distance and number of agents, including the target.
         road: add tokens of lanes.
-        map_radius_m, max_polylines: maximum distance and number of lanes.
-        map_width: width inside the polyline subgraph.
     """
 
-    num_future: int
-    modes: int = 6
-    consensus_m: float = 1.0
     channel_axis: Literal["feature", "agent"] = "feature"
     reduction: int = 4
-    max_history: int = 50
-    steps_per_token: int = 1
-    block: BlockConfig = field(default_factory=BlockConfig)
     encoder_layers: int = 2
     decoder_layers: int = 2
-    social_radius_m: float = 56.0
-    max_neighbors: int = 24
     road: bool = True
-    map_radius_m: float = 65.0
-    max_polylines: int = 80
-    map_width: int = 64
-
-    def __post_init__(self) -> None:
-        positive = "num_future modes max_history steps_per_token max_neighbors max_polylines map_width reduction decoder_layers"
-        check_numbers(self, positive=positive.split())
 
     def build(self) -> SpatialChannel:
         """The model."""

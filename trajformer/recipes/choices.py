@@ -22,10 +22,9 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer.loss import RegionLossConfig
 from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.models.scene_set.loss import SceneSetLossConfig
-from trajformer.models.scene_set.model import SceneSetConfig
+from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
-from trajformer.models.wayformer.model import WayformerConfig
+from trajformer.models.wayformer import WayformerConfig
 
 MODELS: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "constant_velocity": ConstantVelocityConfig,

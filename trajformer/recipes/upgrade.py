@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors"}
+_REMOVED = {"reach_m": 0.0}  # options that were removed, with the values that today's models have
 _LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
 _MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
 _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
@@ -35,5 +36,6 @@ def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
 
 def _rename(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_RENAMED.get(name, name): _rename(item) for name, item in value.items()}
+        kept = {name: item for name, item in value.items() if name not in _REMOVED or item != _REMOVED[name]}
+        return {_RENAMED.get(name, name): _rename(item) for name, item in kept.items()}
     return [_rename(item) for item in value] if isinstance(value, list) else value

@@ -9,7 +9,7 @@ from torchmetrics import Metric
 from trajformer.data.distances import pairwise_distances
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
 from trajformer.losses.matching import match
-from trajformer.models.scene_set.loss import SceneTrajectories
+from trajformer.models.scene_set import SceneTrajectories
 
 
 def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, threshold: float = 0.5) -> tuple[Tensor, ...]:

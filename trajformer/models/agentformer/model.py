@@ -22,16 +22,22 @@ from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, Truth
-from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.errors import ConfigError, check_numbers
+from trajformer.losses.set_loss import last_valid
 from trajformer.models.agentformer.loss import CVAELossConfig, Reconstruction
-from trajformer.models.agentformer.networks import Context, ContextEncoder, FutureDecoder, FutureEncoder, Past, initialize
-from trajformer.models.agentformer.tokens import displacements, token_inputs, token_width
-from trajformer.models.constant_velocity import extrapolate
+from trajformer.models.agentformer.networks import (
+    Context,
+    ContextEncoder,
+    FutureDecoder,
+    FutureEncoder,
+    displacements,
+    initialize,
+    token_inputs,
+)
+from trajformer.models.constant_velocity import extrapolate, named_noise
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.modes import coverage
-from trajformer.models.noise import named_noise
 from trajformer.models.tokens import MapTokenizer
 
 
@@ -69,7 +75,6 @@ class AgentFormerConfig:
             position, which is the paper's choice.
         tiny_start: initialise output networks with tiny weights, as in the released code. On roads, training then learns speeds
             first and turns only after a long time.
-        reach_m: agents farther apart than this (last observed positions) do not attend to each other; 0 for no limit.
         steps_per_token: number of steps read or decoded as one token; only the last one is fed back. The paper has 1.
         num_history: the last observed step has time num_history - 1, for any length of the history.
         road: inputs for traffic, none by default.
@@ -89,7 +94,6 @@ class AgentFormerConfig:
     origin: Literal["observed", "last"] = "observed"
     extrapolate: bool = False
     tiny_start: bool = True
-    reach_m: float = 0.0
     steps_per_token: int = 1
     num_history: int = 8
     road: RoadConfig | None = None
@@ -104,7 +108,7 @@ class AgentFormerConfig:
             raise ConfigError("layers", f"{self.layers}, expected at least one in future encoder and future decoder")
 
     def build(self) -> AgentFormer:
-        """The model, with random weights."""
+        """The model."""
         return AgentFormer(self)
 
 
@@ -125,7 +129,7 @@ class AgentFormer(Forecaster):
         block, road = replace(config.block, agent_aware=True), config.road
         encoder, future, decoder = config.layers
         per_token, heading = config.steps_per_token, road is not None
-        inputs = token_width(per_token, heading)
+        inputs = (4 if per_token == 1 else 5 * per_token) + 2 * heading  # as in `token_inputs`
         self.context = ContextEncoder(inputs, block, encoder)
         self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent, per_token)
         self.decoder = FutureDecoder(2 + 2 * heading + config.latent, block, decoder, config.hidden, per_token)
@@ -152,24 +156,19 @@ class AgentFormer(Forecaster):
         """Encode the observed steps of all agents and the lanes."""
         valid, origin = observation.valid, self._origin(observation)
         position = (observation.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
-        steps = torch.arange(observation.num_history, device=valid.device)
-        last = torch.where(valid, steps, -1).amax(-1, keepdim=True).clamp(min=0)
-        start = position.gather(2, last[..., None].expand(*last.shape, 2)).squeeze(2)
+        last = last_valid(valid)[..., None]
+        start = position.take_along_dim(last[..., None], 2).squeeze(2)
         angle = (observation.heading * valid).gather(2, last)
         heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
-        connected = None
-        if self.config.reach_m:
-            connected = pairwise_distances(start, start) <= self.config.reach_m / self.config.scale_m
-        lanes, lane_mask = self._lane_tokens(observation, origin)
         per_token = self.config.steps_per_token
         inputs, real = token_inputs(position, displacements(position, valid), valid, heading, per_token, past=True)
-        token_mask = torch.cat([real.flatten(1), lane_mask], 1)
         velocity = torch.zeros_like(start)
         if self.config.extrapolate:
             velocity = extrapolate(observation)[1] * (observation.period_s / self.config.scale_m)
-        past = Past(token_mask, valid[..., -1], start, velocity, heading, connected, lanes.shape[1])
+        steps = torch.arange(observation.num_history, device=valid.device)
         time = steps.flip(0)[::per_token].flip(0) - observation.num_history + self.config.num_history
-        return self.context(inputs, time, lanes, past)
+        state = {"present": valid[..., -1], "start": start, "velocity": velocity, "heading": heading}
+        return self.context(inputs, real, time, self._lane_tokens(observation, origin), **state)
 
     def prior_of(self, context: Context) -> Gaussian:
         """The distribution of the latents given the past [B, 1, A, Z]."""

@@ -1,70 +1,98 @@
 """The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2): context encoder, future encoder, future decoder.
 
-They operate on the normalised tokens of `tokens.py`.
+A token holds one step of one agent, or several consecutive steps (`steps_per_token`). The tokens of all agents are one
+sequence in time-major order, with H' tokens per agent in the past and F' in the future. Positions are normalised: relative to
+an origin per scene, in units of `scale_m` metres.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.core.attention import Groups
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache, StaticKVCache
 from trajformer.core.dropout import Dropout, without_dropout
-from trajformer.core.groups import Groups
 from trajformer.core.positions import sinusoid
 from trajformer.data.forecast import Gaussian
-from trajformer.models.agentformer.tokens import future_times, time_mean
 from trajformer.models.tokens import mlp
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
-    """State of A agents and M lanes in the last observed step, in normalised units.
+class Context:
+    """The encoded past of A agents and M lanes, in normalised units.
 
     Attributes:
-        token_mask: bool [B, H' * A + M], which tokens are real; agents in time-major order, then lanes.
+        memory: [B, H' * A + M, D], encoded tokens; agents in time-major order, then lanes.
+        mask: bool [B, 1, H' * A + M], which tokens are real; None if all are.
+        num_lanes: M.
+        agent: [B, A, D], mean over the tokens of each agent.
         present: bool [B, A], observed at the last step. The future of other agents is not attended to.
         start: [B, A, 2], last observed position.
         velocity: [B, A, 2], displacement per step that futures are offsets from; zero in a model without `extrapolate`.
         heading: [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings.
-        connected: bool [B, A, A], which agents may attend to each other; None for all.
-        num_lanes: M.
     """
 
-    token_mask: Tensor
+    memory: Tensor
+    mask: Tensor | None
+    num_lanes: int
+    agent: Tensor
     present: Tensor
     start: Tensor
     velocity: Tensor
     heading: Tensor
-    connected: Tensor | None
-    num_lanes: int
-
-    def mask(self, agents: int, steps: int) -> Tensor | None:
-        """Mask of attention from tokens of the first agents to the past: bool [B, 1 or steps * agents, H' * A + M], or None."""
-        mask = self.token_mask[:, None]
-        if self.connected is not None:
-            history = (self.token_mask.shape[1] - self.num_lanes) // self.connected.shape[1]
-            connected = self.connected[:, :agents].repeat(1, steps, history)
-            mask = mask & F.pad(connected, (0, self.num_lanes), value=True)
-        return none_if_full(mask)
 
 
-@dataclass(frozen=True, eq=False)
-class Context(Past):
-    """`Past` with its encoding.
+def token_inputs(
+    position: Tensor, displacement: Tensor, valid: Tensor, heading: Tensor, steps: int, past: bool
+) -> tuple[Tensor, Tensor]:
+    """Group the states of agents into tokens of `steps` consecutive steps.
 
-    Attributes:
-        memory: [B, H' * A + M, D], encoded tokens.
-        agent: [B, A, D], mean over the tokens of each agent.
+    Args:
+        position: [B, A, T, 2].
+        displacement: [B, A, T, 2], from the previous step.
+        valid: bool [B, A, T].
+        heading: [B, A, 2] as cosine and sine, or [B, A, 0] in a model without headings.
+        steps: steps per token. A token of several steps also contains the validity of each step.
+        past: True: an incomplete token is the first one; False: the last one.
+
+    Returns:
+        inputs [B, T', A, C] with T' = ceil(T / steps), and bool [B, T', A], True for tokens with a valid step.
     """
+    x = torch.cat([position, displacement], -1)
+    if steps > 1:
+        x = torch.cat([x, valid[..., None].to(x.dtype)], -1)
+        missing = -x.shape[2] % steps
+        padding = (missing, 0) if past else (0, missing)
+        x = F.pad(x * valid[..., None], (0, 0, *padding)).unflatten(2, (-1, steps)).flatten(3)
+        valid = F.pad(valid, padding).unflatten(2, (-1, steps)).any(-1)
+    x = torch.cat([x, heading[:, :, None].expand(*x.shape[:3], -1)], -1)
+    return x.transpose(1, 2), valid.transpose(1, 2)
 
-    memory: Tensor
-    agent: Tensor
+
+def displacements(position: Tensor, valid: Tensor) -> Tensor:
+    """Displacements [B, A, H, 2] from the previous step, or to the next step where the previous one is not valid, or zero."""
+    known = (valid[:, :, 1:] & valid[:, :, :-1])[..., None]
+    step = (position[:, :, 1:] - position[:, :, :-1]) * known
+    from_previous, to_next = F.pad(step, (0, 0, 1, 0)), F.pad(step, (0, 0, 0, 1))
+    return torch.where(F.pad(known, (0, 0, 1, 0)), from_previous, to_next)
+
+
+def future_times(num_steps: int, steps_per_token: int, device: torch.device) -> Tensor:
+    """Int64 [F'], the index of the last step of each future token; the first future step has index 0."""
+    return torch.arange(steps_per_token - 1, num_steps + (-num_steps % steps_per_token), steps_per_token, device=device)
+
+
+def time_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the T tokens of [B, T, A, D] where bool [B, T, A] is True: [B, A, D], zero where it is never True."""
+    return (x * mask[..., None]).sum(1) / mask.sum(1).clamp(min=1)[..., None]
 
 
 def none_if_full(mask: Tensor) -> Tensor | None:
@@ -72,7 +100,7 @@ def none_if_full(mask: Tensor) -> Tensor | None:
     return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
 
 
-def initialize(module: nn.Module) -> nn.Module:
+def initialize(module: M) -> M:
     """Small weights and zero biases: an untrained decoder predicts standing agents, untrained latents are standard normal."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -121,17 +149,22 @@ class ContextEncoder(nn.Module):
         super().__init__()
         self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
 
-    def forward(self, x: Tensor, time: Tensor, lanes: Tensor, past: Past) -> Context:
-        """Encode the inputs [B, H', A, C] of tokens at times [H'] and lane tokens [B, M, D]."""
-        steps, agents = x.shape[1:3]
-        num_lanes = lanes.shape[1]
-        mask = past.mask(agents, steps)
-        if mask is not None and mask.shape[1] > 1:
-            mask = torch.cat([mask, past.token_mask[:, None].expand(-1, num_lanes, -1)], 1)
-        tokens = torch.cat([self.tokens(x, time).flatten(1, 2), lanes], 1)  # [B, H' * A + M, D]
+    def forward(self, x: Tensor, real: Tensor, time: Tensor, lanes: tuple[Tensor, Tensor], **last: Tensor) -> Context:
+        """Encode the past.
+
+        Args:
+            x: [B, H', A, C], inputs of tokens, and `real`, bool [B, H', A].
+            time: [H'], times of the tokens.
+            lanes: tokens [B, M, D], and bool [B, M].
+            last: fields of `Context` about the last step.
+        """
+        steps, agents = real.shape[1:]
+        num_lanes = lanes[0].shape[1]
+        mask = none_if_full(torch.cat([real.flatten(1), lanes[1]], 1)[:, None])
+        tokens = torch.cat([self.tokens(x, time).flatten(1, 2), lanes[0]], 1)  # [B, H' * A + M, D]
         memory = self.encoder(tokens, mask, groups=Groups(agents, agents, (num_lanes, num_lanes)))
-        by_step, real = (value[:, : steps * agents].unflatten(1, (steps, agents)) for value in (memory, past.token_mask))
-        return Context(**vars(past), memory=memory, agent=time_mean(by_step, real))
+        by_step = memory[:, : steps * agents].unflatten(1, (steps, agents))
+        return Context(memory, mask, num_lanes, time_mean(by_step, real), **last)
 
 
 class FutureEncoder(nn.Module):
@@ -149,14 +182,11 @@ class FutureEncoder(nn.Module):
         """Inputs [B, F', S, C] of the first S agents with bool [B, F', S] to distributions [B, S, Z]."""
         steps, agents = valid.shape[1:]
         time = future_times(steps * self.per_token, self.per_token, x.device)
-        mask = valid.flatten(1)[:, None]
-        if context.connected is not None:
-            mask = mask & context.connected[:, :agents, :agents].repeat(1, steps, steps)
         hidden = self.decoder(
             self.tokens(x, time).flatten(1, 2),
             context.memory,
-            mask=none_if_full(mask),
-            memory_mask=context.mask(agents, steps),
+            mask=none_if_full(valid.flatten(1)[:, None]),
+            memory_mask=context.mask,
             groups=(Groups(agents, agents), Groups(agents, context.agent.shape[1], (0, context.num_lanes))),
         )[-1]
         mean = time_mean(hidden.unflatten(1, (steps, agents)), valid)
@@ -176,12 +206,11 @@ class FutureDecoder(nn.Module):
         super().__init__()
         self.per_token = per_token
         self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
-        self.out = mlp(block.width, *hidden, 2 * per_token, norm=False)
-        initialize(self.out)
+        self.out = initialize(mlp(block.width, *hidden, 2 * per_token, norm=False))
 
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """Decode latents [B, K, A, Z] autoregressively to positions [B, K, steps, A, 2], without a gradient."""
-        agent_mask, memory_mask = self._agent_mask(context), context.mask(z.shape[2], 1)
+        agent_mask = self._agent_mask(context)
         with torch.no_grad(), without_dropout(self):
             cache, known = DecoderCache(len(self.decoder.layers)), self._known(z, context, steps)
             count = known.shape[2]
@@ -192,7 +221,7 @@ class FutureDecoder(nn.Module):
                 token = slice(index, index + 1)
                 mask = None if agent_mask is None else agent_mask.repeat(1, 1, index + 1)[:, None]
                 tokens = self._tokens(out[-1][:, :, -1:], known[:, :, token])
-                out.append(self._decode(tokens, context, base[:, :, token], cache=cache, mask=mask, memory_mask=memory_mask))
+                out.append(self._decode(tokens, context, base[:, :, token], cache=cache, mask=mask))
         torch.clear_autocast_cache()  # it holds casts of weights that were made without a gradient
         return torch.cat(out[1:], 2)[:, :, :steps]
 
@@ -208,7 +237,7 @@ class FutureDecoder(nn.Module):
             agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device)
         mask = (causal[:, None, :, None] & agent_mask[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
         tokens = self._tokens(torch.cat([start, fed_back], 2), known)
-        out = self._decode(tokens, context, self._base(context, count), mask=mask, memory_mask=context.mask(agents, count))
+        out = self._decode(tokens, context, self._base(context, count), mask=mask)
         return out[:, :, :steps]
 
     def _known(self, z: Tensor, context: Context, steps: int) -> Tensor:
@@ -231,14 +260,15 @@ class FutureDecoder(nn.Module):
         """Tokens [B, K, T, A, D] to the positions of their steps [B, K, T * steps, A, 2]."""
         agents = tokens.shape[3]
         groups = Groups(agents, agents), Groups(agents, agents, (0, context.num_lanes))
-        hidden = self.out[:-1](self.decoder(tokens.flatten(2, 3), context.memory, groups=groups, **arguments)[-1])
+        hidden = self.out[:-1](
+            self.decoder(tokens.flatten(2, 3), context.memory, memory_mask=context.mask, groups=groups, **arguments)[-1]
+        )
         with torch.autocast(hidden.device.type, enabled=False):  # half precision cannot represent centimetres
             offset = self.out[-1](hidden.float())  # [B, K, T * A, steps * 2]
         offset = offset.unflatten(2, tokens.shape[2:4]).unflatten(-1, (self.per_token, 2)).transpose(3, 4)
         return (offset + base).flatten(2, 3)
 
     def _agent_mask(self, context: Context) -> Tensor | None:
-        """Bool [B, A, A], or None for all: agents attend to themselves and to present, connected agents."""
+        """Bool [B, A, A], or None for all: agents attend to themselves and to present agents."""
         itself = torch.eye(context.present.shape[1], dtype=torch.bool, device=context.present.device)
-        mask = context.present[:, None] | itself
-        return none_if_full(mask if context.connected is None else mask & context.connected)
+        return none_if_full(context.present[:, None] | itself)

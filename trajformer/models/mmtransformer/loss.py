@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
-from trajformer.losses.set_loss import last_valid, pairwise_errors
+from trajformer.losses.set_loss import huber, last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine
 from trajformer.models.mmtransformer.regions import region_of
 from trajformer.scenes.geometry import to_frame
@@ -95,17 +95,16 @@ def region_loss(
     target = to_frame(target, forecast.pose[:, :, None]).flatten(0, 1)
     valid = valid.flatten(0, 1)
     end = last_valid(valid)
-    region = region_of(target.gather(1, end[:, None, None].expand(-1, 1, 2)).squeeze(1), regions)
+    region = region_of(target.take_along_dim(end[:, None, None], 1).squeeze(1), regions)
     truth = (target, valid, region, len(regions))
-    last, *earlier = [_terms(layer, truth, config) for layer in (forecast, *forecast.auxiliary)]
-    return combine(last, earlier, config.auxiliary, lambda terms: _weigh(terms, log_variance))
-
-
-def _weigh(terms: Terms, log_variance: Tensor) -> Tensor:
-    """Kendall et al. 2018: L / (2 var) for a regression, L / var for a classification, plus log(standard deviation)."""
     halved = torch.tensor([0.5, 1.0, 1.0], device=log_variance.device)
-    value = torch.stack([terms[name] for name in TERMS])
-    return (halved * (-log_variance).exp() * value + 0.5 * log_variance).sum()
+
+    def weigh(terms: Terms, _: object) -> Tensor:
+        """Kendall et al. 2018: L / (2 var) for a regression, L / var for a classification, plus log(standard deviation)."""
+        value = torch.stack([terms[name] for name in TERMS])
+        return (halved * (-log_variance).exp() * value + 0.5 * log_variance).sum()
+
+    return combine([_terms(layer, truth, config) for layer in (forecast, *forecast.auxiliary)], config, weigh)
 
 
 def _terms(forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], config: RegionLossConfig) -> Terms:
@@ -121,8 +120,7 @@ def _terms(forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], config
     if config.error == "offsets":
         expected, actual = _offsets(target), _offsets(position)
         mask = valid & F.pad(valid[..., :-1], (1, 0), value=True)
-    error = F.smooth_l1_loss(actual, expected[:, None].expand_as(actual), reduction="none", beta=config.huber_m)
-    error = (error.sum(-1) * mask[:, None]).sum(-1) / mask.sum(-1).clamp(min=1)[:, None]  # [n, N]
+    error, _ = huber(actual - expected[:, None], mask[:, None], config.huber_m)  # [n, N]
     fde = pairwise_errors(position.detach(), target[:, None], valid[:, None])[1].squeeze(-1)  # [n, N]
     error = error.mean(1) if config.learn == "all" else error.gather(1, fde.argmin(1, keepdim=True)).squeeze(1)
     confidence = (-fde / config.temperature_m).softmax(-1)

@@ -15,20 +15,20 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.blocks import Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
-from trajformer.errors import ConfigError, check_numbers
+from trajformer.errors import ConfigError
 from trajformer.losses.worlds import WorldLossConfig
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.mmtransformer.loss import RegionLossConfig
 from trajformer.models.mmtransformer.regions import RegionConfig, fit_regions, initial_regions
@@ -37,27 +37,16 @@ from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborToke
 
 
 @dataclass(frozen=True)
-class MMTransformerConfig:
+class MMTransformerConfig(TargetModelConfig):
     """Sizes and reach of mmTransformer.
 
     Attributes:
-        num_future: F, steps to predict.
-        proposals: K, number of queries.
         modes: number of modes in evaluation; if it is less than `proposals`, modes are selected by end-point suppression.
+        proposals: K, number of queries.
         nms_radius_m: end points closer than this to a more probable one are suppressed.
-        consensus_m: in evaluation, modes are scored by `modes.consensus` with this temperature, which should equal the
-            temperature of the confidence loss; 0 keeps the scores of the network.
-        max_history: longest history that has positional embeddings.
-        steps_per_token: number of displacement vectors in a motion token; the paper has 1.
-        block: shape of all transformer blocks.
         motion_layers: numbers of encoder and decoder layers of the motion extractor.
         map_layers: the same for the map aggregator; None leaves it out.
         social_layers: the same for the social constructor; None leaves it out.
-        map_radius_m: largest distance of a lane that an agent attends to.
-        max_polylines: largest number of lanes that an agent attends to.
-        map_width: width inside the polyline subgraph.
-        social_radius_m: largest distance of a neighbour that a target attends to.
-        max_neighbors: largest number of neighbours, including the target.
         neighbour_map: neighbours pass the map aggregator, as in the paper; otherwise their features contain motion only.
         social_output: decoded: proposals pass a social decoder (paper). appended: there is no social decoder, and the encoded
             target is concatenated to its proposals (released code).
@@ -65,30 +54,18 @@ class MMTransformerConfig:
         joint: proposal k of all targets is one world with one probability; the default loss is then `worlds`.
     """
 
-    num_future: int
     proposals: int = 6
-    modes: int = 6
     nms_radius_m: float = 2.0
-    consensus_m: float = 1.0
-    max_history: int = 50
-    steps_per_token: int = 1
-    block: BlockConfig = field(default_factory=BlockConfig)
     motion_layers: tuple[int, int] = (2, 2)
     map_layers: tuple[int, int] | None = (2, 2)
     social_layers: tuple[int, int] | None = (2, 4)
-    map_radius_m: float = 65.0
-    max_polylines: int = 80
-    map_width: int = 64
-    social_radius_m: float = 56.0
-    max_neighbors: int = 24
     neighbour_map: bool = False
     social_output: Literal["decoded", "appended"] = "decoded"
     regions: RegionConfig | None = None
     joint: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("num_future", "proposals", "modes", "max_history", "steps_per_token")
-        check_numbers(self, positive=(*sizes, "max_polylines", "map_width", "max_neighbors"))
+        super().__post_init__()
         decoded = self.social_output == "decoded"
         for name in ("motion_layers", "map_layers", "social_layers"):
             layers = getattr(self, name)
@@ -224,11 +201,7 @@ class MMTransformer(Forecaster):
         self.register_buffer("regions", initial_regions(config.regions) if config.regions else None)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Predict all targets.
-
-        Raises:
-            TrajformerError: the horizon differs from `num_future`, or the history is longer than `max_history`.
-        """
+        """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         *earlier, last = [self._decode(observation, layer) for layer in self._layers(observation)]
         forecast = replace(last, auxiliary=tuple(earlier))

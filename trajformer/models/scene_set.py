@@ -4,6 +4,11 @@ Tokens of agents (history and pose) and lanes, all in one frame of the scene, pa
 Each query gives K trajectories, which start with the current position, and the probability that it represents an agent. The
 loss matches queries and agents one to one.
 
+The cost of future g for query q is w_class * (-p_q) + w_ade * ADE + w_fde * FDE. Errors include the current position as an
+additional step and are those of the best mode. Matched queries receive a regression loss (smooth L1) of this mode and a
+cross-entropy of the modes. All queries receive a cross-entropy of existence, with a smaller weight for unmatched queries. Padding
+is neither matched nor classified. Each decoder layer is matched separately; all costs are copied to the host at once.
+
 Design:
 - The frame of the scene is the pose of the focal agent, else of the agent nearest to the mean, for SE(2)-equivariance.
 - Queries are positions and also the input of the decoder: with zeros, as in DETR, its first self-attention would have no effect.
@@ -22,60 +27,177 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trajformer.core.attention import attend
-from trajformer.core.axes import apply_along_axis
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder, apply_along_axis
 from trajformer.core.positions import LearnedPosition
-from trajformer.data.batch import Observation
+from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
-from trajformer.models.forecaster import Forecaster
+from trajformer.losses.matching import Match, match
+from trajformer.losses.set_loss import huber, pairwise_errors
+from trajformer.losses.terms import Terms, combine
+from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
-from trajformer.models.scene_set.loss import SceneSetLossConfig, SceneTrajectories
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
 
 _PENALTY_M = 5.0  # added to the distance of a query with existence probability 0
+_FORBIDDEN = 1e9  # cost of padding; an infinite cost is reported as an error
+
+
+@dataclass(frozen=True, eq=False)
+class SceneTrajectories:
+    """The trajectories of Q queries for each of B scenes.
+
+    `position` is in the frame of the batch and starts with the current position. The sigmoid of `logit` is the probability that a
+    query represents an agent; the softmax of `mode_logit` is the probability of each mode, given that it does.
+    """
+
+    position: Tensor  # [B, Q, K, 1 + F, 2], metres
+    logit: Tensor  # [B, Q], -inf for padding, which is never matched
+    mode_logit: Tensor  # [B, Q, K]
+    auxiliary: tuple[SceneTrajectories, ...] = ()  # of earlier decoder layers, first to last
+
+    def most_probable(self) -> Tensor:
+        """The most probable mode of each query [B, Q, 1 + F, 2]."""
+        return self.position.take_along_dim(self.mode_logit.argmax(-1)[..., None, None, None], 2).squeeze(2)
 
 
 @dataclass(frozen=True)
-class SceneSetConfig:
-    """Sizes and radii of the scene set.
+class SceneSetLossConfig:
+    """Weights of matching cost and terms.
 
     Attributes:
-        num_future: F, steps to predict.
-        queries: Q, more than the number of agents to predict in a scene; or 0 for the tokens of agents as queries (Q = A).
+        cost_class, cost_ade, cost_fde: the matching cost.
+        no_object: weight of unmatched queries in the cross-entropy.
+        regression: smooth L1 of the positions of matched trajectories, including the current position.
+        endpoint: additional smooth L1 of their last positions.
+        classification: cross-entropy of existence.
+        mode: cross-entropy of the modes of matched queries.
+        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
+        auxiliary: weight of the mean loss of earlier decoder layers.
+    """
+
+    cost_class: float = 2.0
+    cost_ade: float = 1.0
+    cost_fde: float = 0.5
+    no_object: float = 0.1
+    regression: float = 1.0
+    endpoint: float = 0.2
+    classification: float = 1.0
+    mode: float = 0.5
+    huber_m: float = 1.0
+    auxiliary: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("huber_m",))
+
+    def build(self) -> SceneSetLoss:
+        """The loss with these weights."""
+        return SceneSetLoss(self)
+
+
+class SceneSetLoss(nn.Module):
+    """`scene_set_loss` of a model with `trajectories(observation)`."""
+
+    def __init__(self, config: SceneSetLossConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: Any, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        observation, truth = batch.observation, batch.truth
+        start = observation.pose[:, : observation.num_targets, :2]
+        return scene_set_loss(model.trajectories(observation), start, truth.position, truth.valid, self.config)
+
+
+def scene_set_loss(
+    trajectories: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig
+) -> Terms:
+    """The loss of all decoder layers.
+
+    Args:
+        trajectories: Q queries of B scenes in the batch frame.
+        start: [B, S, 2], current positions of the targets in the batch frame.
+        target: [B, S, F, 2] in the batch frame.
+        valid: bool [B, S, F]; agents without a valid step are not matched.
+
+    Returns:
+        Means of the last layer: "regression", "endpoint" and "mode" over matched futures, and "classification" over queries
+        (a weighted mean); "auxiliary" of earlier layers; and the weighted sum "loss" with its gradient.
+
+    Raises:
+        ValueError: a matching cost is not finite; the message gives layer, scene, query and agent.
+    """
+    layers = (*trajectories.auxiliary, trajectories)
+    exists = valid.any(-1)
+    truth = torch.cat([start[:, :, None], target], 2), torch.cat([exists[..., None], valid], 2)
+    cost = torch.stack([_cost(layer, truth, config) for layer in layers])
+    pairs = match(cost, exists, ("layer", "scene", "query", "agent"))
+    of_layer = []
+    for number, layer in enumerate(layers):
+        here = pairs.problem // len(start) == number
+        of_scene = Match(pairs.problem[here] % len(start), pairs.prediction[here], pairs.target[here])
+        of_layer.append(_terms(layer, truth, of_scene, config))
+    return combine(of_layer[::-1], config)
+
+
+@torch.no_grad()
+def _cost(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig) -> Tensor:
+    """Matching cost [B, Q, S]."""
+    ade, fde = pairwise_errors(trajectories.position.flatten(1, 2), *truth)
+    error = (config.cost_ade * ade + config.cost_fde * fde).unflatten(1, trajectories.position.shape[1:3]).amin(2)
+    cost = error - config.cost_class * trajectories.logit.sigmoid()[..., None]
+    return cost.masked_fill(trajectories.logit.isneginf()[..., None], _FORBIDDEN)
+
+
+def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> Terms:
+    scene, query, agent = pairs
+    target, valid = (value[scene, agent] for value in truth)
+    modes, logit = trajectories.position[scene, query], trajectories.logit  # [n, K, 1 + F, 2], [B, Q]
+    with torch.no_grad():
+        ade, fde = pairwise_errors(modes, target[:, None], valid[:, None])
+        mode = (config.cost_ade * ade + config.cost_fde * fde)[..., 0].argmin(-1)
+    gap = modes.take_along_dim(mode[:, None, None, None], 1).squeeze(1) - target
+    mean, last = huber(gap, valid, config.huber_m)
+    count = max(len(scene), 1)
+    exists = torch.zeros_like(logit)
+    exists[scene, query] = 1.0
+    real = ~logit.isneginf()
+    weight = torch.where(exists > 0, 1.0, config.no_object) * real
+    entropy = F.binary_cross_entropy_with_logits(torch.where(real, logit, 0.0), exists, weight, reduction="sum")
+    return {
+        "regression": mean.sum() / count,
+        "endpoint": last.sum() / count,
+        "classification": entropy / weight.sum().clamp(min=1e-6),
+        "mode": F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="sum") / count,
+    }
+
+
+@dataclass(frozen=True)
+class SceneSetConfig(SceneModelConfig):
+    """Sizes and radii of the scene set; `map_radius_m` is measured from the origin of the scene's frame.
+
+    Attributes:
         modes: K, trajectories of a query.
-        max_history: longest history, which determines the number of learned positions.
-        steps_per_token: displacement vectors in a motion token.
+        queries: Q, more than the number of agents to predict in a scene; or 0 for the tokens of agents as queries (Q = A).
         block: shape of all transformer blocks.
         history_layers: encoder layers over the history of each agent.
         encoder_layers, decoder_layers: layers over the tokens of the scene, and decoder layers.
-        map_radius_m, max_polylines: maximum distance from the origin of the scene's frame, and number of lanes.
-        map_width: width inside the polyline subgraph.
     """
 
-    num_future: int
-    queries: int = 64
     modes: int = 1
-    max_history: int = 50
-    steps_per_token: int = 1
+    map_radius_m: float = 100.0
+    max_polylines: int = 120
+    queries: int = 64
     block: BlockConfig = field(default_factory=BlockConfig)
     history_layers: int = 1
     encoder_layers: int = 2
     decoder_layers: int = 3
-    map_radius_m: float = 100.0
-    max_polylines: int = 120
-    map_width: int = 64
-
-    def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            positive=("num_future", "modes", "max_history", "steps_per_token", "decoder_layers", "max_polylines", "map_width"),
-        )
 
     def build(self) -> SceneSet:
         """The model."""

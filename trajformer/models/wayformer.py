@@ -1,16 +1,26 @@
-"""Wayformer's scene encoders (Nayakanti et al. 2022): three independent choices.
+"""Wayformer (Nayakanti et al. 2022): one attention encoder of a target's surroundings, learned queries, a Gaussian mixture.
 
+Every target is a scene in its own frame: its history, the histories of the nearest agents, and the nearest polylines. They are
+projected to a common width by relu(Wx + b), and learned positional embeddings, initialised to zero, are added. After one of the
+encoders, K learned queries cross-attend to the memory and become the components of a Gaussian mixture. All targets of all scenes
+are one batch. Three choices of the encoder are independent:
 - Fusion: blocks before the modalities are joined, after it, or half and half (`SceneEncoder`).
 - Attention: the axis that each block of an encoder attends along (`SceneEncoderConfig.axes`).
 - Latent queries: the first block along an axis shortens it (`AxisEncoder`).
 
 Readings of the paper:
+- Steps are counted back from the last one; agents and polylines are ordered by distance. Half of the channels of a positional
+  embedding encode the step, half the slot.
+- The features of a polyline are pooled over its segments (VectorNet's subgraph).
+- Traffic lights are left out, because Argoverse has none.
 - Factorised blocks along an axis of length one would have no effect, so they attend along the other axis: a target's history has
   temporal blocks only, the road spatial blocks only. If the number of blocks is odd, there is one more spatial block.
 - In a factorised encoder of all modalities, the road (without time) is tiled over the steps at which an agent was seen. Its
   outputs are means over the copies, unless latents replace them.
 - The share of latents refers to the largest input, because the paper's inputs have fixed sizes. It applies to every encoder:
   hierarchical fusion shortens the tokens twice.
+- The decoder has self-attention among its queries.
+- In evaluation, components are merged to `modes` (`modes.aggregate`); the paper aggregates ensembles in the same way.
 """
 
 from __future__ import annotations
@@ -21,11 +31,21 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.axes import apply_along_axis
-from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock
+from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock, apply_along_axis
+from trajformer.core.positions import LearnedPosition
+from trajformer.data.batch import Observation
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, check_numbers
+from trajformer.losses.mixture import MixtureLossConfig
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models.forecaster import Forecaster, SceneModelConfig
+from trajformer.models.horizon import check_lengths, constant_velocity_path
+from trajformer.models.modes import AggregationConfig, aggregate
+from trajformer.models.tokens import MapTokenizer, agent_states, neighbors, state_width
 
 TIME, SPACE = 1, 2  # axes of a grid
+_MAX_LOG_SIGMA = 5.0  # sigma is between 7 mm and 150 m
 
 
 class Grid(NamedTuple):
@@ -200,3 +220,115 @@ def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
     token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]
     mean = (token * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
     return [Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]), Grid(mean, real[..., 0].any(1, keepdim=True))]
+
+
+@dataclass(frozen=True)
+class WayformerConfig(SceneModelConfig):
+    """Sizes and reach of Wayformer.
+
+    Attributes:
+        proposals: K, number of decoder queries and components of the mixture; if it exceeds `modes`, components are merged.
+        aggregation: how components are merged.
+        encoder: fusion, attention, latents, depth and blocks.
+        decoder_layers: number of layers of the decoder.
+        decoder: shape of its blocks, by default as in the encoder.
+        social_radius_m, max_neighbors: maximum distance and number of the agents that are inputs, including the target.
+    """
+
+    map_radius_m: float = 80.0
+    max_polylines: int = 256
+    proposals: int = 6
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    encoder: SceneEncoderConfig = field(default_factory=SceneEncoderConfig)
+    decoder_layers: int = 6
+    decoder: BlockConfig | None = None
+    social_radius_m: float = 80.0
+    max_neighbors: int = 65
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.modes > self.proposals:
+            raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
+
+    def build(self) -> Wayformer:
+        """The model."""
+        return Wayformer(self)
+
+
+class TargetScenes(nn.Module):
+    """Tokens of the three modalities around each target."""
+
+    def __init__(self, config: WayformerConfig) -> None:
+        super().__init__()
+        self.config, width = config, config.encoder.block.width
+        features, steps = state_width(config.steps_per_token), -(-config.max_history // config.steps_per_token)
+        self.history, self.agents = nn.Linear(features, width), nn.Linear(features, width)
+        self.road = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
+        self.sizes = [(steps, 1), (steps, config.max_neighbors - 1), (1, config.max_polylines)]
+        self.positions = nn.ModuleList(LearnedPosition(size, width, std=0.0) for size in self.sizes)
+
+    def forward(self, observation: Observation) -> list[Grid]:
+        """Grids of history, agents and road; N = B * S."""
+        index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
+        state, seen = agent_states(observation, index, self.config.steps_per_token)
+        road, real = self.road(observation, observation.num_targets)
+        seen = seen & near[:, :, None]
+        history, agents = self.history(state[..., :1, :]), self.agents(state[..., 1:, :])
+        parts = [(history, seen[..., :1]), (agents, seen[..., 1:]), (road[:, :, None], real[:, :, None])]
+        grids = [Grid(token.flatten(0, 1).relu(), mask.flatten(0, 1)) for token, mask in parts]
+        return [
+            Grid(grid.token + position(*grid.token.shape[1:3]).flip(0), grid.real)
+            for grid, position in zip(grids, self.positions, strict=True)
+        ]
+
+
+class MixtureHead(nn.Module):
+    """Two linear layers: the logit of a mode, and mean and log sigma of both coordinates at each step (diagonal covariance).
+
+    Means are offsets from step to step plus constant velocity. Log sigma is bounded by 5 tanh(x / 5), which has a gradient.
+    """
+
+    def __init__(self, width: int, num_future: int) -> None:
+        super().__init__()
+        self.num_future = num_future
+        self.score = nn.Linear(width, 1)
+        self.gaussian = nn.Linear(width, num_future * 4)
+
+    def forward(self, observation: Observation, x: Tensor) -> Forecast:
+        """Features [B, S, K, D] of modes to a forecast in the frame of each target; `scale` is sigma."""
+        step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
+        sigma = (_MAX_LOG_SIGMA * (log_sigma / _MAX_LOG_SIGMA).tanh()).exp()
+        logit, pose = self.score(x).squeeze(-1).float(), observation.pose[:, : observation.num_targets]
+        return Forecast(constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
+
+
+class Wayformer(Forecaster):
+    """Observation -> Forecast in the frame of each target, with sigma as `scale`.
+
+    K is `proposals` in training and `modes` in evaluation.
+    """
+
+    losses = (SetLossConfig, MixtureLossConfig)
+
+    def __init__(self, config: WayformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        block = config.decoder or config.encoder.block
+        self.scenes = TargetScenes(config)
+        self.encoder = SceneEncoder(config.encoder, self.scenes.sizes)
+        width = config.encoder.block.width
+        self.bridge = nn.Identity() if block.width == width else nn.Linear(width, block.width)
+        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.proposals, block.width)))
+        self.decoder = Decoder(block, config.decoder_layers)
+        self.head = MixtureHead(block.width, config.num_future)
+
+    def forward(self, observation: Observation) -> Forecast:
+        """Predict all targets; raises the errors of `check_lengths`."""
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        memory, real = self.encoder(self.scenes(observation))
+        queries = self.queries.expand(len(memory), -1, -1)
+        x = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])[-1]
+        forecast = self.head(observation, x.unflatten(0, (observation.num_scenes, observation.num_targets)))
+        if self.training or self.config.modes == self.config.proposals:
+            return forecast
+        return aggregate(forecast, self.config.modes, self.config.aggregation)

@@ -7,25 +7,42 @@ with the same inputs, reader options and software version, also after the previo
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from data_prep.engine.lock import lock_folders
-from data_prep.engine.plan import PrepareOptions, plan
+from filelock import lock_descriptor
+
 from data_prep.engine.progress import Progress
 from data_prep.engine.runners import WorkerPool
-from data_prep.engine.tasks import ShardTask
+from data_prep.engine.tasks import TIMEOUT_S, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import read_shard_info
 
-__all__ = ["PrepareOptions", "PrepareSummary", "SplitSummary", "prepare"]
+MAX_TIMEOUT_S = 86_400
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Options of `prepare`."""
+
+    splits: tuple[str, ...] = ()  # empty: all
+    workers: int = 1  # processes; with a `ray_address` the cluster decides
+    limit: int | None = None  # number of inputs of each split
+    shard_size: int = 250  # a shard is packed, written and checked while it fits into a cache of tens of megabytes
+    strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
+    timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
+    retry_skipped: bool = False  # shards with skipped inputs are made again
+    executor: Literal["local", "ray"] = "local"
+    ray_address: str | None = None  # of a running cluster that shares the file system
+    progress: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,13 +79,7 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     """Convert raw files to a store, keep finished shards, and write the manifest.
 
     Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk,
-    finished shards remain and there is no incomplete file.
-
-    Args:
-        reader: the data set.
-        raw: its folder.
-        store: folder of the store, outside of `raw`; created if missing.
-        options: see `PrepareOptions`.
+    finished shards remain and there is no incomplete file. The folder of the store is created if missing.
 
     Raises:
         TrajformerError: no such folder or split, an unknown layout, an unwritable store, no Ray, or a split without
@@ -96,6 +107,44 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     return PrepareSummary(tuple(summaries), time.monotonic() - start_time)
 
 
+def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dict[str, list[ShardTask]]:
+    """The tasks of all splits, in the reader's order; writes nothing.
+
+    Raises:
+        TrajformerError: an option is invalid, the folder or a split does not exist, or the folder has another layout.
+    """
+    if options.shard_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
+        raise TrajformerError("shard_size, workers and limit must be at least 1")
+    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
+        limit = f"at most {MAX_TIMEOUT_S} (a day)"
+        raise TrajformerError(f"timeout_s must be greater than 0 and {limit}, got {options.timeout_s:g}")
+    if options.ray_address is not None and options.executor != "ray":
+        raise TrajformerError("a Ray address (--ray-address) is for the executor ray (--executor ray)")
+    if not raw.is_dir():
+        raise TrajformerError(f"{raw}: not a folder" if raw.exists() else f"{raw}: no such folder")
+    if store.exists() and not store.is_dir():
+        raise TrajformerError(f"{store}: the store cannot be written: a file of that name exists")
+    if store.resolve().is_relative_to(raw.resolve()):
+        raise TrajformerError(f"{store}: the store must lie outside of the raw folder {raw}")
+    splits = reader.splits(raw)
+    if not splits:
+        raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
+    if missing := [split for split in options.splits if split not in splits]:
+        raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
+    raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
+    tasks = {}
+    for split in options.splits or splits:
+        try:
+            inputs = reader.inputs(raw, split)[: options.limit]
+        except (OSError, ValueError, MemoryError) as error:
+            raise TrajformerError(f"{raw}: split '{split}' cannot be listed: {type(error).__name__}: {error}") from error
+        tasks[split] = [
+            ShardTask(reader, raw, store, split, i, tuple(inputs[i * size : (i + 1) * size]), options.strict, options.timeout_s)
+            for i in range(max(1, math.ceil(len(inputs) / size)))
+        ]
+    return tasks
+
+
 def _check_source(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]) -> None:
     """Refuse to replace a merged store or the scenes of another reader."""
     if (store / MERGED).exists():
@@ -113,16 +162,33 @@ def _check_source(reader: Reader, store: Path, splits: dict[str, list[ShardTask]
 
 def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: PrepareOptions) -> tuple[dict[str, Any], set[Path]]:
     """Make the missing shards; returns the splits of the store's manifest and the shards made."""
-    has_removed = _remove_surplus(store, splits)
     tasks = [task for split in splits.values() for task in split]
-    pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
-    if pending or has_removed:
+    expected = {store / task.split / task.path.name for task in tasks}
+    surplus = {path for split in splits for path in (store / split).glob("*.arrow")} - expected
+    with _writable(store):
+        for split in splits:
+            (store / split / ".writable.tmp").touch()
+        for path in surplus:
+            path.unlink()
+    _remove_temporary(store, splits)
+    pending = {task.path: task for task in tasks if not task.is_finished(options.retry_skipped)}
+    if pending or surplus:
         (store / MANIFEST).unlink(missing_ok=True)  # an unfinished store has no manifest
+    kept = [task for task in tasks if task.path not in pending]
     try:
-        checksums = _make_shards(pending, tasks, options)
+        with closing(Progress(tasks, kept, options.progress)) as progress, closing(WorkerPool(options.workers)) as pool:
+            if pending and options.executor == "ray":
+                from data_prep.engine.ray_runner import run_on_ray
+
+                results = run_on_ray([*pending.values()], options.workers, options.ray_address, progress.update)
+            else:
+                results = pool.run([*pending.values()], progress.update)
+            with closing(results):
+                for task, result in results:
+                    progress.finish_shard(task, result)
     finally:
         _remove_temporary(store, splits)
-    return _update_manifest(store, checksums)["splits"], {task.path for task in pending}
+    return _update_manifest(store, progress.checksums)["splits"], set(pending)
 
 
 @contextmanager
@@ -133,40 +199,34 @@ def _writable(store: Path) -> Iterator[None]:
         raise TrajformerError(f"{error.filename or store}: the store cannot be written: {error.strerror or error}") from error
 
 
-def _remove_surplus(store: Path, splits: dict[str, list[ShardTask]]) -> bool:
-    """Remove temporary files of a killed run and shards beyond the last one; returns whether there were such shards."""
-    surplus = []
-    with _writable(store):
-        for split, tasks in splits.items():
-            (store / split / ".writable.tmp").touch()
-            surplus += sorted(set((store / split).glob("*.arrow")) - {store / split / task.path.name for task in tasks})
-        for path in surplus:
-            path.unlink()
-    _remove_temporary(store, splits)
-    return bool(surplus)
+@contextmanager
+def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
+    """Lock folders: two runs in one split would delete each other's temporary files.
+
+    The folders themselves are locked, so that no lock file is left behind, and the system releases the locks of a process
+    that ends. A file system without locks is not locked.
+
+    Raises:
+        TrajformerError: another run has locked a folder.
+        OSError: a folder cannot be opened.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            try:
+                locked = lock_descriptor(descriptor, blocking=False)
+            except OSError:
+                continue
+            if not locked:
+                raise TrajformerError(f"{folder}: another run is preparing it; wait for that run, or stop it")
+        yield
 
 
 def _remove_temporary(store: Path, splits: dict[str, list[ShardTask]]) -> None:
     for folder in (store, *(store / split for split in splits)):
         for path in folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
-
-
-def _make_shards(pending: Sequence[ShardTask], tasks: Sequence[ShardTask], options: PrepareOptions) -> dict[Path, str]:
-    """Make the pending shards; returns their checksums."""
-    pending_paths = {task.path for task in pending}
-    kept = [task for task in tasks if task.path not in pending_paths]
-    with closing(Progress(tasks, kept, options.progress)) as progress, WorkerPool(options.workers) as pool:
-        if pending and options.executor == "ray":
-            from data_prep.engine.ray_runner import run_on_ray
-
-            results = run_on_ray(pending, options.workers, options.ray_address, progress.update)
-        else:
-            results = pool.run(pending, progress.update)
-        with closing(results):
-            for task, result in results:
-                progress.finish_shard(task, result)
-        return progress.checksums
 
 
 def _update_manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
@@ -180,7 +240,5 @@ def _update_manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
             return manifest
     except StoreError:
         pass  # missing or damaged
-    try:
+    with _writable(store / MANIFEST):
         return write_manifest(Path(os.path.abspath(store)), checksums)
-    except OSError as error:
-        raise TrajformerError(f"{store / MANIFEST}: cannot be written: {error.strerror or error}") from error

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from data_prep.engine.reading import InputTimeout, time_limit
 from data_prep.engine.runners import WorkerPool
-from data_prep.engine.tasks import ShardResult, ShardResults, ShardTask
+from data_prep.engine.tasks import InputTimeout, ShardResult, ShardResults, ShardTask, time_limit
 from trajformer.errors import TrajformerError
 
 PROBE_S, CONNECT_S, START_S = 10.0, 30.0, 120.0
@@ -26,26 +25,23 @@ OBJECT_STORE_BYTES = 100_000_000  # tasks and results are small, scenes never pa
 
 
 def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on_progress: Callable[[int], Any]) -> ShardResults:
-    """Make shards on a cluster.
+    """Make shards on a cluster, on which raw and store folder have the same path, and yield each with its result.
 
     A worker of the cluster reads in a process of a `WorkerPool`, so that the result does not depend on the
     machine. The shard of a lost worker or machine is made again.
 
     Args:
-        tasks: the shards; raw and store folder have the same path on every machine.
+        tasks: the shards.
         workers: number of processes of a Ray started on this machine; all processors of a running cluster are used.
         address: "HOST:PORT" of the cluster's head, "ray://HOST:PORT", "auto", or None to start Ray on this machine.
         on_progress: called once a second with 0: inputs are counted when their shard is finished.
-
-    Yields:
-        Each finished shard and its result.
 
     Raises:
         TrajformerError: ray is not installed, there is no cluster at the address, or as `WorkerPool.run`.
     """
     with _connect(workers, address) as ray:
         make_shard = ray.remote(num_cpus=1, max_retries=0)(_make_shard)
-        waiting, losses = deque(tasks), Counter[str]()
+        waiting, losses, lost = deque(tasks), Counter[str](), ray.exceptions
         running: dict[Any, ShardTask] = {}
         while waiting or running:
             free = TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1))) - len(running)
@@ -54,30 +50,22 @@ def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on
                 running[make_shard.remote(task)] = task
             for done in ray.wait(list(running), timeout=POLL_S)[0]:
                 task = running.pop(done)
-                result = _get_result(ray, done, task)
-                if result is not None:
-                    yield task, result
+                try:
+                    result = ray.get(done)
+                except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError, lost.ObjectLostError) as error:
+                    losses[str(task.path)] += 1
+                    if losses[str(task.path)] >= MAX_ATTEMPTS:
+                        times = f"{MAX_ATTEMPTS} times (machines that vanish?)"
+                        raise TrajformerError(f"{task.path}: its worker was lost {times}") from error
+                    waiting.appendleft(task)
                     continue
-                losses[str(task.path)] += 1
-                if losses[str(task.path)] >= MAX_ATTEMPTS:
-                    raise TrajformerError(f"{task.path}: its worker was lost {MAX_ATTEMPTS} times (machines that vanish?)")
-                waiting.appendleft(task)
+                except lost.RayError as error:
+                    cause = getattr(error, "cause", None) or error
+                    raise TrajformerError(f"{task.path}: ray: {type(cause).__name__}: {cause}") from error
+                if isinstance(result, TrajformerError):
+                    raise result
+                yield task, result
             on_progress(0)
-
-
-def _get_result(ray: Any, done: Any, task: ShardTask) -> ShardResult | None:
-    """The result of a shard, or None if its worker was lost."""
-    errors = ray.exceptions
-    try:
-        answer = ray.get(done)
-    except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError, errors.ObjectLostError):
-        return None
-    except errors.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise TrajformerError(f"{task.path}: ray: {type(cause).__name__}: {cause}") from error
-    if isinstance(answer, TrajformerError):
-        raise answer
-    return answer
 
 
 _pool = WorkerPool(1)  # in a worker of the cluster; its process is kept from shard to shard

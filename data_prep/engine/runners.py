@@ -20,7 +20,6 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from data_prep.engine.reading import timeout_text
 from data_prep.engine.tasks import KILLED, ShardResult, ShardResults, ShardTask, prepare_shard
 from trajformer.errors import TrajformerError
 
@@ -91,26 +90,15 @@ class WorkerPool:
         self._waiting: deque[ShardTask] = deque()
         self._deaths = Counter[tuple[str, int]]()
 
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End all processes."""
         while self._workers:
             self._workers.pop().kill()
 
     def run(self, tasks: Sequence[ShardTask], on_progress: Callable[[int], Any] = lambda inputs: None) -> ShardResults:
-        """Make shards; an error or an interruption kills all processes.
+        """Make shards and yield each with its result; an error or an interruption kills all processes.
 
-        Args:
-            tasks: the shards.
-            on_progress: called several times a second with the number of inputs read for unfinished shards.
-
-        Yields:
-            Each finished shard and its result.
+        `on_progress` is called several times a second with the number of inputs read for unfinished shards.
 
         Raises:
             TrajformerError: a shard cannot be written, or an input cannot be used and its task is strict.
@@ -134,7 +122,7 @@ class WorkerPool:
                             yield task, answer
                     elif task and worker.is_stuck():
                         self._remove(worker)
-                        self._waiting.appendleft(task.without(number, timeout_text(task.timeout_s)))
+                        self._waiting.appendleft(task.without(number, task.timeout_text))
                 on_progress(sum(max(worker.number, 0) for worker in self._workers))
         except BaseException:
             self.close()
@@ -173,15 +161,13 @@ def _start_settings() -> Iterator[None]:
     tenth of the start.
     """
     resource_tracker.ensure_running()  # started inside the block, it would unblock the signal
-    threads = os.environ.get(_BLAS_THREADS)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask, before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), os.environ.get(_BLAS_THREADS)
     os.environ[_BLAS_THREADS] = "1"
     try:
         yield
     finally:
         del os.environ[_BLAS_THREADS]
-        if threads is not None:
-            os.environ[_BLAS_THREADS] = threads
+        os.environ |= {} if before is None else {_BLAS_THREADS: before}
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -197,27 +183,23 @@ def _serve(pipe: Connection, reading: Any) -> None:
     def on_input(number: int) -> None:
         reading.value = number
 
-    pipe.send(_READY)
+    answer: ShardResult | TrajformerError | str = _READY
     while True:
+        pipe.send(answer)
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
         except Exception as error:  # this process cannot import the reader
-            pipe.send(TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}"))
+            answer = TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}")
             continue
-        pipe.send(_attempt(task, on_input))
+        try:
+            answer = prepare_shard(task, on_input)
+        except TrajformerError as error:
+            answer = type(error)(str(error))  # without attributes that cannot be pickled
+        except Exception as error:
+            answer = TrajformerError(f"{task.path}: {type(error).__name__}: {error}")
         gc.collect()  # cycles of a library may hold large objects
-
-
-def _attempt(task: ShardTask, on_input: Callable[[int], Any]) -> ShardResult | TrajformerError:
-    """Make a shard; errors are returned as exceptions that any process can unpickle."""
-    try:
-        return prepare_shard(task, on_input)
-    except TrajformerError as error:
-        return type(error)(str(error))
-    except Exception as error:
-        return TrajformerError(f"{task.path}: {type(error).__name__}: {error}")
 
 
 def _exit_with_parent() -> None:

@@ -1,20 +1,29 @@
-"""One shard: a pure function of its task, so that shards can be made in any order and on any machine."""
+"""One shard: a pure function of its task, so that shards can be made in any order and on any machine.
+
+Inputs are read in alternation: all inputs of a group finish one stage before any begins the next. A processor that
+repeats the same code finds it in its caches: 16 scenarios of Argoverse 2 take three quarters of the time of one by one.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from data_prep.engine.reading import GROUP_SIZE, Reading, error_text, read_in_alternation
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
 TIMEOUT_S = 60.0
+GROUP_SIZE = 16  # inputs read in alternation
+LONG_STAGE_S = 0.1  # an input with a longer stage is read to its end, so that only one large input is in memory
 MAX_REASON = 500  # characters; an error may quote a whole file
 KILLED = "killed its process (a fault in a library, or out of memory)"
 
@@ -47,8 +56,7 @@ class ShardTask:
     def is_finished(self, retry_skipped: bool = False) -> bool:
         """Whether the shard on disk was made from the same task by this software version.
 
-        Args:
-            retry_skipped: a shard with skipped inputs does not count as finished.
+        With `retry_skipped`, a shard with skipped inputs does not count as finished.
         """
         try:
             info, _ = read_shard_info(self.path)
@@ -56,6 +64,11 @@ class ShardTask:
             return False
         expected = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
         return info == expected and not (retry_skipped and info.skipped)
+
+    @property
+    def timeout_text(self) -> str:
+        """The reason for skipping an input that exceeds its time limit."""
+        return f"took longer than {self.timeout_s:g} s"
 
     def without(self, number: int, reason: str) -> ShardTask:
         """The same task with one more excluded input."""
@@ -77,11 +90,8 @@ ShardResults: TypeAlias = Generator[tuple[ShardTask, ShardResult], None, None]
 def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda number: None) -> ShardResult:
     """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard.
 
-    Every error of an input is a reason to skip it, also a bug in its reader.
-
-    Args:
-        task: the shard.
-        on_input: called with the number of the input that is read next, at the end with the number of inputs.
+    Every error of an input is a reason to skip it, also a bug in its reader. `on_input` is called with the number of the
+    input that is read next, at the end with the number of inputs.
 
     Raises:
         SceneError: an input cannot be used and the task is strict.
@@ -90,12 +100,14 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
     scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}
     seconds = []
-    count, group = len(task.inputs), 1 if task.strict else GROUP_SIZE
-    for first in range(0, count, group):
-        numbers = range(first, min(first + group, count))
-        readings = [Reading(n, str(task.inputs[n]), _stages(task, n), task.timeout_s) for n in numbers]
-        read_in_alternation(readings, on_input)
-        for reading in readings:
+    count, size = len(task.inputs), 1 if task.strict else GROUP_SIZE
+    for first in range(0, count, size):
+        group = [_Reading(task, number, _stages(task, number)) for number in range(first, min(first + size, count))]
+        while pending := [reading for reading in group if reading.scene is None and reading.error is None]:
+            for reading in pending:
+                on_input(reading.number)
+                reading.advance()
+        for reading in group:
             seconds.append(reading.seconds)
             if reading.error:
                 _skip(task, reading.number, reading.error, skipped)
@@ -111,6 +123,36 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
         raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
 
 
+@dataclass
+class _Reading:
+    """State of one input while it is read: the seconds spent so far, then a scene or the reason against it."""
+
+    task: ShardTask
+    number: int
+    stages: Generator[None, None, PackedScene]
+    seconds: float = 0.0
+    scene: PackedScene | None = None
+    error: SceneError | None = None
+
+    def advance(self) -> None:
+        """Run the next stage; after a long stage, also all others."""
+        start_time = time.perf_counter()
+        try:
+            with time_limit(self.task.timeout_s - self.seconds):
+                next(self.stages)
+                if time.perf_counter() - start_time > LONG_STAGE_S:
+                    while True:
+                        next(self.stages)
+        except StopIteration as end:
+            self.scene = end.value
+        except SceneError as error:
+            self.error = error
+        except (Exception, InputTimeout) as error:
+            reason = self.task.timeout_text if isinstance(error, InputTimeout) else _error_text(error)
+            self.error = SceneError(f"{self.task.inputs[self.number]}: {reason}")
+        self.seconds += time.perf_counter() - start_time
+
+
 def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
     """Read one input in stages and pack its scene."""
     item = task.inputs[number]
@@ -122,6 +164,45 @@ def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
         scene = task.reader.read(item, task.split, task.raw)
     yield
     return pack(scene.validate())
+
+
+class InputTimeout(BaseException):
+    """The time limit is exceeded. Not an `Exception`, so that a reader's `except Exception` does not catch it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `InputTimeout` in the body if it takes longer than `seconds`, and again every second until the body ends.
+
+    It repeats because Python drops exceptions raised in destructors. There is no limit outside the main thread or on a
+    system without interval timers. A call into a C library is interrupted only when it returns: `WorkerPool` kills a
+    process that does not react. The previous timer and handler are restored.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    running = True
+
+    def expire(*_: Any) -> None:
+        if running:
+            raise InputTimeout
+
+    timer, handler = signal.getitimer(signal.ITIMER_REAL), signal.signal(signal.SIGALRM, expire)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), 1.0)  # a timer of zero seconds never expires
+        yield
+    finally:
+        try:
+            running = False  # a timeout that happens at this moment is raised here, none afterwards
+        finally:
+            running = False
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, handler)
+
+
+def _error_text(error: BaseException) -> str:
+    """Type and message of an error; a message may be empty."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, str]) -> None:
@@ -152,8 +233,8 @@ def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, s
                 write(trial, [scene], "")
                 kept.append(scene)
             except Exception as error:
-                _skip(task, number, SceneError(f"{task.inputs[number]}: cannot be stored: {error_text(error)}"), skipped)
+                _skip(task, number, SceneError(f"{task.inputs[number]}: cannot be stored: {_error_text(error)}"), skipped)
         trial.unlink(missing_ok=True)
         if len(kept) == len(scenes):
-            raise TrajformerError(f"{task.path}: cannot be written: {error_text(failure)}") from failure
+            raise TrajformerError(f"{task.path}: cannot be written: {_error_text(failure)}") from failure
         write(task.path, kept, task.digest())

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support import fixtures
-from support.odd_readers import Odd, odd_folder, reads, small_scene
+from support.odd_readers import Odd, odd_folder, small_scene
 from support.prepared import content
 
+from data_prep.engine.estimate import estimate
 from data_prep.engine.prepare import PrepareOptions, PrepareSummary, prepare
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
@@ -19,7 +20,7 @@ from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.manifest import read_manifest, verify_store
 from trajformer.scenes.merge import merge_stores
-from trajformer.scenes.scene import Scene, scenes_equal
+from trajformer.scenes.scene import scenes_equal
 from trajformer.scenes.shard import ShardInfo, read_shard_info, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -106,28 +107,24 @@ def test_more_inputs_add_shards_and_fewer_remove_them(tmp_path: Path) -> None:
     assert [path.name for path in (store / "s").iterdir()] == ["00000.arrow"]
 
 
-def test_an_unfinished_store_has_no_manifest(tmp_path: Path) -> None:
+def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
     raw, store = odd_folder(tmp_path / "raw", "fine", "fine", "fine", "fine", "value"), tmp_path / "store"
     prepare(Odd(), raw, store, replace(SMALL, limit=2))
     with pytest.raises(SceneError):
         prepare(Odd(), raw, store, replace(SMALL, strict=True))
     assert not (store / "manifest.json").exists()
     assert read_shard_info(shard_path(store, "s", 1))[1] == 2
-
-
-def test_an_unchanged_store_keeps_its_manifest(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "fine", "value", "fine")
-    first = prepare(Odd(), raw, tmp_path / "store", SMALL)
-    path = tmp_path / "store" / "manifest.json"
-    inode, manifest = path.stat().st_ino, read_manifest(tmp_path / "store")
-    again = prepare(Odd(), raw, tmp_path / "store", SMALL)
-    assert (path.stat().st_ino, again.skipped) == (inode, first.skipped)
-    write_shard(tmp_path / "store" / "other" / "00000.arrow", [small_scene("x")], ShardInfo("odd", "other"))
-    prepare(Odd(), raw, tmp_path / "store", SMALL)
-    assert read_manifest(tmp_path / "store")["splits"].keys() == {"other", "s"}
+    first = prepare(Odd(), raw, store, SMALL)
+    path = store / "manifest.json"
+    inode, manifest = path.stat().st_ino, read_manifest(store)
+    assert prepare(Odd(), raw, store, SMALL).skipped == first.skipped
+    assert path.stat().st_ino == inode, "an unchanged store keeps its manifest"
+    write_shard(store / "other" / "00000.arrow", [small_scene("x")], ShardInfo("odd", "other"))
+    prepare(Odd(), raw, store, SMALL)
+    assert read_manifest(store)["splits"].keys() == {"other", "s"}
     path.write_text('{"splits": []}')
-    prepare(Odd(), raw, tmp_path / "store", replace(SMALL, splits=("s",)))
-    assert read_manifest(tmp_path / "store")["splits"]["s"] == manifest["splits"]["s"]
+    prepare(Odd(), raw, store, replace(SMALL, splits=("s",)))
+    assert read_manifest(store)["splits"]["s"] == manifest["splits"]["s"]
 
 
 def test_skipped_inputs_are_read_again_on_request(tmp_path: Path) -> None:
@@ -159,38 +156,28 @@ def test_a_split_without_a_usable_scene_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("raw_name", "store_name", "options", "message"),
     [
-        ({"splits": ("s", "val")}, r"raw: no split 'val' \(splits here: s\)"),
-        ({"workers": 0}, "shard_size, workers and limit must be at least 1"),
-        ({"shard_size": 0}, "shard_size, workers and limit must be at least 1"),
-        ({"limit": 0}, "shard_size, workers and limit must be at least 1"),
-        ({"timeout_s": 0.0}, "timeout_s must be greater than 0"),
-        ({"ray_address": "a:1"}, "for the executor ray"),
+        ("raw", "store", {"splits": ("s", "val")}, r"raw: no split 'val' \(splits here: s\)"),
+        ("raw", "store", {"workers": 0}, "shard_size, workers and limit must be at least 1"),
+        ("raw", "store", {"shard_size": 0}, "shard_size, workers and limit must be at least 1"),
+        ("raw", "store", {"limit": 0}, "shard_size, workers and limit must be at least 1"),
+        ("raw", "store", {"timeout_s": 0.0}, "timeout_s must be greater than 0"),
+        ("raw", "store", {"ray_address": "a:1"}, "for the executor ray"),
+        ("nowhere", "store", {}, "nowhere: no such folder"),
+        ("file", "store", {}, "file: not a folder"),
+        ("raw", "raw", {}, "must lie outside of the raw folder"),
+        ("raw", "raw/s/../store", {}, "must lie outside of the raw folder"),
+        ("raw", "file", {}, "file: the store cannot be written: a file of that name exists"),
+        ("raw", "file/store", {}, "file/store/s: the store cannot be written"),
     ],
 )
-def test_invalid_options_are_errors(tmp_path: Path, options: dict[str, object], message: str) -> None:
-    with pytest.raises(TrajformerError, match=message):
-        prepare(Odd(), odd_folder(tmp_path / "raw", "fine"), tmp_path / "store", replace(SMALL, **options))
-    assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(
-    ("raw_name", "store_name", "message"),
-    [
-        ("nowhere", "store", "nowhere: no such folder"),
-        ("file", "store", "file: not a folder"),
-        ("raw", "raw", "must lie outside of the raw folder"),
-        ("raw", "raw/s/../store", "must lie outside of the raw folder"),
-        ("raw", "file", "file: the store cannot be written: a file of that name exists"),
-        ("raw", "file/store", "file/store/s: the store cannot be written"),
-    ],
-)
-def test_invalid_folders_are_errors(tmp_path: Path, raw_name: str, store_name: str, message: str) -> None:
+def test_invalid_arguments_are_errors(tmp_path: Path, raw_name: str, store_name: str, options: dict, message: str) -> None:
     odd_folder(tmp_path / "raw", "fine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrajformerError, match=message):
-        prepare(Odd(), tmp_path / raw_name, tmp_path / store_name, SMALL)
+    for run in (prepare, estimate) if store_name != "file/store" else (prepare,):
+        with pytest.raises(TrajformerError, match=message):
+            run(Odd(), tmp_path / raw_name, tmp_path / store_name, replace(SMALL, **options))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["000.txt", "file", "raw", "s"]
 
 
@@ -233,32 +220,6 @@ def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=r"raw: split 's' cannot be listed: PermissionError: .*denied"):
         prepare(Unlistable(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()
-
-
-# ---- worker processes ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Environment(Odd):
-    """Notes the number of threads for matrix products of its process."""
-
-    def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Note the variable next to the raw folder."""
-        (raw.parent / "reads").write_text(os.environ.get("OPENBLAS_NUM_THREADS", "unset"))
-        return small_scene(item.path.stem)
-
-
-@pytest.mark.parametrize("before", [None, "3"])
-def test_reading_processes_have_one_thread_for_matrix_products(
-    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    if before is not None:
-        monkeypatch.setenv("OPENBLAS_NUM_THREADS", before)
-    raw = odd_folder(tmp_path / "raw", "fine")
-    prepare(Environment(), raw, tmp_path / "store", SMALL)
-    assert reads(raw) == ["1"]
-    assert os.environ.get("OPENBLAS_NUM_THREADS") == before
 
 
 # ---- real data -----------------------------------------------------------------------------------------------------

@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support import fixtures
 from support.odd_readers import Odd, Unreadable, odd_folder, reads, small_scene
 from support.prepared import content
 
 from data_prep.engine import tasks
-from data_prep.engine.lock import lock_folders
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.prepare import PrepareOptions, lock_folders, prepare
 from data_prep.engine.tasks import KILLED, ShardTask, prepare_shard
 from data_prep.reader import Input
-from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
@@ -75,27 +72,6 @@ def test_a_scene_that_cannot_be_stored_is_listed(tmp_path: Path, monkeypatch: py
     with pytest.raises(TrajformerError, match=r"00000\.arrow: cannot be written: ZeroDivisionError"):
         prepare_shard(task)
     assert [path.name for path in task.path.parent.iterdir()] == ["00000.arrow"], "no temporary file"
-
-
-@dataclass(frozen=True)
-class Vanishing(Argoverse1):
-    """After the listing, one file is deleted, one becomes a folder and one is cut short."""
-
-    def inputs(self, raw: Path, split: str) -> list[Input]:
-        """List, then change."""
-        items = super().inputs(raw, split)
-        items[1].path.unlink()
-        items[2].path.unlink()
-        items[2].path.mkdir()
-        items[3].path.write_bytes(items[3].path.read_bytes()[:200])
-        return items
-
-
-def test_inputs_that_vanish_or_change_are_listed(tmp_path: Path) -> None:
-    raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=5, splits=("train",))
-    summary = prepare(Vanishing(), raw, tmp_path / "store", SMALL)
-    assert (summary.scenes, [name for name, _ in summary.skipped]) == (2, [f"train/data/{n}.csv" for n in (2, 3, 4)])
-    assert all(reason.startswith("train/data/") for _, reason in summary.skipped)
 
 
 def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.odd_readers import Odd, odd_folder, reads
 from support.prepared import ROOT, content, preprocess_command, run_command
 
 from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.ray_runner import OBJECT_STORE_BYTES, TASKS_PER_CPU
+from data_prep.engine.ray_runner import OBJECT_STORE_BYTES
 from data_prep.engine.tasks import KILLED
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, TrajformerError
@@ -70,19 +70,6 @@ def test_a_lost_worker_is_replaced(cluster: str, tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "orphan", "fine", "fine")
     summary = prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, timeout_s=60.0))
     assert (summary.scenes, summary.skipped, reads(raw).count("001")) == (4, [], 2)
-
-
-def test_the_number_of_submitted_tasks_is_limited(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    submitted, wait = [], ray.wait
-
-    def count_and_wait(running: list[Any], **options: Any) -> Any:
-        submitted.append(len(running))
-        return wait(running, **options)
-
-    monkeypatch.setattr(ray, "wait", count_and_wait)
-    summary = prepare(Odd(), odd_folder(tmp_path / "raw", *["fine"] * 12), tmp_path / "store", replace(ON_RAY, shard_size=1))
-    assert summary.scenes == 12
-    assert max(submitted) == TASKS_PER_CPU * 2
 
 
 def test_errors_of_a_task_are_raised(cluster: str, tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from datetime import timedelta
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
+from tqdm import tqdm
 
 from trajformer.cli.files import bars, make_folder
 from trajformer.cli.parsing import Parser, add_fields, new_parser
@@ -107,12 +111,16 @@ def preprocess_dry_run(reader: Reader, raw: Path, store: Path, **options: Any) -
     """Print the work of a preparation, the size of its store and its duration; write nothing."""
     from data_prep.engine.estimate import estimate
     from data_prep.engine.prepare import PrepareOptions
-    from data_prep.engine.progress import duration_text, size_text
 
+    size_text = partial(tqdm.format_sizeof, suffix="B")
     chosen = PrepareOptions(**options)
     estimated = estimate(reader, raw, store, chosen)
     cluster = chosen.ray_address is not None
     processes = 1 if cluster else max(1, min(chosen.workers, os.cpu_count() or 1))
+
+    def time(seconds: float) -> timedelta:
+        return timedelta(seconds=ceil(seconds / processes))
+
     by = "one process" if processes == 1 else f"{processes} processes"
     for split in estimated.splits:
         shards = f"{split.finished_shards} of {split.shards} shards finished"
@@ -121,10 +129,10 @@ def preprocess_dry_run(reader: Reader, raw: Path, store: Path, **options: Any) -
         for name, reason in split.skipped:
             print(f"    would skip {name}: {reason}")
     size, free = estimated.bytes_to_write, estimated.free_bytes
-    print(f"{store}: about {size_text(size)} to write, about {duration_text(estimated.seconds / processes)} by {by}")
+    print(f"{store}: about {size_text(size)} to write, about {time(estimated.seconds)} by {by}")
     print(f"  {size_text(free)} free" + (f": WARNING: {size_text(size)} will not fit" if size > free else ""))
     if estimated.published:
         scenes, size, seconds = estimated.published
-        amount = f"about {size_text(size)}, about {duration_text(seconds / processes)} by {by}"
+        amount = f"about {size_text(size)}, about {time(seconds)} by {by}"
         print(f"the complete published {reader.name}: {scenes:,} scenes, {amount}")
     print("dry run: nothing was written")

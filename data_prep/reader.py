@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
+from trajformer.errors import TrajformerError
 from trajformer.scenes.scene import Scene
 
 
@@ -54,6 +55,13 @@ class Reader(Protocol):
         """
 
 
+def check_options(reader: Reader, **minima: float) -> None:
+    """TrajformerError if an option is below its minimum or NaN."""
+    for option, minimum in minima.items():
+        if not (value := getattr(reader, option)) >= minimum:
+            raise TrajformerError(f"{reader.name}: {option}: {value}, expected at least {minimum}")
+
+
 class StagedReader:
     """Base of readers that pause between stages, so that many scenes pass through the same stage in turn."""
 
@@ -64,8 +72,8 @@ class StagedReader:
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene, see `Reader.read`."""
         stages = self.stages(item, split, raw)
-        try:
-            while True:
+        while True:
+            try:
                 next(stages)
-        except StopIteration as end:
-            return end.value
+            except StopIteration as end:
+                return end.value

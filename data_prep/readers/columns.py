@@ -1,13 +1,70 @@
-"""Columns of Arrow tables as numpy arrays, without `to_numpy`: its first call imports pandas, which takes 0.25 s."""
+"""Columns of tables: checks with one-line errors, and rows of tracks as arrays [A, T].
+
+Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from data_prep.readers.raw_file import one_line, read_file
+from trajformer.errors import SceneError
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
+Columns: TypeAlias = pa.Table | Mapping[str, Column]
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+READ_OPTIONS = pa_csv.ReadOptions(use_threads=False)
+_Meaning = TypeVar("_Meaning")
+
+# ---- reading and checks --------------------------------------------------------------------------------------------
+
+
+def read_csv(path: Path, numbers: Collection[str], text: Collection[str], max_bytes: int) -> pa.Table:
+    """Columns of a CSV file with a header: numbers as float64, text as dictionaries, without empty cells.
+
+    Raises:
+        SceneError: names the file and the column or line that cannot be used.
+    """
+    kinds = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(text, DICTIONARY)
+    try:
+        data = read_file(path, max_bytes)
+        header = data[: data.find(b"\n") + 1].decode("utf-8-sig").replace('"', "").strip()
+        check_names(header.split(","), kinds, path)  # pyarrow would use one of two columns
+        options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
+        table = pa_csv.read_csv(pa.BufferReader(data), read_options=READ_OPTIONS, convert_options=options)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SceneError(f"{path}: {one_line(error)}") from error
+    check_types(table, numbers, text, path)
+    return table
+
+
+def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> None:
+    """SceneError unless each required column exists once."""
+    for name in required:
+        if names.count(name) != 1:
+            raise SceneError(f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}")
+
+
+def check_types(columns: Columns, numbers: Collection[str], text: Collection[str], path: Path) -> None:
+    """SceneError unless the columns hold numbers or text, without empty cells."""
+    for name in (*numbers, *text):
+        kind, is_ = columns[name].type, is_number if name in numbers else is_text
+        if not is_(kind):
+            raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in numbers else 'text'}")
+        if columns[name].null_count:
+            raise SceneError(f"{path}: {name}: empty or NaN in {columns[name].null_count} rows")
+
+
+def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
+    """SceneError unless the file has 1 to `maximum` rows or tracks, as `noun` says."""
+    if not 0 < count <= maximum:
+        raise SceneError(f"{path}: {count} {noun}, expected 1 to {maximum}")
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -21,21 +78,58 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def numbers(column: Column) -> np.ndarray:
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def array(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
     return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
 
 
+def numbers_within(columns: Columns, limits: Mapping[str, float], path: Path) -> dict[str, np.ndarray]:
+    """Columns of numbers as float64 [n] by name; SceneError if an absolute value is above the limit of its column."""
+    matrix = np.array([array(columns[name]) for name in limits], np.float64)
+    extremes = zip(limits.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
+    for (name, limit), low, high in extremes:
+        if not (low >= -limit and high <= limit):  # also refuses NaN
+            largest = high if high >= -low else low
+            problem = f"{abs(largest):g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
+            raise SceneError(f"{path}: {name}: {problem}")
+    return dict(zip(limits, matrix, strict=True))
+
+
+def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:
+    """Values as int64 if they are whole numbers from 0 to `maximum`, else a SceneError that starts with `where`."""
+    if values.min() < 0 or values.max() > maximum or (values % 1).any():
+        raise SceneError(f"{where}: {values.min():g} to {values.max():g}, expected whole numbers 0 to {maximum}")
+    return values.astype(np.int64)
+
+
 def _encoded(column: Column) -> pa.DictionaryArray:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
 
 
 def values_at(column: Column, rows: np.ndarray) -> list[str]:
     """Values of a text column at the given rows (int64 [n])."""
-    array = _encoded(column)
-    words = array.dictionary.to_pylist()
-    return [words[code] for code in np.from_dlpack(array.indices)[rows].tolist()]
+    encoded = _encoded(column)
+    words = encoded.dictionary.to_pylist()
+    return [words[code] for code in np.from_dlpack(encoded.indices)[rows].tolist()]
+
+
+def only_value(columns: Columns, name: str, path: Path) -> str:
+    """The value of a text column that has the same one in all rows, else a SceneError."""
+    words = _encoded(columns[name]).dictionary.to_pylist()
+    if len(words) != 1 and len(words := groups(columns[name])[0]) != 1:  # a dictionary may hold unused words
+        raise SceneError(f"{path}: {name}: {len(words)} different values in one scene: {', '.join(map(repr, words))[:80]}")
+    return words[0]
+
+
+def translate(words: Sequence[str], meaning: Mapping[str, _Meaning], name: str, path: Path) -> list[_Meaning]:
+    """The meaning of each word of a column, SceneError if a word has none."""
+    if unknown := sorted(set(words) - set(meaning)):
+        raise SceneError(f"{path}: {name}: unknown value {unknown[0][:40]!r}")
+    return [meaning[word] for word in words]
 
 
 def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -44,8 +138,8 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     Returns:
         the A distinct values, sorted; the first row of each, int64 [A]; the index of each row's value, int64 [n].
     """
-    array = _encoded(column)
-    words, codes = array.dictionary.to_pylist(), np.from_dlpack(array.indices)
+    encoded = _encoded(column)
+    words, codes = encoded.dictionary.to_pylist(), np.from_dlpack(encoded.indices)
     if not len(codes):
         return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
     # rows of one value are mostly consecutive: work on runs of equal values
@@ -58,3 +152,34 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     rank = np.empty(len(words), np.int64)
     rank[used] = np.arange(len(used))
     return [words[index] for index in used], first[used], rank[code].repeat(bound[1:] - start)
+
+
+# ---- tracks --------------------------------------------------------------------------------------------------------
+
+
+def cells(
+    agent_id: Sequence[str], agent: np.ndarray, step: np.ndarray, num_steps: int, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Arrange the n rows of a table, each with its agent and step (int64 [n]), in arrays [A, T].
+
+    Returns:
+        the index of each row in the flat array, int64 [n]; and `valid`, bool [A, T], True where there is a row.
+
+    Raises:
+        SceneError: two rows have one agent and step; the message starts with `where`.
+    """
+    cell = agent * num_steps + step
+    count = np.bincount(cell, minlength=len(agent_id) * num_steps)
+    if count.max() > 1:
+        track, at = divmod(int(count.argmax()), num_steps)
+        raise SceneError(f"{where}: two rows for step {at} of track {agent_id[track][:40]!r}")
+    return cell, count.astype(bool).reshape(len(agent_id), num_steps)
+
+
+def fill(valid: np.ndarray, cell: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Array [A, T, ...] with values [n, ...] (one or two numbers each) of the rows at their `cells`, zero elsewhere."""
+    flat = np.ascontiguousarray(values).reshape(len(values), -1)
+    packed: np.ndarray = flat.view({4: np.int32, 8: np.int64, 16: np.complex128}[flat.shape[1] * flat.itemsize])
+    out = np.zeros(valid.size, packed.dtype)  # a pair is copied as one number, which is many times faster
+    out[cell] = packed[:, 0]
+    return out.view(values.dtype).reshape(*valid.shape, *values.shape[1:])

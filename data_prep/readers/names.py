@@ -11,12 +11,5 @@ from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.table.reader import Table
 
-_CLASSES: tuple[type[Reader], ...] = (
-    Argoverse1,
-    Argoverse2,
-    Argoverse2Sensor,
-    EthUcy,
-    Table,
-)
-READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _CLASSES}
+READERS: dict[str, type[Reader]] = {reader.name: reader for reader in (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Table)}
 READERS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.readers")}

@@ -38,27 +38,23 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def cached_by_file(maxsize: int) -> Callable[[Callable[[Path, *_Args], _Parsed]], Callable[[Path, *_Args], _Parsed]]:
-    """Decorator that caches `parse(path, ...)` until the file changes; a SceneError is cached, too.
+def cached_by_file(maxsize: int) -> Callable[[Callable[[*_Args], _Parsed]], Callable[[*_Args], _Parsed]]:
+    """Decorator that caches `parse(...)` until a file among its arguments changes; a SceneError is cached, too.
 
     Many scenes share a file, so each process parses it once. The cached value must not be a text.
     """
 
-    def decorate(parse: Callable[[Path, *_Args], _Parsed]) -> Callable[[Path, *_Args], _Parsed]:
+    def decorate(parse: Callable[[*_Args], _Parsed]) -> Callable[[*_Args], _Parsed]:
         @lru_cache(maxsize)
-        def cached(path: Path, stamp: tuple[int, int], *args: *_Args) -> _Parsed | str:
+        def cached(stamps: tuple[tuple[int, int], ...], *args: *_Args) -> _Parsed | str:
             try:
-                return parse(path, *args)
+                return parse(*args)
             except SceneError as error:
                 return str(error)
 
         @wraps(parse)
-        def load(path: Path, *args: *_Args) -> _Parsed:
-            try:
-                state = path.stat()
-            except OSError as error:
-                raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
-            result = cached(path, (state.st_mtime_ns, state.st_size), *args)
+        def load(*args: *_Args) -> _Parsed:
+            result = cached(tuple(_stamp(value) for value in args if isinstance(value, Path)), *args)
             if isinstance(result, str):
                 raise SceneError(result)
             return result
@@ -66,6 +62,14 @@ def cached_by_file(maxsize: int) -> Callable[[Callable[[Path, *_Args], _Parsed]]
         return load
 
     return decorate
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
+    return state.st_mtime_ns, state.st_size
 
 
 def one_line(error: BaseException) -> str:

@@ -79,7 +79,7 @@ class VectorMap:
 
 
 def build_map(
-    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int, int]]
+    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int | None, int]]
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 
@@ -87,12 +87,12 @@ def build_map(
         heads: raw id, `PolylineKind` and `LaneFlag` bits of M polylines; ids are unique among lanes of all kinds.
         lengths: number of points of each polyline.
         point: float64 [P, 2], concatenated points of all polylines, metres in the city frame.
-        links: (lane id, lane id, `EdgeKind`); links to absent lanes and repeated links are dropped.
+        links: (lane id, lane id or None, `EdgeKind`); links to absent lanes and repeated links are dropped.
     """
-    last_lane = int(PolylineKind.LANE_BIKE)
-    index = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    known = dict.fromkeys((index[a], index[b], kind) for a, b, kind in links if a in index and b in index)  # keeps the order
-    edges = np.fromiter(chain.from_iterable(known), np.int32, 3 * len(known)).reshape(-1, 3)
+    last_lane, count = int(PolylineKind.LANE_BIKE), max(len(heads), 1)
+    index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
+    known = dict.fromkeys((index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index)
+    key = np.fromiter(known, np.int64, len(known))  # unlike a set, a dict keeps the order
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     offset = np.zeros(len(heads) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
@@ -102,8 +102,8 @@ def build_map(
         polyline_flags=head[:, 2].astype(np.uint8),
         polyline_offset=offset,
         point=point,
-        edge=np.ascontiguousarray(edges[:, :2].T),
-        edge_kind=edges[:, 2].astype(np.uint8),
+        edge=np.stack(np.divmod(key >> 2, count)).astype(np.int32),
+        edge_kind=(key & 3).astype(np.uint8),
     )
 
 

@@ -150,7 +150,7 @@ def edges(scene: Scene) -> set[tuple[int, int, EdgeKind]]:
 
 def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
     scene = read(raw, argoverse1_tracks())
-    assert scene.polyline_id.tolist() == [11, 12, 13, 14]  # 15 is 300 m away; of 14 only the middle is near
+    assert scene.polyline_id.tolist() == [11, 12, 13, 14]  # 15 is 300 m from the observed path; of 14 only the middle is near
     assert not scene.polyline_kind.any()
     left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
     assert scene.polyline_flags.tolist() == [0, left, right, 0]
@@ -162,12 +162,6 @@ def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
     }
     expected = np.array([(-50, 0), (-20, 0), (0, 0)]) + CITY_XY  # the repeated point is gone
     assert np.abs(scene.polyline(0) + scene.origin - expected).max() < 1e-4
-
-
-def test_the_radius_is_measured_from_the_observed_path(raw: Path) -> None:
-    tracks = argoverse1_tracks()
-    tracks[0].positions[H:] = CITY_XY + np.array((0.0, 300.0))
-    assert 15 not in read(raw, tracks).polyline_id
 
 
 @pytest.mark.parametrize("folder", ["raw/train/map_files", "map_files"])

@@ -29,9 +29,8 @@ from support.sensor_logs import (
 )
 
 from data_prep.reader import Input
-from data_prep.readers.argoverse2 import log as argoverse2_log
-from data_prep.readers.argoverse2.log import KINDS
-from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
+from data_prep.readers.argoverse2 import sensor as sensor_module
+from data_prep.readers.argoverse2.sensor import KINDS, Argoverse2Sensor
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
 
@@ -73,13 +72,7 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "starts"),
-    [
-        ({}, [0, 10, 20]),
-        ({"stride_s": 0.5}, [0, 5, 10, 15, 20]),
-        ({"stride_s": 2.1}, [0]),
-        ({"history_s": 2.0, "future_s": 3.0, "stride_s": 4.0}, [0, 40, 80]),
-        ({"history_s": 6.5, "future_s": 6.5}, [0]),
-    ],
+    [({"stride_s": 2.1}, [0]), ({"history_s": 2.0, "future_s": 3.0, "stride_s": 4.0}, [0, 40, 80])],
 )
 def test_windows_follow_the_options(tmp_path: Path, options: dict[str, float], starts: list[int]) -> None:
     path = write_log(tmp_path / "val" / "log-1")  # 130 steps
@@ -113,13 +106,10 @@ def test_annotations_that_name_the_ego_vehicle_give_the_same_scene(tmp_path: Pat
     assert scenes_equal(scene, read(path))
 
 
-@pytest.mark.parametrize("value", [5.03, 0.0, 0.1, -1.0, float("nan")])
-def test_a_history_that_is_not_a_number_of_steps_is_refused(value: float) -> None:
-    with pytest.raises(TrajformerError, match=r"history_s: \S+ s, expected a multiple of 0.1 s, at least 0.2 s"):
-        Argoverse2Sensor(history_s=value)
-
-
-@pytest.mark.parametrize(("name", "value"), [("future_s", 0.0), ("stride_s", 0.25), ("min_observed_s", 5.1)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("history_s", 5.03), ("history_s", np.nan), ("future_s", 0.0), ("stride_s", 0.25), ("min_observed_s", 5.1)],
+)
 def test_times_outside_their_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(TrajformerError, match=f"^{name}: "):
         Argoverse2Sensor(**{name: value})
@@ -128,37 +118,18 @@ def test_times_outside_their_range_are_refused(name: str, value: float) -> None:
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_in_the_sweeps_leaves_steps_empty(tmp_path: Path) -> None:
-    rows = annotations(small_tracks())
-    missing = np.isin(rows["timestamp_ns"], sensor_logs.stamps(np.arange(20, 24)))
-    whole, gap = (
-        read(write_log(tmp_path / "a" / "val" / "log-1")),
-        read(write_log(tmp_path / "val" / "log-1", take(rows, ~missing))),
-    )
-    assert not gap.valid[:, 20:24].any()
-    assert np.array_equal(np.delete(gap.valid, range(20, 24), 1), np.delete(whole.valid, range(20, 24), 1))
-    for name in ("position", "velocity"):
-        left, right = (np.delete(getattr(scene, name), range(20, 24), 1) for scene in (gap, whole))
-        assert np.abs(left - right).max() < 1e-3, name  # also the velocity right after the gap
-
-
-def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows, pose_rows = (
-        take(table, rng.permutation(len(table["timestamp_ns"]))) for table in (annotations(small_tracks()), poses())
-    )
-    left = read(write_log(tmp_path / "a" / "val" / "log-1"))
-    assert scenes_equal(left, read(write_log(tmp_path / "val" / "log-1", rows, pose_rows)))
-
-
-def test_quaternions_are_normalized(tmp_path: Path) -> None:
+def test_a_gap_the_order_of_rows_and_unnormalized_quaternions_change_nothing_else(tmp_path: Path) -> None:
     rows, pose_rows = annotations(small_tracks()), poses()
+    whole = read(write_log(tmp_path / "a" / "val" / "log-1", rows, pose_rows))
     for name in ("qw", "qz"):
         rows[name], pose_rows[name] = 0.995 * rows[name], 1.005 * pose_rows[name]
-    left = read(write_log(tmp_path / "a" / "val" / "log-1"))
-    right = read(write_log(tmp_path / "val" / "log-1", rows, pose_rows))
-    assert np.abs(left.position - right.position).max() < 1e-4
-    assert np.abs(left.heading - right.heading).max() < 1e-6
+    rng, missing = np.random.default_rng(0), np.isin(rows["timestamp_ns"], sensor_logs.stamps(np.arange(20, 24)))
+    rows, pose_rows = take(rows, rng.permutation(np.flatnonzero(~missing))), take(pose_rows, rng.permutation(260))
+    gap = read(write_log(tmp_path / "val" / "log-1", rows, pose_rows))
+    assert not gap.valid[:, 20:24].any()
+    for name in ("valid", "position", "heading", "velocity"):
+        left, right = (np.delete(getattr(scene, name), range(20, 24), 1).astype(float) for scene in (gap, whole))
+        assert np.abs(left - right).max() < 1e-3, name  # also the velocity right after the gap
 
 
 def test_velocity_is_the_latest_difference(tmp_path: Path) -> None:
@@ -203,12 +174,6 @@ def test_options_select_the_scored_agents(tmp_path: Path) -> None:
     assert named(scene, AgentRole.SCORED) == {"goes", "long", "short"}
 
 
-@pytest.mark.parametrize("category", ["PEDESTRIAN", "BICYCLIST", "MOTORCYCLIST", "SCHOOL_BUS", "TRUCK", "WHEELED_RIDER"])
-def test_all_road_users_are_scored(tmp_path: Path, category: str) -> None:
-    scene = make(tmp_path, [Track("x", category, straight(130, (0, 0), (5, 0)))], focal="none")
-    assert named(scene, AgentRole.SCORED) == {"x"}
-
-
 @pytest.mark.parametrize(("focal", "expected"), [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")])
 def test_the_focal_agent_is_an_option(tmp_path: Path, focal: str, expected: str) -> None:
     starts = straight(130, (-40, 30), (1, 0))
@@ -247,9 +212,9 @@ def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path:
 def test_every_category_of_the_data_set_has_a_kind() -> None:
     constants = pytest.importorskip("av2.datasets.sensor.constants")
     assert {category.value for category in constants.AnnotationCategories} == set(KINDS)
-    for category, kind in KINDS.items():  # categories with a telling name
-        for word, expected in {"BUS": AgentKind.BUS, "TRUCK": AgentKind.VEHICLE, "CONSTRUCTION": AgentKind.CONSTRUCTION}.items():
-            assert word not in category or kind == expected, category
+    road_users = (AgentKind.VEHICLE, AgentKind.BUS, AgentKind.PEDESTRIAN, AgentKind.CYCLIST, AgentKind.MOTORCYCLIST)
+    for category in ("PEDESTRIAN", "BICYCLIST", "MOTORCYCLIST", "SCHOOL_BUS", "TRUCK", "WHEELED_RIDER"):
+        assert KINDS[category] in road_users, category
 
 
 # ---- the observed part is independent of the future -----------------------------------------------------------------
@@ -295,8 +260,8 @@ def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path)
 
 def test_a_log_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[Path] = []
-    real = argoverse2_log.read_map
-    monkeypatch.setattr(argoverse2_log, "read_map", lambda path: (parsed.append(path), real(path))[1])
+    real = sensor_module.read_map
+    monkeypatch.setattr(sensor_module, "read_map", lambda path: (parsed.append(path), real(path))[1])
     path = write_log(tmp_path / "val" / "log-1")
     scenes = [read(path, item.part) for item in SENSOR.inputs(tmp_path, "val")]
     assert len(scenes) == 3
@@ -310,22 +275,8 @@ def test_a_log_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pyte
     assert len(parsed) == 3
 
 
-def test_two_maps_of_a_log_are_refused(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "val" / "log-1")
-    (path.parent / "map" / "log_map_archive_x____MIA_city_1.json").write_text("{}")
-    with pytest.raises(SceneError, match=r"log-1/map: 2 files log_map_archive_\*\.json, expected one"):
-        read(path)
-
-
 def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> None:
     path = write_log(tmp_path / "val" / "log-1", annotations(small_tracks(109)))
     assert SENSOR.inputs(tmp_path, "val") == [Input(path)]
     with pytest.raises(SceneError, match=r"annotations\.feather: timestamp_ns: 109 steps of 0\.1 s, a scene has 110"):
         SENSOR.read(Input(path), "val", tmp_path)
-
-
-def test_a_log_without_objects_has_no_scored_agent(tmp_path: Path) -> None:
-    ego = Track("ego", "EGO_VEHICLE", ego_path(130))
-    assert make(tmp_path, [ego], focal="ego").agent_id == ("AV",)
-    with pytest.raises(SceneError, match="no moving agent"):
-        make(tmp_path, [ego])

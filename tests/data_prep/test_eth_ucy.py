@@ -41,25 +41,14 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (H, F, T, PERIOD_S)
     assert (scene.agent_kind == AgentKind.PEDESTRIAN).all()
     assert scene.num_polylines == 0
-    for walk in crowd():
-        if walk.name == "8.0":
-            continue
+    assert scene.agent_id == ("1.0", "3.0", "4.0", "5.0", "6.0", "7.0", "20.0")  # by number; "8.0" is not observed
+    scored, context = AgentRole.SCORED, AgentRole.CONTEXT  # complete tracks are scored
+    assert scene.agent_role.tolist() == [scored, scored, scored, context, context, context, scored]
+    for walk in crowd()[:-1]:
         index, span = agent(scene, walk.name), slice(walk.start, walk.start + len(walk.positions))
         assert scene.valid[index].sum() == len(walk.positions)
         assert scene.valid[index, span].all()
         assert np.abs(scene.position[index, span] + scene.origin - walk.positions).max() < 1e-5
-
-
-def test_complete_tracks_are_scored_and_unobserved_ones_left_out(tmp_path: Path) -> None:
-    scene = read(tmp_path, crowd())
-    assert scene.agent_id == ("1.0", "3.0", "4.0", "5.0", "6.0", "7.0", "20.0")  # by number
-    roles = dict(zip(scene.agent_id, scene.agent_role.tolist(), strict=True))
-    assert {name for name, role in roles.items() if role == AgentRole.SCORED} == {"1.0", "3.0", "4.0", "20.0"}
-    assert set(roles.values()) == {AgentRole.SCORED, AgentRole.CONTEXT}
-
-
-def test_the_origin_is_the_mean_of_the_last_observed_positions(tmp_path: Path) -> None:
-    scene = read(tmp_path, crowd())
     now = [w.positions[H - 1 - w.start] for w in crowd() if w.start < H <= w.start + len(w.positions)]
     assert len(now) == 6
     assert np.abs(scene.origin - np.mean(now, 0)).max() < 1e-9
@@ -93,15 +82,6 @@ def test_a_row_off_the_grid_does_not_remove_windows(tmp_path: Path) -> None:
     assert np.allclose(scene.velocity, (1.0, 0.0), atol=1e-5)
 
 
-def test_a_window_needs_one_complete_track(tmp_path: Path) -> None:
-    walks = [Walk("1.0", straight(15, (0, 0), (1, 0))), Walk("2.0", straight(21, (5, 0), (1, 0)), start=15)]
-    write(tmp_path / "eth" / "a.txt", [*walks, Walk("3.0", straight(10, (0, 5), (1, 0)), start=12)])
-    assert listed(tmp_path) == ["930", "940"]
-    scene = EthUcy().read(EthUcy().inputs(tmp_path, "eth_test")[0], "eth_test", tmp_path).validate()
-    assert scene.agent_id == ("2.0", "3.0")
-    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
-
-
 def test_windows_do_not_cross_files(tmp_path: Path) -> None:
     for name, steps, start in (("students001", 19, 2), ("students003", 21, 21), ("students004", 20, 21)):
         write(tmp_path / "univ" / f"{name}.txt", [Walk("1.0", straight(steps, (0, 0), (1.0, 0)), start=start)])
@@ -133,7 +113,7 @@ def test_stride_and_lengths_are_options(tmp_path: Path) -> None:
     scene = short.read(short.inputs(tmp_path, "eth_test")[19], "eth_test", tmp_path).validate()
     assert (scene.scene_id, scene.num_history, scene.num_future, scene.num_steps) == ("a-970", 4, 3, 7)
     for name in ("stride", "num_history", "num_future"):
-        with pytest.raises(TrajformerError, match=f"eth_ucy: {name} must be at least"):
+        with pytest.raises(TrajformerError, match=f"eth_ucy: {name}: 0, expected at least"):
             EthUcy(**{name: 0})
 
 
@@ -151,14 +131,8 @@ def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path
         if walk.name != "20.0":  # does not move
             heading = np.arctan2(expected[:, 1], expected[:, 0])
             assert np.abs(np.sin(scene.heading[index, span] - heading)).max() < 1e-5, walk.name
-
-
-def test_a_track_of_one_observed_frame_has_no_motion(tmp_path: Path) -> None:
-    scene = read(tmp_path, crowd())
-    index = agent(scene, "7.0")
-    assert scene.valid[index, H - 1]
-    assert not scene.velocity[index, H - 1].any()
-    assert scene.heading[index, H - 1] == 0.0
+    index = agent(scene, "7.0")  # one observed frame: the second one is in the future
+    assert scene.valid[index, H - 1] and not scene.velocity[index, H - 1].any() and scene.heading[index, H - 1] == 0.0
     assert np.allclose(scene.velocity[index, H:], -1.0, atol=1e-5)
 
 
@@ -189,32 +163,22 @@ def test_standing_agents_have_no_heading_and_stopping_ones_keep_theirs(tmp_path:
 FIELDS = ("position", "heading", "velocity", "valid")
 
 
-def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(2)
     for walk in walks:
         future = walk.positions[max(0, H - walk.start) :]
         future[:] = CORNER + generator.normal(0, 20, future.shape)
+        if ends and walk.name != "3.0":
+            walk.positions = walk.positions[: max(1, H - walk.start)]
     changed = read(tmp_path, walks)
-    assert not np.allclose(scene.velocity[:, H:], changed.velocity[:, H:])
-    assert_same_history(scene, changed)
-    assert np.array_equal(scene.agent_role, changed.agent_role)
-
-
-def test_tracks_that_end_in_the_future_change_roles_only(tmp_path: Path) -> None:
-    scene, walks = read(tmp_path, crowd()), crowd()
-    for walk in walks[1:]:
-        walk.positions = walk.positions[: max(1, H - walk.start)]
-    changed = read(tmp_path, walks)
-    assert changed.agent_id == scene.agent_id
-    assert_same_history(scene, changed)
-    assert (changed.agent_role == AgentRole.SCORED).tolist() == [name == "3.0" for name in changed.agent_id]
-
-
-def assert_same_history(scene: Scene, changed: Scene) -> None:
     assert scene.agent_id == changed.agent_id
     assert np.array_equal(scene.origin, changed.origin)
     for name in FIELDS:
         assert np.array_equal(getattr(scene, name)[:, :H], getattr(changed, name)[:, :H]), name
+    assert not np.allclose(scene.velocity[:, H:], changed.velocity[:, H:])
+    scored = {"3.0"} if ends else {"1.0", "3.0", "4.0", "20.0"}
+    assert {name for name, role in zip(changed.agent_id, changed.agent_role, strict=True) if role} == scored
 
 
 @pytest.mark.parametrize("last", [1, 4, 6, 7, 12])
@@ -285,36 +249,25 @@ def test_the_command_line_prepares_scores_predicts_and_draws(
     run("plot", store, "--forecasts", tmp_path / "f.parquet", "--scene", "a-780", "--out", tmp_path / "plots")
     assert (tmp_path / "plots" / "a-780.png").stat().st_size > 10_000
     assert cli.main(["preprocess", "eth_ucy", str(raw), str(store), "--stride", "0"]) == 1
-    assert "stride must be at least 1" in capsys.readouterr().err
+    assert "eth_ucy: stride: 0, expected at least 1" in capsys.readouterr().err
 
 
 # ---- the real recordings ---------------------------------------------------------------------------------------------
 
-# number of test windows, test trajectories, training windows and validation windows
-GOLDEN = {
-    "eth": (253, 364, 3283, 733),
-    "hotel": (445, 1197, 3118, 688),
-    "univ": (947, 24334, 2719, 622),
-    "zara1": (705, 2356, 2889, 671),
-    "zara2": (998, 5910, 2681, 590),
-}
+TRAJECTORIES = {"eth": 364, "hotel": 1197, "univ": 24334, "zara1": 2356, "zara2": 5910}  # scored, of the test splits
 
 
 def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     reader, raw = EthUcy(), real_data / "eth_ucy"
-    counts = {split: len(reader.inputs(raw, split)) for split in reader.splits(raw)}
-    expected = {}
-    for name, (test, _, train, val) in GOLDEN.items():
-        expected |= {f"{name}_test": test, f"{name}_train": train, f"{name}_val": val}
-    assert counts == expected == reader.published
-    assert list(counts) == sorted(counts)
-    assert all(item.part for split in counts for item in reader.inputs(raw, split))
+    inputs = {split: reader.inputs(raw, split) for split in reader.splits(raw)}
+    assert {split: len(items) for split, items in inputs.items()} == reader.published
+    assert all(item.part for items in inputs.values() for item in items)
 
 
 def test_real_trajectories_and_constant_velocity_errors_equal_the_protocol(real_data: Path) -> None:
     reader, raw, floor = EthUcy(), real_data / "eth_ucy", []
     time = PERIOD_S * np.arange(1, F + 1)[:, None]
-    for name, (windows, trajectories, _, _) in GOLDEN.items():
+    for name, trajectories in TRAJECTORIES.items():
         split, ids, errors = f"{name}_test", set(), []
         for item in reader.inputs(raw, split):
             scene = reader.read(item, split, raw).validate()
@@ -325,7 +278,7 @@ def test_real_trajectories_and_constant_velocity_errors_equal_the_protocol(real_
             errors.append(np.linalg.norm(now + velocity * time - scene.position[scored, H:], axis=-1))
             ids.add(scene.scene_id)
         error = np.concatenate(errors)
-        assert (len(ids), len(error)) == (windows, trajectories)
+        assert (len(ids), len(error)) == (reader.published[split], trajectories)
         floor.append((error.mean(), error[:, -1].mean()))
     assert np.mean(floor, 0) == pytest.approx((0.534, 1.148), abs=0.001)
 

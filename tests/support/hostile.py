@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pyarrow import feather
 
-from trajformer.testing.readers import WORDS, AnyReader, Damage, Outcome, change_bytes, check_messages, read_all
+from trajformer.testing.readers import WORDS, Damage, Outcome, change_bytes, check_messages, read_all
 
 MEMORY_BYTES = 8 << 30  # address space of the process
 Change = Callable[[pa.Table], pa.Table]
@@ -227,7 +227,7 @@ def limit_process() -> None:
     warnings.simplefilter("error", RuntimeWarning)
 
 
-def read_checked(reader: AnyReader, raw: Path) -> tuple[list[Outcome], float]:
+def read_checked(reader: Any, raw: Path) -> tuple[list[Outcome], float]:
     """Read all inputs of a raw folder and check the messages of the refused ones.
 
     Returns:

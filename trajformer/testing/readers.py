@@ -16,34 +16,22 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene, scenes_equal
 from trajformer.scenes.shard import Shard, ShardInfo, write_shard
 
 Outcome = Scene | str  # of one input: the scene, or the message of the error
-Damage = Callable[[Path], None]  # damages a valid file in place
+Damage = Callable[[Path], object]  # damages a valid file in place
 MAX_REASON = 520  # characters of an error message, without the raw folder
 WORDS = ["", "nan", "-inf", "1e300", "1e400", "-1", "1.5", "9" * 30, "null", "\0", "\x1b[2J", "é\u2028"]
 WORDS += ['"', "<", "&x;", ",", "\n"]
 
 
-class AnyReader(Protocol):
-    """The methods of a reader that the checks call."""
-
-    def splits(self, raw: Path) -> list[str]:
-        """Splits of a raw folder."""
-
-    def inputs(self, raw: Path, split: str) -> list[Any]:
-        """Inputs of a split."""
-
-    def read(self, item: Any, split: str, raw: Path) -> Scene:
-        """One scene."""
-
-
-def check_reader(reader: AnyReader, raw: Path, tmp_path: Path) -> None:
+def check_reader(reader: Any, raw: Path, tmp_path: Path) -> None:
     """Check the complete contract: valid scenes from valid files, and one-line errors from damaged files.
 
     Args:
@@ -55,25 +43,19 @@ def check_reader(reader: AnyReader, raw: Path, tmp_path: Path) -> None:
     check_damaged_files(reader, raw, tmp_path)
 
 
-def check_scenes(reader: AnyReader, raw: Path, tmp_path: Path) -> dict[str, list[Scene]]:
-    """Check that inputs are listed deterministically and that each becomes a valid scene which a shard stores unchanged.
-
-    Returns:
-        the scenes by split.
-    """
+def check_scenes(reader: Any, raw: Path, tmp_path: Path) -> None:
+    """Check that inputs are listed deterministically and that each becomes a valid scene which a shard stores unchanged."""
     splits = reader.splits(raw)
     assert splits and splits == sorted(splits) == reader.splits(raw), f"splits: {splits}"
-    scenes = {}
     for split in splits:
         items = reader.inputs(raw, split)
         assert items and items == reader.inputs(raw, split), f"{split}: inputs are missing or differ between two calls"
-        scenes[split] = [reader.read(item, split, raw).validate() for item in items]
-        for item, scene in zip(items, scenes[split], strict=True):
+        scenes = [reader.read(item, split, raw).validate() for item in items]
+        for item, scene in zip(items, scenes, strict=True):
             assert scenes_equal(scene, reader.read(item, split, raw)), f"{item}: reading twice gives different scenes"
             assert scene.split == split, f"{item}: split {scene.split!r}, expected {split!r}"
-        assert len({scene.scene_id for scene in scenes[split]}) == len(items), f"{split}: two scenes have the same id"
-        check_round_trip(scenes[split], tmp_path)
-    return scenes
+        assert len({scene.scene_id for scene in scenes}) == len(items), f"{split}: two scenes have the same id"
+        check_round_trip(scenes, tmp_path)
 
 
 def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
@@ -86,25 +68,24 @@ def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
     path.unlink()
 
 
-def check_damaged_files(reader: AnyReader, raw: Path, tmp_path: Path, seed: int = 0) -> None:
+def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -> None:
     """Check that every damage to a file gives errors of one line that name the file, or valid scenes.
 
     The first file of each name pattern in `raw` (names without digits) is damaged in all ways of `damages(seed)`. Content
     that is lost completely must never give another scene than before.
     """
-    splits = reader.splits(raw)
-    before = {split: _scenes(read_all(reader, raw, split)) for split in splits}
+    before = {split: _scenes(read_all(reader, raw, split)) for split in reader.splits(raw)}
     for file in example_files(raw):
         new: list[Scene] = []
         for name, damage in damages(seed).items():
             folder = tmp_path / "damaged" / f"{file.name}-{name}" / "raw"
             shutil.copytree(raw, folder)
             damage(folder / file.relative_to(raw))
-            for split in splits:
+            for split, known in before.items():
                 label = f"{file.name}, {name}, split {split}"
                 outcomes = read_all(reader, folder, split)
                 check_messages(outcomes, folder, label)
-                changed = [s for s in _scenes(outcomes) if not any(scenes_equal(s, other) for other in before[split])]
+                changed = [s for s in _scenes(outcomes) if not any(scenes_equal(s, other) for other in known)]
                 if name in LOST:
                     assert outcomes, f"{label}: the input is no longer listed"
                     assert not changed, f"{label}: gave a scene"
@@ -129,7 +110,7 @@ def check_messages(outcomes: dict[str, Outcome], raw: Path, label: str = "") -> 
             assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", message), f"{where} names no file"
 
 
-def read_all(reader: AnyReader, raw: Path, split: str) -> dict[str, Outcome]:
+def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
     """Read all inputs of a split: by name, the scene or the message of its SceneError; other exceptions are raised."""
     try:
         items = reader.inputs(raw, split)
@@ -146,12 +127,8 @@ def read_all(reader: AnyReader, raw: Path, split: str) -> dict[str, Outcome]:
 
 def example_files(raw: Path) -> Iterator[Path]:
     """The first file of each name pattern below a folder, where a pattern is the name without digits and hexadecimal ids."""
-    patterns = set()
-    for path in sorted(path for path in raw.rglob("*") if path.is_file()):
-        pattern = re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name)
-        if pattern not in patterns:
-            patterns.add(pattern)
-            yield path
+    files = sorted((path for path in raw.rglob("*") if path.is_file()), reverse=True)
+    yield from sorted({re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name): path for path in files}.values())
 
 
 # ---- damages -------------------------------------------------------------------------------------------------------
@@ -159,11 +136,7 @@ def example_files(raw: Path) -> Iterator[Path]:
 
 def change_bytes(change: Callable[[bytes], bytes]) -> Damage:
     """Replace the content of a file."""
-
-    def damage(path: Path) -> None:
-        path.write_bytes(change(path.read_bytes()))
-
-    return damage
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
 def replace_by(create: Callable[[Path], object]) -> Damage:
@@ -201,24 +174,19 @@ if os.geteuid():  # the superuser can read all files
 def damages(seed: int) -> dict[str, Damage]:
     """Damages by name: lost content, special files, truncation, and a few random edits."""
     rng = random.Random(seed)
-    cuts = {
-        f"truncated to {share:.3g}": change_bytes(lambda data, share=share: data[: int(share * len(data))])  # type: ignore[misc]
-        for share in (0.001, 0.3, 0.6, 0.9, 0.999)
-    }
+    cuts = {f"truncated to {share:.3g}": change_bytes(partial(_truncated, share)) for share in (0.001, 0.3, 0.6, 0.9, 0.999)}
     edits = {f"random edit {number}": change_bytes(random_edit(rng)) for number in range(8)}
     return LOST | SPECIAL | cuts | edits
 
 
+def _truncated(share: float, data: bytes) -> bytes:
+    return data[: int(share * len(data))]
+
+
 def random_edit(rng: random.Random) -> Callable[[bytes], bytes]:
-    """One to four random edits of bytes or words: flip, overwrite, drop, copy, insert or truncate."""
+    """One to four random edits of bytes or words: flip, overwrite, drop, insert or truncate."""
     seeds = [rng.getrandbits(32) for _ in range(rng.randint(1, 4))]
-
-    def change(data: bytes) -> bytes:
-        for seed in seeds:
-            data = _edit(data, random.Random(seed))
-        return data
-
-    return change
+    return lambda data: reduce(_edit, map(random.Random, seeds), data)
 
 
 def _edit(data: bytes, rng: random.Random) -> bytes:
@@ -227,21 +195,20 @@ def _edit(data: bytes, rng: random.Random) -> bytes:
     tail = rng.random() < 0.3  # binary tables describe their content at the end
     start = rng.randrange(max(0, len(data) - 4096) if tail else 0, len(data))
     end = min(len(data), start + rng.choice([1, 2, 4, 8, 64, 512, 4096, 65536]))
-    other = rng.randrange(len(data))
-    part = data[other : other + end - start]
-    kind = rng.choice(["flip", "fill", "drop", "copy", "insert", "truncate", "word", "word", "word"])
-    if kind == "word":  # the word around `start`
-        words = list(re.finditer(rb"[^\s,;=\"<>/]+", data[max(0, start - 200) : start + 200]))
-        if words:
+    before, after = data[:start], data[end:]
+    offset = max(0, start - 200)
+    words = list(re.finditer(rb"[^\s,;=\"<>/]+", data[offset : start + 200]))
+    match rng.choice(["flip", "fill", "drop", "insert", "truncate", "word", "word", "word"]):
+        case "word" if words:  # a word near `start`
             word = rng.choice(words)
-            offset = max(0, start - 200)
             return data[: offset + word.start()] + rng.choice(WORDS).encode() + data[offset + word.end() :]
-    if kind == "flip":
-        return data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
-    if kind == "fill":
-        return data[:start] + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + data[end:]
-    if kind == "copy":
-        return data[:start] + part + data[start + len(part) :]
-    if kind == "insert":
-        return data[:start] + part + data[start:]
-    return data[:start] if kind == "truncate" else data[:start] + data[end:]
+        case "flip":
+            return before + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        case "fill":
+            return before + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + after
+        case "insert":
+            other = rng.randrange(len(data))
+            return before + data[other : other + end - start] + data[start:]
+        case "truncate":
+            return before
+    return before + after

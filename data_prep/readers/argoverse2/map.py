@@ -7,6 +7,7 @@ maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +17,7 @@ import numpy as np
 from msgspec import Meta, Raw
 
 from data_prep.readers.raw_file import one_line, read_file
-from data_prep.readers.vector_map import VectorMap
+from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
@@ -82,13 +83,17 @@ def read_map(path: Path) -> VectorMap:
         SceneError: the file is missing or truncated, or an entry is incomplete; names file and entry.
     """
     archive = _decode(path)
-    lanes, crossings, areas = (list(getattr(archive, name).values()) for name in _Archive.__struct_fields__)
-    ids = [[entry.id for entry in part] for part in (lanes, crossings, areas)]
-    for name, section in zip(_Archive.__struct_fields__, ids, strict=True):
-        if len(set(section)) < len(section):
-            raise SceneError(f"{path}: {name}: {len(section)} entries with {len(set(section))} ids")
-    kinds = [_KINDS[lane.lane_type] for lane in lanes] + [_CROSSWALK] * len(crossings) + [_DRIVABLE_AREA] * len(areas)
-    flags = [_FLAGS[lane.is_intersection] for lane in lanes] + [0] * (len(kinds) - len(lanes))
+    for name in _Archive.__struct_fields__:
+        entries = getattr(archive, name).values()
+        if (distinct := len({entry.id for entry in entries})) < len(entries):
+            raise SceneError(f"{path}: {name}: {len(entries)} entries with {distinct} ids")
+    lanes, crossings, areas = (
+        archive.lane_segments.values(),
+        archive.pedestrian_crossings.values(),
+        archive.drivable_areas.values(),
+    )
+    heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
+    heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings] + [(area.id, _DRIVABLE_AREA, 0) for area in areas]
     boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
     rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
     rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
@@ -96,18 +101,19 @@ def read_map(path: Path) -> VectorMap:
     points, split = _points([*chain(*boundaries, *rings)], path), int(counts.sum())
     even = resample(points[:, :split], counts)
     center = (even[::2] + even[1::2]) / 2  # boundaries alternate: left, right
-    offset = np.zeros(len(kinds) + 1, np.int32)
-    offset[1:] = np.cumsum([CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings])
-    edge, edge_kind = _edges(lanes, ids[0])
-    return VectorMap(
-        polyline_id=np.array([*chain(*ids)], np.int64),
-        polyline_kind=np.frombuffer(bytes(kinds), np.uint8),
-        polyline_flags=np.frombuffer(bytes(flags), np.uint8),
-        polyline_offset=offset,
-        point=np.concatenate([center.reshape(-1, 2), points[:2, split:].T]),
-        edge=edge,
-        edge_kind=edge_kind,
-    )
+    lengths = [CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings]
+    return build_map(heads, lengths, np.concatenate([center.reshape(-1, 2), points[:2, split:].T]), _links(lanes))
+
+
+def _links(lanes: Iterable[_Lane]) -> Iterator[tuple[int, int | None, int]]:
+    """(lane id, lane id, `EdgeKind`) of all links."""
+    for lane in lanes:
+        for other in lane.successors:
+            yield lane.id, other, _SUCCESSOR
+        for other in lane.predecessors:
+            yield lane.id, other, _PREDECESSOR
+        yield lane.id, lane.left_neighbor_id, _LEFT
+        yield lane.id, lane.right_neighbor_id, _RIGHT
 
 
 def _decode(path: Path) -> _Archive:
@@ -122,48 +128,18 @@ def _decode(path: Path) -> _Archive:
 
 
 def _locate_error(data: bytes, message: str) -> str:
-    """Locate the error in a valid JSON document: the message with the key of the invalid entry."""
-    sections: dict[str, type[msgspec.Struct]] = {
-        "lane_segments": _Lane,
-        "pedestrian_crossings": _Crossing,
-        "drivable_areas": _Area,
-    }
-    for name, kind in sections.items():
-        try:
-            section = msgspec.json.decode(data, type=dict[str, Raw])[name]
-            entries = msgspec.json.decode(section, type=dict[str, Raw])
-        except (KeyError, msgspec.ValidationError):
-            return f"{name}: missing"
-        for key, entry in entries.items():
-            try:
+    """The first error of a JSON document that is no map, with the key of the invalid entry; else the message."""
+    where = "map"
+    kinds = {"lane_segments": _Lane, "pedestrian_crossings": _Crossing, "drivable_areas": _Area}
+    try:
+        sections = msgspec.json.decode(data, type=dict[str, Raw])
+        for where, kind in kinds.items():
+            for key, entry in msgspec.json.decode(sections.get(where, b"null"), type=dict[str, Raw]).items():
+                where = f"{where.partition('[')[0]}[{repr(key[:40])[1:-1]}]"
                 msgspec.json.decode(entry, type=kind)
-            except msgspec.ValidationError as error:
-                return f"{name}[{repr(key[:40])[1:-1]}]: {one_line(error)}"
+    except msgspec.ValidationError as error:
+        return f"{where}: {one_line(error)}"
     return message
-
-
-def _edges(lanes: list[_Lane], ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct edges int32 [2, E] and their kinds uint8 [E] of lanes with these ids; links to absent lanes are dropped."""
-    offset_of: dict[int | None, int] = {lane_id: 4 * index for index, lane_id in enumerate(ids)}
-    offset = offset_of.get
-    keys: list[int] = []  # ((from * lanes) + to) * 4 + kind
-    for index, lane in enumerate(lanes):
-        start = 4 * len(ids) * index
-        for other in lane.successors:
-            if (to := offset(other)) is not None:
-                keys.append(start + to + _SUCCESSOR)
-        for other in lane.predecessors:
-            if (to := offset(other)) is not None:
-                keys.append(start + to + _PREDECESSOR)
-        if (to := offset(lane.left_neighbor_id)) is not None:
-            keys.append(start + to + _LEFT)
-        if (to := offset(lane.right_neighbor_id)) is not None:
-            keys.append(start + to + _RIGHT)
-    known = dict.fromkeys(keys)  # unlike a set, it keeps the order
-    key = np.fromiter(known, np.int64, len(known))
-    edge = np.empty((2, len(key)), np.int32)
-    edge[0], edge[1] = np.divmod(key >> 2, max(len(ids), 1))
-    return edge, (key & 3).astype(np.uint8)
 
 
 def _points(points: list[_Point], path: Path) -> np.ndarray:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
@@ -30,7 +30,24 @@ _KINDS = {
 }
 _TURNS = {"none": LaneFlag.NONE, "left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}
 _GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}  # and the default kind of a feature
-_Links = list[tuple[int, int, int]]
+_Id = int | str | float
+_Flag = bool | Literal[0, 1] | None
+_Meaning = TypeVar("_Meaning")
+
+
+class _Lane(msgspec.Struct, gc=False):
+    """An entry of `lanes`; msgspec checks the types."""
+
+    points: list[Annotated[list[float], Meta(min_length=2, max_length=3)]]
+    id: _Id | None = None
+    kind: str | None = None
+    successors: list[_Id] | None = None
+    predecessors: list[_Id] | None = None
+    left: _Id | None = None
+    right: _Id | None = None
+    intersection: _Flag = None
+    traffic_control: _Flag = None
+    turn: str | None = None
 
 
 def find_lanes(path: Path, raw: Path) -> Path | None:
@@ -52,122 +69,89 @@ def read_lanes(path: Path) -> VectorMap:
         document = msgspec.json.decode(read_file(path, MAX_BYTES))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SceneError(f"{path}: lanes cannot be read: {one_line(error)}") from error
-    heads: _Links = []
+    document = document if isinstance(document, dict) else {}
+    section = "lanes" if "lanes" in document else "features"
+    if not isinstance(document.get(section), list):
+        raise SceneError(f"{path}: lanes: no list 'lanes' and no list 'features' (GeoJSON)")
+    heads: list[tuple[int, int, int]] = []  # id, kind, flags
     lines: list[np.ndarray] = []
-    links: _Links = []
+    links: list[tuple[int, int, int]] = []
     entry_of: dict[tuple[int, int], str] = {}  # by kind (0 for all lanes) and id
-    where = "lanes"
-    try:
-        for where, entry in _entries(document):
-            fields, points, closed = _feature(entry) if where.startswith("features") else (entry, entry.get("points"), False)
-            kind = _choice(fields, "kind", _KINDS, "vehicle")
+    for index, entry in enumerate(document[section]):
+        where = f"{section}[{index}]"
+        try:
+            lane = msgspec.convert(_fields(entry) if section == "features" and isinstance(entry, dict) else entry, _Lane)
+            kind = _choice("kind", lane.kind or "vehicle", _KINDS)
             is_ring = kind >= PolylineKind.CROSSWALK
-            if closed and not is_ring:
-                raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
-            number = _id(fields.get("id", f"{where} without an id"), "id")
+            number = _id(f"{where} without an id" if lane.id is None else lane.id)
             if (other := entry_of.setdefault((kind if is_ring else 0, number), where)) != where:
-                raise ValueError(f"id: {_short(fields['id'])} is also the id of {other}")
-            heads.append((number, int(kind), _flags(fields)))
-            lines.append(_line(points, is_ring))
-            links += [] if is_ring else _links_of(fields, number)
-    except (ValueError, OverflowError) as error:
-        raise SceneError(f"{path}: {where}: {error}") from error
-    links += [(b, a, int(EdgeKind.PREDECESSOR)) for a, b, kind in links if kind == EdgeKind.SUCCESSOR]
-    links += [(b, a, int(EdgeKind.SUCCESSOR)) for a, b, kind in links if kind == EdgeKind.PREDECESSOR]
+                raise ValueError(f"id: {str(lane.id)[:40]!r} is also the id of {other}")
+            flags = _choice("turn", lane.turn or "none", _TURNS)
+            flags |= LaneFlag.INTERSECTION if lane.intersection else LaneFlag.NONE
+            flags |= LaneFlag.TRAFFIC_CONTROL if lane.traffic_control else LaneFlag.NONE
+            heads.append((number, int(kind), int(flags)))
+            lines.append(_line(lane.points, is_ring))
+            links += [] if is_ring else _links(lane, number)
+        except (ValueError, OverflowError) as error:
+            raise SceneError(f"{path}: {where}: {one_line(error)}") from error
     if lines and all(map(_looks_like_degrees, lines)):
         raise SceneError(f"{path}: coordinates look like degrees, expected metres in the frame of the tracks")
+    successor, predecessor = int(EdgeKind.SUCCESSOR), int(EdgeKind.PREDECESSOR)
+    reverse = [(b, a, predecessor) for a, b, kind in links if kind == successor]
+    links += reverse + [(b, a, successor) for a, b, kind in links if kind == predecessor]
     return build_map(heads, [len(line) for line in lines], np.concatenate([np.zeros((0, 2)), *lines]), links)
 
 
-def _entries(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(location for messages, content) of each entry, in both formats."""
-    section = next((name for name in ("lanes", "features") if isinstance(document, dict) and name in document), None)
-    if section is None or not isinstance(document[section], list):
-        raise ValueError("no list 'lanes' and no list 'features' (GeoJSON)")
-    for index, entry in enumerate(document[section]):
-        yield f"{section}[{index}]", entry if isinstance(entry, dict) else {}
+def _fields(feature: dict[str, Any]) -> dict[str, Any]:
+    """The entry of `lanes` that equals a GeoJSON feature; holes of a polygon are ignored."""
+    geometry, properties = feature.get("geometry"), feature.get("properties")
+    if not isinstance(geometry, dict):
+        raise ValueError("geometry: missing")
+    kind = _choice("geometry", str(geometry.get("type")), _GEOMETRIES)
+    fields = {"kind": kind, "id": feature.get("id")} | (properties if isinstance(properties, dict) else {})
+    fields["points"] = points = geometry.get("coordinates")
+    if kind == "drivable_area":
+        if fields["kind"] not in ("crosswalk", "drivable_area"):
+            raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
+        fields["points"] = points[0] if isinstance(points, list) and points else []
+    return fields
 
 
-def _feature(feature: dict[str, Any]) -> tuple[dict[str, Any], Any, bool]:
-    """(fields, points, whether it is a polygon) of a GeoJSON feature; holes of a polygon are ignored."""
-    geometry, fields = feature.get("geometry"), feature.get("properties")
-    shape = geometry.get("type") if isinstance(geometry, dict) else None
-    if not isinstance(geometry, dict) or not isinstance(shape, str) or shape not in _GEOMETRIES:
-        raise ValueError(f"geometry: {_short(shape)}, expected one of {', '.join(_GEOMETRIES)}")
-    points = geometry.get("coordinates")
-    if shape == "Polygon" and isinstance(points, list):
-        points = points[0] if points else []
-    shared = {"kind": _GEOMETRIES[shape]} | ({"id": feature["id"]} if "id" in feature else {})
-    return shared | (fields if isinstance(fields, dict) else {}), points, shape == "Polygon"
-
-
-def _line(points: Any, is_ring: bool) -> np.ndarray:
-    """Points float64 [p, 2] without consecutive duplicates; rings are closed."""
-    if not isinstance(points, list):
-        raise ValueError("points: missing, expected a list of [x, y]")
-    try:
-        array = np.asarray(points, np.float64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError("points: expected a list of [x, y]") from error
-    if array.ndim != 2 or array.shape[1] not in (2, 3):
-        raise ValueError(f"points: expected a list of [x, y], found shape {list(array.shape)}")
-    if not (np.abs(array[:, :2]) <= MAX_COORDINATE_M).all():
-        raise ValueError("points: NaN, infinite or huge")
-    line = without_repeats(array[:, :2])
-    if is_ring and (line[0] != line[-1]).any():
-        line = np.concatenate([line, line[:1]])
-    if len(line) < (4 if is_ring else 2):
-        raise ValueError(f"points: {len(line) - is_ring} different ones, expected at least {3 if is_ring else 2}")
-    return line
-
-
-def _choice(entry: dict[str, Any], field: str, allowed: dict[str, Any], default: str) -> Any:
-    value = default if entry.get(field) is None else entry[field]
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{field}: {_short(value)}, expected one of {', '.join(allowed)}")
+def _choice(field: str, value: str, allowed: dict[str, _Meaning]) -> _Meaning:
+    if value not in allowed:
+        raise ValueError(f"{field}: {value[:60]!r}, expected one of {', '.join(allowed)}")
     return allowed[value]
 
 
-def _flags(entry: dict[str, Any]) -> int:
-    """LaneFlag bits."""
-    flags = _choice(entry, "turn", _TURNS, "none")
-    for field, flag in (("intersection", LaneFlag.INTERSECTION), ("traffic_control", LaneFlag.TRAFFIC_CONTROL)):
-        value = entry.get(field)
-        if value not in (None, False, True):  # 0 and 1 equal False and True
-            raise ValueError(f"{field}: {_short(value)}, expected true or false")
-        flags |= flag if value else LaneFlag.NONE
-    return int(flags)
+def _line(points: list[list[float]], is_ring: bool) -> np.ndarray:
+    """Points float64 [p, 2] without consecutive duplicates; rings are closed."""
+    line = without_repeats(np.array([point[:2] for point in points], np.float64).reshape(-1, 2))
+    if not (np.abs(line) <= MAX_COORDINATE_M).all():
+        raise ValueError("points: infinite or huge")
+    if is_ring and len(line) and (line[0] != line[-1]).any():
+        line = np.concatenate([line, line[:1]])
+    if len(line) < (4 if is_ring else 2):
+        raise ValueError(f"points: {max(len(line) - is_ring, 0)} different ones, expected at least {3 if is_ring else 2}")
+    return line
 
 
-def _links_of(entry: dict[str, Any], number: int) -> _Links:
+def _links(lane: _Lane, number: int) -> list[tuple[int, int, int]]:
     """(lane id, lane id, EdgeKind) of all links of a lane."""
-    links = []
-    for field, kind in (("successors", EdgeKind.SUCCESSOR), ("predecessors", EdgeKind.PREDECESSOR)):
-        others = [] if entry.get(field) is None else entry[field]
-        if not isinstance(others, list):
-            raise ValueError(f"{field}: expected a list of ids")
-        links += [(number, _id(other, field), int(kind)) for other in others]
-    for field, kind in (("left", EdgeKind.LEFT), ("right", EdgeKind.RIGHT)):
-        if entry.get(field) is not None:
-            links.append((number, _id(entry[field], field), int(kind)))
-    return links
+    neighbors = ([] if other is None else [other] for other in (lane.left, lane.right))
+    others = zip(EdgeKind, (lane.successors or [], lane.predecessors or [], *neighbors), strict=True)
+    return [(number, _id(other), int(kind)) for kind, ids in others for other in ids]
 
 
-def _id(value: Any, field: str) -> int:
+def _id(value: _Id) -> int:
     """An id as int64: whole numbers, also as text, are kept; other text becomes 62 bits of its SHA-256."""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(f"id: {value}, expected text or a whole number")
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{field}: {_short(value)}, expected text or a whole number")
     text = str(value)
     if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):
         return int(text)
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big") >> 2
-
-
-def _short(value: Any) -> str:
-    """A value for a message: its first characters, or its type if it is nested."""
-    return repr(value)[:60] if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
 
 
 def _looks_like_degrees(line: np.ndarray) -> bool:

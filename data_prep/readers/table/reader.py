@@ -6,22 +6,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from data_prep.reader import Input
+from data_prep.reader import Input, check_options
+from data_prep.readers.columns import cells, fill
+from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file
+from data_prep.readers.table.columns import MAX_BYTES, SUFFIXES, TIME, Columns, read_columns
 from data_prep.readers.table.lanes import find_lanes, lanes_near
-from data_prep.readers.table.tracks import MAX_BYTES, SUFFIXES, TIME, Columns, Cuts, Cutting, Tracks, cut_scenes, read_columns
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError, TrajformerError
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.geometry import wrap
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 ALL = "all"  # the split of tables directly in RAW
+MAX_OFF_GRID = 0.25  # of a period; a larger distance of a timestamp from the grid means that the period is wrong
+MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
+MAX_NAME_BYTES = 150
+MAX_COORDINATE_M = 1e8
+MAX_SPEED_M_S = 1e4
+BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
+_KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
+_ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
+_THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
 
 
 @dataclass(frozen=True)
@@ -46,15 +59,9 @@ class Table:
     published: ClassVar[dict[str, int]] = {}
 
     def __post_init__(self) -> None:
-        for field, minimum in (("num_history", 2), ("num_future", 1), ("stride", 1), ("map_radius_m", 0)):
-            if not getattr(self, field) >= minimum:
-                raise TrajformerError(f"{self.name}: {field}: {getattr(self, field)}, expected at least {minimum}")
+        check_options(self, num_history=2, num_future=1, stride=1, map_radius_m=0)
         if not 0.0 < self.period_s < 60.0:
             raise TrajformerError(f"{self.name}: period_s: {self.period_s}, expected more than 0 and less than 60 seconds")
-
-    @property
-    def _cutting(self) -> Cutting:
-        return Cutting(self.period_s, self.num_history, self.num_future, self.stride)
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with tables, and "all" for tables directly in the raw folder."""
@@ -76,7 +83,7 @@ class Table:
             except SceneError:
                 inputs.append(Input(path, "", stamp))
                 continue
-            scenes = cut_scenes(columns, path.stem, self._cutting).scenes
+            _, _, scenes = cut_scenes(columns, path.stem, self)
             if twice := next((name for name in scenes if name in owner), None):
                 reason = f"scene {twice!r} is also in {owner[twice]}: every scene of a split needs a unique name"
                 raise TrajformerError(f"{path}: scene_id: {reason}")
@@ -91,25 +98,26 @@ class Table:
             SceneError: names the file, the scene and the column, or the lanes and the field, that cannot be used.
         """
         path, name = item.path, item.part or item.path.stem
-        columns, cuts = _load(path, self._cutting)
-        cut = cuts.scenes.get(name)
-        if cut is None:
+        columns, step, cuts = _load(path, self)
+        if name not in cuts:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
-        where = f"{path}: scene {name}" if item.part else str(path)
+        cut = cuts[name]
+        rows = slice(cut.begin, cut.end)
         try:
             if cut.problem:
                 raise SceneError(cut.problem)
-            tracks = Tracks.of(columns, cuts, cut, self.num_history)
+            tracks = Tracks(columns.take(rows), step[rows], cut, self)
             return self._scene(tracks, name, split, find_lanes(path, raw)).validate()
         except SceneError as error:
+            where = f"{path}: scene {name}" if item.part else str(path)
             raise SceneError(f"{where}: {error}") from error
 
     def _scene(self, tracks: Tracks, name: str, split: str, lanes: Path | None) -> Scene:
-        xy, kind = tracks.position(), tracks.kind()
-        role, last = tracks.role(kind), tracks.last_observed()
+        xy, kind = tracks.position(), tracks.words("kind", _KINDS)
+        role, last = tracks.role(kind), tracks.last_observed
         origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # of the focal agent, else of a scored one
-        position = tracks.dense(xy - origin)
-        heading, velocity = tracks.motion(position, self.period_s)
+        position = tracks.fill(xy - origin)
+        heading, velocity = tracks.motion(position)
         polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
         return Scene(
             scene_id=name,
@@ -146,17 +154,213 @@ def _stamp(*files: Path | None) -> str:
     return digest.hexdigest()
 
 
-@cached_by_file(2)
-def _load(path: Path, cutting: Cutting) -> tuple[Columns, Cuts]:
-    """A file with its rows sorted by scene and step, and its scenes."""
-    columns = read_columns(path)
-    cuts = cut_scenes(columns, path.stem, cutting)
-    return columns.take(cuts.order), cuts
-
-
 def _tables(folder: Path) -> Iterator[Path]:
     """Tables of a folder, without hidden files."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():
                 yield path
+
+
+@cached_by_file(2)
+def _load(path: Path, options: Table) -> tuple[Columns, np.ndarray, dict[str, Cut]]:
+    """Columns of a file with rows sorted by scene and step, the steps int64 [n], and the scenes by id."""
+    columns = read_columns(path)
+    order, step, scenes = cut_scenes(columns, path.stem, options)
+    return columns.take(order), step, scenes
+
+
+# ---- scenes and windows --------------------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """One scene: the sorted rows `begin` to `end`, its first step and its T; or its problem."""
+
+    begin: int
+    end: int
+    first: int = 0
+    num_steps: int = 0
+    problem: str = ""
+
+
+def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
+    """Find the scenes of a file.
+
+    A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an
+    agent at the last observed step is left out, because there is nothing to predict.
+
+    Args:
+        columns: of the file; only `scene_id` and the time columns are used.
+        stem: name of the scene if there is no `scene_id`.
+        options: the time grid.
+
+    Returns:
+        the rows by scene and step, int64 [n]; their steps, int64 [n]; and the scenes by id, sorted by id and first step.
+    """
+    name = "step" if "step" in columns.number else "timestamp"
+    time, count = columns.number[name], len(columns.number[name])
+    scene = columns.code.get("scene_id", np.zeros(count, np.int64))
+    order = np.lexsort((time, scene))  # NaN comes last within its scene
+    time, scene = time[order], scene[order]
+    start = np.flatnonzero(np.concatenate([[True], np.diff(scene) != 0]))
+    end = np.append(start[1:], count)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = (time - np.repeat(time[start], end - start)) / options.period_s if name == "timestamp" else time
+        step = np.rint(exact)
+        bad = ~((np.abs(exact - step) <= (MAX_OFF_GRID if name == "timestamp" else 0.0)) & (np.abs(step) <= MAX_STEP))
+    step = np.where(bad, 0.0, step).astype(np.int64)
+    words = columns.word.get("scene_id", [stem])
+    scenes: dict[str, Cut] = {}
+    for code, begin, stop in zip(scene[start].tolist(), start.tolist(), end.tolist(), strict=True):
+        word = words[code]
+        if not re.fullmatch(r"(?!\.)[^/\\]+", word) or not word.isprintable() or len(word.encode()) > MAX_NAME_BYTES:
+            problem = f"scene_id: no file name (1 to {MAX_NAME_BYTES} bytes, no slash, dot in front or control character)"
+            cuts = {ascii(word): Cut(begin, stop, problem=problem)}
+        elif (wrong := bad[begin:stop]).any():
+            cuts = {word: Cut(begin, stop, problem=_time_problem(name, time[begin:stop], wrong, options))}
+        else:
+            cuts = _cut_scene(word, step[begin:stop], begin, options)
+        for key, cut in cuts.items():
+            scenes[key] = cut if key not in scenes else cut._replace(problem="scene_id: also the name of a window")
+    return order, step, scenes
+
+
+def _cut_scene(name: str, step: np.ndarray, begin: int, options: Table) -> dict[str, Cut]:
+    """The scene or its windows, from its sorted steps [n]."""
+    history, window = options.num_history, options.num_history + options.num_future
+    first, last, end = int(step[0]), int(step[-1]), begin + len(step)
+    length = last - first + 1
+    if length < history:
+        problem = f"{length} steps from its first to its last row, expected at least the {history} of the history"
+        return {name: Cut(begin, end, problem=problem)}
+    if length <= window:
+        return {name: Cut(begin, end, first, history if length == history else window)}
+    starts = np.unique(step) - (history - 1)  # of windows with a row at their last observed step
+    starts = starts[(starts >= first) & (starts + window - 1 <= last) & ((starts - first) % options.stride == 0)]
+    if not len(starts):
+        return {name: Cut(begin, end, problem="no window has an agent at its last observed step")}
+    edges = begin + np.searchsorted(step, np.stack([starts, starts + window]))
+    return {f"{name}-t{s}": Cut(a, b, s, window) for s, a, b in zip(starts.tolist(), *edges.tolist(), strict=True)}
+
+
+def _time_problem(name: str, time: np.ndarray, wrong: np.ndarray, options: Table) -> str:
+    """Message for the first wrong time of a scene, which fits no step."""
+    value = float(time[wrong.argmax()])
+    if not np.isfinite(value):
+        return f"{name}: {'empty or NaN' if np.isnan(value) else 'infinite or no number'}"
+    if name == "step":
+        return f"step: {value:.12g}, expected a whole number of at most 2^52"
+    known = np.unique(time[np.isfinite(time)])
+    with np.errstate(over="ignore"):
+        usual = f"they are mostly {np.median(np.diff(known)) if len(known) > 1 else 0.0:.4g} apart; --period-s sets the period"
+    grid = f"the period of {options.period_s:g} s after the scene's first, {known[0]:.12g}"
+    return f"timestamp: {value:.12g} is no multiple of {grid} ({usual})"
+
+
+# ---- tracks --------------------------------------------------------------------------------------------------------
+
+
+class Tracks:
+    """The n rows of one scene as A agents by id with T steps.
+
+    Attributes:
+        agent_id: the A ids.
+        valid: whether an agent has a row at a step, bool [A, T].
+        row: index of the row, int64 [A, T], -1 without a row.
+        last_observed: row [A] of each agent's last observed step, -1 for an agent without one.
+    """
+
+    def __init__(self, columns: Columns, step: np.ndarray, cut: Cut, options: Table) -> None:
+        """Arrange rows, of which `step` (int64 [n]) is the step; SceneError if a track has no name or two rows for one step."""
+        self._columns, self._step, self._options = columns, step, options
+        present, self._agent = np.unique(columns.code["track_id"], return_inverse=True)
+        self.agent_id = tuple(columns.word["track_id"][code] for code in present.tolist())
+        if "" in self.agent_id or any("\n" in name for name in self.agent_id):
+            raise SceneError("track_id: empty or with a line break")
+        self._cell, self.valid = cells(self.agent_id, self._agent, step - cut.first, cut.num_steps, "track_id")
+        self.row = self.fill(np.arange(1, len(step) + 1)) - 1
+        observed = self.row[:, : options.num_history]
+        last = options.num_history - 1 - (observed[:, ::-1] >= 0).argmax(1)
+        self.last_observed = observed[np.arange(len(observed)), last]
+
+    def fill(self, values: np.ndarray) -> np.ndarray:
+        """Values [n, ...] of the rows as [A, T, ...], zero without a row."""
+        return fill(self.valid, self._cell, values)
+
+    def position(self) -> np.ndarray:
+        """Positions float64 [n, 2], metres."""
+        return np.stack([self._numbers(name, MAX_COORDINATE_M) for name in "xy"], -1)
+
+    def motion(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Heading [A, T] and velocity [A, T, 2] from the table; missing values are estimated from position [A, T, 2]."""
+        heading = self._numbers("heading", 2 * np.pi + 1e-6, optional=True).copy()
+        velocity = np.stack([self._numbers(name, MAX_SPEED_M_S, optional=True) for name in ("vx", "vy")], -1)
+        empty = np.isnan(velocity)
+        if (half := empty[:, 0] != empty[:, 1]).any():
+            raise SceneError(f"vx: one of vx and vy is empty {self._where(half)}")
+        agents = np.unique(self._agent[np.isnan(heading) | empty[:, 0]])
+        for block in np.array_split(agents, max(1, len(agents) * self.valid.shape[1] ** 2 // BLOCK_SIZE)):
+            rows, valid = self.row[block][self.valid[block]], self.valid[block]
+            v, h, _ = estimate_motion(position[block], valid, self._options.num_history, self._options.period_s)
+            heading[rows] = np.where(np.isnan(heading[rows]), h[valid], heading[rows])
+            velocity[rows] = np.where(empty[rows], v[valid], velocity[rows])
+        outside = (heading <= -np.pi) | (heading > np.float32(np.pi))  # other values keep all their bits
+        heading = np.where(outside, wrap(heading), heading)
+        return self.fill(heading), self.fill(velocity)
+
+    def role(self, kind: np.ndarray) -> np.ndarray:
+        """AgentRole uint8 [A]; without the column, agents with a row at the last observed step and an earlier one are scored.
+
+        This depends on the observed steps only. Objects that cannot move without help are context.
+
+        Raises:
+            SceneError: an unknown role, two focal agents, or no agent to predict.
+        """
+        observed = self.valid[:, : self._options.num_history]
+        role = self.words("role", _ROLES)
+        if "role" not in self._columns.word:
+            role[observed[:, -1] & (observed.sum(1) >= 2) & ~np.isin(kind, _THINGS)] = AgentRole.SCORED
+        focal = [self.agent_id[index] for index in np.flatnonzero(role == AgentRole.FOCAL)]
+        if len(focal) > 1:
+            raise SceneError(f"role: two tracks are focal, {focal[0]!r} and {focal[1]!r}")
+        if not (observed.any(1) & (role != AgentRole.CONTEXT)).any():
+            raise SceneError("role: no track to predict is seen in the history")
+        return role
+
+    def city(self) -> str:
+        """City of the scene, "" without the column."""
+        if "city" not in self._columns.word:
+            return ""
+        cities = np.unique(self._columns.code["city"]).tolist()
+        if len(cities) > 1:
+            raise SceneError(f"city: {len(cities)} cities in one scene")
+        return self._columns.word["city"][cities[0]]
+
+    def words(self, name: str, meaning: Mapping[str, int]) -> np.ndarray:
+        """Values uint8 [A] of a text column at each agent's last observed step, or at its first step if it was not observed."""
+        if name not in self._columns.word:
+            return np.full(len(self.agent_id), meaning[""], np.uint8)
+        first = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
+        code = self._columns.code[name][np.where(self.last_observed >= 0, self.last_observed, first)]
+        words = [self._columns.word[name][index].strip().lower() for index in code.tolist()]
+        for word, track in zip(words, self.agent_id, strict=True):
+            if word not in meaning:
+                allowed = ", ".join(filter(None, meaning))
+                raise SceneError(f"{name}: {word[:40]!r} (track {track!r}), expected one of {allowed}")
+        return np.array([meaning[word] for word in words], np.uint8)
+
+    def _numbers(self, name: str, limit: float, optional: bool = False) -> np.ndarray:
+        """A column float64 [n], finite; if it is optional, an empty cell is NaN."""
+        values = self._columns.number.get(name, np.full(len(self._step), np.nan))
+        if not optional and (empty := np.isnan(values)).any():
+            raise SceneError(f"{name}: empty or NaN {self._where(empty)}")
+        if (beyond := np.abs(values) > limit).any():
+            value = values[beyond.argmax()]
+            problem = f"{value:.12g}, expected at most {limit:.4g} either way" if np.isfinite(value) else "infinite or no number"
+            raise SceneError(f"{name}: {problem} {self._where(beyond)}")
+        return values
+
+    def _where(self, wrong: np.ndarray) -> str:
+        """The first row with True in `wrong`, for messages."""
+        row = int(wrong.argmax())
+        return f"(track {self.agent_id[self._agent[row]]!r}, step {self._step[row]})"

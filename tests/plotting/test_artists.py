@@ -15,10 +15,8 @@ from support.scenes import make_scene, transform_scene
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
-from trajformer.plotting.agents import box_corners, draw_agents
-from trajformer.plotting.forecasts import draw_forecasts
-from trajformer.plotting.map import draw_map
-from trajformer.plotting.matching import match_forecasts, track_error
+from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
+from trajformer.plotting.recorded import box_corners, draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
 from trajformer.scenes.scene import AgentKind, AgentRole
 

@@ -18,12 +18,9 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.models.constant_velocity import ConstantVelocityConfig
-from trajformer.plotting.agents import draw_agents
-from trajformer.plotting.forecasts import draw_forecasts
-from trajformer.plotting.map import draw_map
-from trajformer.plotting.matching import match_forecasts, track_error
-from trajformer.plotting.scene import draw_scene, file_name, plot_scene, save_scene_plots
-from trajformer.plotting.select import choose_scenes
+from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
+from trajformer.plotting.recorded import draw_agents, draw_map
+from trajformer.plotting.scene import choose_scenes, draw_scene, file_name, plot_scene, save_scene_plots
 from trajformer.plotting.view import MAX_HALF_M, View, add_legend, choose_view
 from trajformer.scenes.scene import AgentRole, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard

@@ -52,8 +52,7 @@ def plot(
 ) -> list[Path]:
     """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts
-    from trajformer.plotting.scene import save_scene_plots
-    from trajformer.plotting.select import choose_scenes
+    from trajformer.plotting.scene import choose_scenes, save_scene_plots
     from trajformer.scenes.store import SceneStore
 
     scene, worst, random = choice["scene"], choice["worst"], choice["random"]

@@ -16,16 +16,13 @@ _MAX_ALPHA = 0.7  # of the overlay, at the largest weight
 _MAX_NUMBERED = 100  # entries of a matrix that is small enough for numbers
 
 
-def draw_attention_map(
-    ax: Axes, image: np.ndarray, weights: np.ndarray, *, vmax: float | None = None, query: tuple[float, float] | None = None
-) -> Axes:
+def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, query: tuple[float, float] | None = None) -> Axes:
     """Draw an image in gray under an orange overlay that is more opaque where the weight is larger.
 
     Args:
         ax: its units become pixels, row 0 on top.
         image: float [H, W] or [H, W, 3] in 0..1.
         weights: [rows, columns] >= 0 of a grid over the image: patches, or a feature map.
-        vmax: weight of the strongest color, for comparisons between images; by default the largest weight.
         query: position (x, y) of the query in pixels, marked with a cross.
 
     Raises:
@@ -35,7 +32,8 @@ def draw_attention_map(
         raise ValueError(f"image {image.shape} and weights {np.shape(weights)}: expected [H, W] or [H, W, 3] and [rows, columns]")
     draw_image(ax, image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114]))
     overlay = np.empty((*weights.shape, 4))
-    overlay[..., :3], overlay[..., 3] = to_rgb(style.FOCAL), _MAX_ALPHA * _strength(weights, vmax)
+    overlay[..., :3] = to_rgb(style.FOCAL)
+    overlay[..., 3] = _MAX_ALPHA * weights / max(float(np.max(weights, initial=0.0)), 1e-12)
     ax.imshow(overlay, extent=_extent(image), interpolation="nearest", gid="attention")
     if query is not None:
         for color, size in ((style.PAPER, 3.5), (style.TRUTH, 1.6)):
@@ -51,9 +49,7 @@ def draw_image(ax: Axes, image: np.ndarray) -> Axes:
     return ax
 
 
-def draw_attention_matrix(
-    ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, vmax: float | None = None
-) -> Axes:
+def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Axes:
     """Draw a matrix of weights, one row per query token and one column per key token; larger weights are darker.
 
     In a small matrix, weights above 0.05 are written in hundredths.
@@ -63,7 +59,6 @@ def draw_attention_matrix(
         weights: [L, S] >= 0, each row sums to 1.
         rows: L query tokens, such as the words of a translation.
         columns: S key tokens, such as the words of the source.
-        vmax: weight of the darkest color; by default the largest weight.
 
     Raises:
         ValueError: the number of names does not match the weights.
@@ -71,7 +66,7 @@ def draw_attention_matrix(
     weights = np.asarray(weights)
     if weights.shape != (len(rows), len(columns)):
         raise ValueError(f"weights {weights.shape}, but {len(rows)} row names and {len(columns)} column names")
-    vmax = max(float(weights.max(initial=0.0)) if vmax is None else vmax, 1e-12)
+    vmax = max(float(weights.max(initial=0.0)), 1e-12)
     ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal", interpolation="nearest", gid="attention")
     size = style.SMALL_PT if max(weights.shape) <= 24 else 5.0
     ax.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size, parse_math=False)
@@ -110,13 +105,6 @@ def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
     _thin_frame(ax)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _strength(weights: np.ndarray, vmax: float | None) -> np.ndarray:
-    """Weights divided by `vmax`, by default the largest weight, in 0..1."""
-    if vmax is None:
-        vmax = float(np.max(weights, initial=0.0))
-    return np.clip(weights / max(vmax, 1e-12), 0.0, 1.0)
 
 
 def _extent(image: np.ndarray) -> tuple[float, float, float, float]:

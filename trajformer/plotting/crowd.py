@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 
 from trajformer.plotting import style
-from trajformer.plotting.matching import AgentForecast
+from trajformer.plotting.forecasts import AgentForecast
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 # After Okabe and Ito, without black (recorded futures) and yellow (too light for thin lines).

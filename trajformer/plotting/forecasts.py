@@ -1,25 +1,89 @@
-"""Forecasts over a scene: one line per mode, opaque where probable, with the probability at the end of the line."""
+"""Forecasts of the agents of a scene: one line per mode, opaque where probable, with the probability at the end of the line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import Frame
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.evaluation.metrics.displacement import agent_errors, best_end
 from trajformer.plotting import style
-from trajformer.plotting.agents import outlines
-from trajformer.plotting.matching import AgentForecast, main_forecast
+from trajformer.plotting.recorded import outlines
 from trajformer.scenes.scene import AgentRole, Scene
 
 MIN_ALPHA = 0.3
 MIN_LABELED = 0.005  # a smaller probability would be written as 0.00
 _DISTANCES_PT = (4.0, 9.0, 16.0, 24.0)
+_TURNS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.8, -1.8, 2.5, -2.5])
 _MIN_LEADER_PT = 9.0  # a label at this distance needs a line to its point
 _END_RADIUS_PT = 2.5
 _DIGIT_PT, _HEIGHT_PT = 0.62, 1.0  # relative to the font size; wide enough for the widest digit
+
+
+@dataclass(frozen=True, eq=False)
+class AgentForecast:
+    """K modes of one agent of a scene.
+
+    Attributes:
+        agent: index of the agent in the scene.
+        probability: [K], sums to 1.
+        position: float64 [K, F, 2], metres, relative to the `origin` of the scene.
+    """
+
+    agent: int
+    probability: np.ndarray
+    position: np.ndarray
+
+
+def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[AgentForecast]:
+    """Find the agent of each forecast and convert positions from the city frame to the scene, in the order given.
+
+    Raises:
+        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
+    """
+    index = {track_id: agent for agent, track_id in enumerate(scene.agent_id)}
+    matched = []
+    for forecast in forecasts:
+        name = f"track {forecast.track_id!r}"
+        if forecast.scene_id != scene.scene_id:
+            raise TrajformerError(f"the forecast of {name} is for scene {forecast.scene_id!r}, not for scene {scene.scene_id!r}")
+        if forecast.track_id not in index:
+            raise TrajformerError(f"scene {scene.scene_id!r} has no {name}, but a forecast for it was given")
+        if forecast.position.shape[1] != scene.num_future:
+            steps = f"has {forecast.position.shape[1]} steps, the scene has {scene.num_future}"
+            raise TrajformerError(f"the forecast of {name} in scene {scene.scene_id!r} {steps}")
+        position = np.asarray(forecast.position - scene.origin, np.float64)
+        matched.append(AgentForecast(index[forecast.track_id], forecast.probability, position))
+    return matched
+
+
+def main_forecast(scene: Scene, forecasts: Sequence[AgentForecast]) -> AgentForecast | None:
+    """The forecast of the focal agent, or the only forecast, or None."""
+    focal = [forecast for forecast in forecasts if scene.agent_role[forecast.agent] == AgentRole.FOCAL]
+    if focal:
+        return focal[0]
+    return forecasts[0] if len(forecasts) == 1 else None
+
+
+def track_error(scene: Scene, forecast: AgentForecast) -> tuple[float, float] | None:
+    """minADE and minFDE over all modes of one forecast, metres; None if the last future step of the agent was not recorded."""
+    if scene.num_steps == scene.num_history or not scene.valid[forecast.agent, -1]:
+        return None
+    future = slice(scene.num_history, None)
+    position = torch.from_numpy(forecast.position)[None, None]
+    logit = torch.from_numpy(np.asarray(forecast.probability, np.float64)).log()[None, None]
+    target = torch.from_numpy(scene.position[forecast.agent, future].astype(np.float64))[None, None]
+    valid = torch.from_numpy(scene.valid[forecast.agent, future].copy())[None, None]
+    values = best_end(agent_errors(Forecast(position, logit, Frame.SCENE), target, valid).most_probable(len(logit[0, 0])))
+    return float(values["minADE"]), float(values["minFDE"])
 
 
 def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
@@ -29,27 +93,19 @@ def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -
     Line k of a track has the gid "mode:<track id>:<k>". Labels fit the current limits and size of `ax`.
     """
     for forecast in forecasts:
-        _draw_modes(ax, forecast, scene.agent_id[forecast.agent], focal=_is_focal(scene, forecast))
+        name, color, width, zorder, marker, size = "forecast (others)", style.SCORED, 0.9, style.Z_MODE, "s", 2.6
+        if scene.agent_role[forecast.agent] == AgentRole.FOCAL:
+            name, color, width, zorder, marker, size = "forecast (focal)", style.FOCAL, 1.6, style.Z_FOCAL_MODE, "o", 4.2
+        order = np.argsort(-forecast.probability, kind="stable")
+        max_probability = max(float(forecast.probability.max()), 1e-12)
+        for rank, mode in enumerate(order.tolist()):
+            alpha = MIN_ALPHA + (1.0 - MIN_ALPHA) * float(forecast.probability[mode]) / max_probability
+            (line,) = ax.plot(*forecast.position[mode].T, color=color, linewidth=width, alpha=alpha)
+            line.set(marker=marker, markersize=size, markevery=[-1], markeredgecolor=style.PAPER, markeredgewidth=0.4)
+            line.set(gid=f"mode:{scene.agent_id[forecast.agent]}:{mode}", zorder=zorder - 0.4 * rank / len(order))
+            line.set(label="" if rank else name, solid_capstyle="butt", solid_joinstyle="round")
     _draw_probabilities(ax, scene, forecasts)
     return ax
-
-
-def _is_focal(scene: Scene, forecast: AgentForecast) -> bool:
-    return bool(scene.agent_role[forecast.agent] == AgentRole.FOCAL)
-
-
-def _draw_modes(ax: Axes, forecast: AgentForecast, track_id: str, *, focal: bool) -> None:
-    name, color, width, zorder, marker, size = "forecast (others)", style.SCORED, 0.9, style.Z_MODE, "s", 2.6
-    if focal:
-        name, color, width, zorder, marker, size = "forecast (focal)", style.FOCAL, 1.6, style.Z_FOCAL_MODE, "o", 4.2
-    order = np.argsort(-forecast.probability, kind="stable")
-    max_probability = max(float(forecast.probability.max()), 1e-12)
-    for rank, mode in enumerate(order.tolist()):
-        alpha = MIN_ALPHA + (1.0 - MIN_ALPHA) * float(forecast.probability[mode]) / max_probability
-        (line,) = ax.plot(*forecast.position[mode].T, color=color, linewidth=width, alpha=alpha)
-        line.set(marker=marker, markersize=size, markevery=[-1], markeredgecolor=style.PAPER, markeredgewidth=0.4)
-        line.set(gid=f"mode:{track_id}:{mode}", zorder=zorder - 0.4 * rank / len(order))
-        line.set(label="" if rank else name, solid_capstyle="butt", solid_joinstyle="round")
 
 
 def _draw_probabilities(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> None:
@@ -72,7 +128,7 @@ def _draw_probabilities(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecas
     lines = np.concatenate([*paths, future, *outlines(scene, scene.valid[:, scene.num_history - 1].nonzero()[0].tolist())])
     recorded_ends = [scene.position[f.agent][scene.valid[f.agent]][-1:] for f in forecasts]
     ends = np.concatenate([*(f.position[:, -1] for f in forecasts), *recorded_ends, np.zeros((0, 2))])
-    focal = main is not None and _is_focal(scene, main)
+    focal = main is not None and scene.agent_role[main.agent] == AgentRole.FOCAL
     place_labels(ax, labels, lines, ends, style.FOCAL_DARK if focal else style.SCORED_DARK)
 
 
@@ -100,50 +156,37 @@ def place_labels(ax: Axes, labels: Sequence[Label], lines: np.ndarray, ends: np.
     figure = ax.get_figure(root=True)
     assert figure is not None, "labels need an Axes with a figure"
     to_points = 72.0 / figure.dpi
-    frame = np.array(ax.bbox.extents) * to_points
+    frame = np.array(ax.bbox.extents).reshape(2, 2) * to_points
     lines_pt, ends_pt = (ax.transData.transform(xy.reshape(-1, 2)) * to_points for xy in (lines, ends))
-    occupied: list[np.ndarray] = []
+    rank, turn = np.repeat(np.arange(len(_DISTANCES_PT)), len(_TURNS)), np.tile(_TURNS, len(_DISTANCES_PT))
+    distance = np.array(_DISTANCES_PT)[rank]  # [candidates]
+    occupied = np.zeros((0, 2, 2))  # boxes [n, 2, 2]: lower left and upper right corner
     for label in labels:
         anchor = ax.transData.transform(label.point) * to_points
         direction = ax.transData.transform(label.point + label.direction) * to_points - anchor
         size = np.array([len(label.text) * _DIGIT_PT, _HEIGHT_PT]) * style.LABEL_PT
-        best: tuple[float, np.ndarray, float] | None = None
-        for penalty, distance, box in _candidates(anchor, direction, size):
-            outside = (box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any()
-            if outside or any(_overlap(box, other) for other in occupied) or _num_covered(box, ends_pt, _END_RADIUS_PT):
-                continue
-            cost = penalty + 1.5 * _num_covered(box, lines_pt, 0.5)
-            if best is None or cost < best[0]:
-                best = (cost, box, distance)
-        if best is not None:
-            occupied.append(best[1])
-            _write(ax, label, best[1], best[2], anchor, color)
+        angle = np.arctan2(direction[1], direction[0]) + turn
+        unit = np.stack([np.cos(angle), np.sin(angle)], -1)
+        middle = anchor + unit * (distance + np.abs(unit) @ size / 2)[:, None]
+        box = middle[:, None] + np.array([-0.5, 0.5])[:, None] * size  # [candidates, 2, 2]
+        cost = 3.0 * rank + np.abs(turn) + 1.5 * _count_inside(lines_pt, box, 0.5)  # close boxes straight ahead are best
+        cost[((box[:, 0] < frame[0]) | (box[:, 1] > frame[1])).any(-1)] = np.inf
+        cost[_count_inside(ends_pt, box, _END_RADIUS_PT) > 0] = np.inf
+        overlap = (box[:, None, 0] < occupied[:, 1] + 0.5) & (occupied[:, 0] < box[:, None, 1] + 0.5)
+        cost[overlap.all(-1).any(-1)] = np.inf
+        best = int(cost.argmin())
+        if np.isfinite(cost[best]):
+            occupied = np.concatenate([occupied, box[best : best + 1]])
+            leader = {"arrowstyle": "-", "linewidth": 0.4, "color": color, "shrinkA": 0.0, "shrinkB": 2.0}
+            annotation = ax.annotate(
+                label.text, tuple(label.point.tolist()), tuple(box[best].mean(0) - anchor), textcoords="offset points",
+                annotation_clip=True, ha="center", va="center_baseline", fontsize=style.LABEL_PT, color=color,
+                arrowprops=leader if distance[best] >= _MIN_LEADER_PT else None, zorder=style.Z_LABEL, gid="label",
+                path_effects=[withStroke(linewidth=1.6, foreground=style.PAPER)],
+            )  # fmt: skip
+            annotation.set_in_layout(False)
 
 
-def _candidates(anchor: np.ndarray, direction: np.ndarray, size: np.ndarray) -> Iterator[tuple[float, float, np.ndarray]]:
-    """Penalty, distance and box [4] (left, bottom, right, top); close boxes straight ahead have the smallest penalty."""
-    angle = float(np.arctan2(direction[1], direction[0]))
-    for rank, distance in enumerate(_DISTANCES_PT):
-        for turn in (0.0, 0.6, -0.6, 1.2, -1.2, 1.8, -1.8, 2.5, -2.5):
-            unit = np.array([np.cos(angle + turn), np.sin(angle + turn)])
-            middle = anchor + unit * (distance + np.abs(unit) @ size / 2)
-            yield 3.0 * rank + abs(turn), distance, np.concatenate([middle - size / 2, middle + size / 2])
-
-
-def _overlap(box: np.ndarray, other: np.ndarray) -> bool:
-    return bool((box[:2] < other[2:] + 0.5).all() and (other[:2] < box[2:] + 0.5).all())
-
-
-def _num_covered(box: np.ndarray, points: np.ndarray, margin: float) -> int:
-    return int(((points > box[:2] - margin) & (points < box[2:] + margin)).all(-1).sum())
-
-
-def _write(ax: Axes, label: Label, box: np.ndarray, distance: float, anchor: np.ndarray, color: str) -> None:
-    leader = {"arrowstyle": "-", "linewidth": 0.4, "color": color, "shrinkA": 0.0, "shrinkB": 2.0}
-    shift, point = tuple((box[:2] + box[2:]) / 2 - anchor), (float(label.point[0]), float(label.point[1]))
-    annotation = ax.annotate(
-        label.text, point, shift, textcoords="offset points", annotation_clip=True, ha="center", va="center_baseline",
-        arrowprops=leader if distance >= _MIN_LEADER_PT else None, fontsize=style.LABEL_PT, color=color,
-        path_effects=[withStroke(linewidth=1.6, foreground=style.PAPER)], zorder=style.Z_LABEL, gid="label",
-    )  # fmt: skip
-    annotation.set_in_layout(False)
+def _count_inside(points: np.ndarray, box: np.ndarray, margin: float) -> np.ndarray:
+    """Number of points [n, 2] in each box [candidates, 2, 2], widened by a margin."""
+    return ((points > box[:, None, 0] - margin) & (points < box[:, None, 1] + margin)).all(-1).sum(-1)

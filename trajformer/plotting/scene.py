@@ -1,4 +1,4 @@
-"""A scene as a picture: map, agents, recorded futures and forecasts, ready for print.
+"""A scene as a picture: map, agents, recorded futures and forecasts, ready for print; and the choice of scenes to draw.
 
 Figures are created without pyplot, so there is no global state.
 """
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,11 +20,9 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
-from trajformer.plotting.agents import draw_agents
 from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
-from trajformer.plotting.forecasts import draw_forecasts
-from trajformer.plotting.map import draw_map
-from trajformer.plotting.matching import match_forecasts
+from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
+from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.view import add_legend, choose_view, title
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import Scene
@@ -98,6 +97,52 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
         draw_forecasts(ax, scene, matched)
     ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
     return add_legend(ax)
+
+
+def choose_scenes(
+    store: SceneStore,
+    forecasts: Mapping[str, Sequence[TrackForecast]],
+    *,
+    scene_ids: Sequence[str] = (),
+    worst: int | None = None,
+    random: int | None = None,
+    seed: int = 0,
+) -> list[int]:
+    """Indices of scenes to draw: scenes by id, then the worst scenes, then random scenes, each scene once.
+
+    Args:
+        store: the split.
+        forecasts: by scene id; scenes that are not in the store are ignored.
+        scene_ids: these scenes, in this order.
+        worst: this number of scenes with the largest minFDE of any agent, worst first; scenes without a recorded
+            future are left out.
+        random: this number of other scenes with forecasts (of all scenes if there are no forecasts).
+        seed: of the random choice; equal seeds give equal choices.
+
+    Returns:
+        Indices into `store`; without any selection all scenes with forecasts (all scenes if there are no forecasts).
+
+    Raises:
+        StoreError: a requested scene is not in the store.
+        TrajformerError: a forecast does not fit its scene.
+    """
+    chosen = store.find(scene_ids) if scene_ids else []
+    ids = store.scene_ids()
+    candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
+    if not scene_ids and worst is None and random is None:
+        return candidates
+    if worst is not None:
+        largest: dict[int, float] = {}
+        for index in candidates if forecasts else ():
+            scene = store[index]
+            errors = [track_error(scene, forecast) for forecast in match_forecasts(scene, forecasts[ids[index]])]
+            if known := [error[1] for error in errors if error is not None]:
+                largest[index] = max(known)
+        chosen += sorted(largest, key=lambda index: (-largest[index], index))[:worst]
+    if random is not None:
+        rest = sorted(set(candidates) - set(chosen))
+        chosen += [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))[:random].tolist()]
+    return list(dict.fromkeys(chosen))
 
 
 def file_name(scene_id: str) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 from matplotlib.transforms import Bbox
 
 from trajformer.plotting import style
-from trajformer.plotting.matching import AgentForecast, main_forecast, track_error
+from trajformer.plotting.forecasts import AgentForecast, main_forecast, track_error
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
@@ -58,42 +58,37 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
     widen the window to at most 100 m, the nearest first: with their futures, otherwise with their current position,
     otherwise not at all. Without a focal agent all targets count as focal, without targets all agents.
     """
-    targets = scene.agent_role != AgentRole.CONTEXT
+    targets, now = scene.agent_role != AgentRole.CONTEXT, scene.num_history - 1
     targets[[forecast.agent for forecast in forecasts]] = True
-    agents: list[int] = []
-    for group in (targets, scene.valid[:, scene.num_history - 1], scene.valid.any(1)):
-        agents = agents or np.flatnonzero(group & scene.valid.any(1)).tolist()
+    seen = scene.valid.any(1)
+    groups = [np.flatnonzero(group & seen).tolist() for group in (targets, scene.valid[:, now], seen)]
+    agents = next(filter(None, groups))
+    here = {agent: _recorded(scene, agent, slice(now, now + 1))[0] for agent in agents}
+
+    def points(agent: int) -> np.ndarray:
+        """Positions [n, 2] of the last history steps, the recorded future and the forecasts of an agent."""
+        recorded = _recorded(scene, agent, slice(max(now + 1 - _TRAIL_STEPS, 0), None))
+        return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
+
     pedestrians = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
     margin, min_half = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
-    window = np.concatenate([_points(scene, agent, forecasts) for agent in focal])
-    start = _now(scene, focal[0])
-    others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(_now(scene, agent) - start)))
+    window, start = np.concatenate([points(agent) for agent in focal]), here[focal[0]]
+    others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start)))
     for agent in others:
-        for points in (_points(scene, agent, forecasts), _now(scene, agent)[None]):
-            wider = np.concatenate([window, points])
-            if _square(wider, margin)[1] <= MAX_TARGETS_HALF_M:
+        for added in (points(agent), here[agent][None]):
+            wider = np.concatenate([window, added])
+            if _square(wider, margin).half <= MAX_TARGETS_HALF_M:
                 window = wider
                 break
-    center, half = _square(window, margin)
-    return View(center, max(half, min_half)) if half <= MAX_HALF_M else View(start, MAX_HALF_M)
+    view = _square(window, margin)
+    return View(view.center, max(view.half, min_half)) if view.half <= MAX_HALF_M else View(start, MAX_HALF_M)
 
 
-def _square(points: np.ndarray, margin: float) -> tuple[np.ndarray, float]:
-    """Center [2] and half width of the square around points [n, 2], with a margin for boxes and labels."""
+def _square(points: np.ndarray, margin: float) -> View:
+    """The square around points [n, 2], with a margin for boxes and labels."""
     low, high = points.min(0), points.max(0)
-    extent = float((high - low).max())
-    return (low + high) / 2, extent * (0.5 + MARGIN_SHARE) + margin
-
-
-def _points(scene: Scene, agent: int, forecasts: Sequence[AgentForecast]) -> np.ndarray:
-    """Positions [n, 2] of the last history steps, the recorded future and the forecasts of an agent."""
-    recorded = _recorded(scene, agent, slice(max(scene.num_history - _TRAIL_STEPS, 0), None))
-    return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
-
-
-def _now(scene: Scene, agent: int) -> np.ndarray:
-    return _recorded(scene, agent, slice(scene.num_history - 1, scene.num_history))[0]
+    return View((low + high) / 2, float((high - low).max()) * (0.5 + MARGIN_SHARE) + margin)
 
 
 def _recorded(scene: Scene, agent: int, steps: slice) -> np.ndarray:
@@ -119,19 +114,17 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     return "\n".join(lines)
 
 
-def _in_view(artist: Artist, view: Bbox) -> bool:
-    if isinstance(artist, Collection):
-        return any(path.intersects_bbox(view, filled=True) for path in artist.get_paths())
-    return isinstance(artist, Line2D) and artist.get_path().intersects_bbox(view, filled=False)
-
-
 def add_legend(ax: Axes) -> Axes:
     """Add a legend below the axes; it names each kind of artist inside the limits once."""
-    view = Bbox([[ax.get_xlim()[0], ax.get_ylim()[0]], [ax.get_xlim()[1], ax.get_ylim()[1]]])
+    view = Bbox(np.transpose([ax.get_xlim(), ax.get_ylim()]))
     entries: dict[str, Artist] = {}
     for artist, name in zip(*ax.get_legend_handles_labels(), strict=True):
-        if name not in entries and _in_view(artist, view):
-            entries[name] = artist
+        if isinstance(artist, Collection):
+            visible = any(path.intersects_bbox(view, filled=True) for path in artist.get_paths())
+        else:
+            visible = isinstance(artist, Line2D) and artist.get_path().intersects_bbox(view, filled=False)
+        if visible:
+            entries.setdefault(name, artist)
     columns = [column for column in ([name for name in column if name in entries] for column in _LEGEND) if column]
     if not columns:
         return ax

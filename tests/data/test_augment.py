@@ -16,7 +16,6 @@ from trajformer.data import augment as augmentation
 from trajformer.data.augment import AugmentConfig, augment
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig, Frame
-from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
 
@@ -75,16 +74,10 @@ def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
         assert chosen.any() and (right["polyline_flags"][chosen] == new).all()
     assert differing(batch, mirrored) == {*MOTION, "pose", "target", "polyline", "polyline_flags"}
     assert differing(augmentation.flip(mirrored, generator(), 1.0), batch) == set()
-    assert differing(augmentation.flip(batch, generator(), 0.0), batch) == set()
-
-
-def test_flip_chooses_whole_scenes(batch: SceneBatch) -> None:
-    chosen = torch.rand(4, generator=generator(2)) < 0.5
+    chosen, mixed = torch.rand(4, generator=generator(2)) < 0.5, augmentation.flip(batch, generator(2), 0.5)
     assert chosen.any() and not chosen.all()
-    mixed, mirrored = augmentation.flip(batch, generator(2), 0.5), augmentation.flip(batch, generator(), 1.0)
-    for name, value in tensors(mixed).items():
-        for number, flipped in enumerate(chosen.tolist()):
-            assert torch.equal(value[number], tensors(mirrored if flipped else batch)[name][number]), name
+    for number, flipped in enumerate(chosen.tolist()):
+        assert all(value[number].equal((right if flipped else left)[name][number]) for name, value in tensors(mixed).items())
 
 
 def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
@@ -102,7 +95,6 @@ def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
     torch.testing.assert_close(after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), atol=1e-4, rtol=0)
     gap = wrap(after["pose"][..., 2] - before["pose"][..., 2] + angle[:, None])[before["agent_mask"]]
     assert gap.abs().max() < 1e-5
-    assert differing(batch, rotated) == {*MOTION, "pose", "target", "polyline"}
     assert_padding_is_zero(rotated)
 
 
@@ -119,7 +111,6 @@ def test_agent_dropout_hides_context_agents_only(batch: SceneBatch, probability:
     assert differing(batch, fewer) == {*STATES, "pose", "agent_mask"}
     if probability == 1.0:
         assert after["agent_mask"].sum(1).tolist() == before["target_mask"].sum(1).tolist()
-    assert differing(augmentation.drop_agents(batch, generator(), 0.0), batch) == set()
 
 
 @pytest.mark.parametrize("steps", [4, 8, 100])
@@ -144,7 +135,6 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
         assert differing(batch, masked) <= {*STATES}
         assert_padding_is_zero(masked)
     assert any_hidden and max_hidden
-    assert differing(augmentation.mask_history(batch, generator(), 0.0, steps), batch) == set()
 
 
 def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: SceneBatch) -> None:
@@ -161,8 +151,7 @@ def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: 
     many = edit(batch, scene_id=("",) * 400, **repeated)
     moved = augmentation.jitter_positions(many, generator(), 0.5).observation.position - many.observation.position
     spread = torch.stack([part[real].std() for part, real in zip(moved, many.observation.valid, strict=True)])
-    assert 0.4 < (spread == 0).float().mean() < 0.6
-    assert spread.max() < 0.55 and abs(float(spread[spread > 0].mean()) - 0.25) < 0.04  # uniform up to 0.5
+    assert 0.4 < (spread == 0).float().mean() < 0.6 and spread.max() < 0.55  # uniform up to 0.5
 
 
 def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
@@ -204,9 +193,6 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
     torch.testing.assert_close(after["pose"][..., :2], before["pose"][..., :2] * factor[:, None, None])
     assert torch.equal(after["pose"][..., 2], before["pose"][..., 2])
     assert differing(batch, scaled) == {*METRIC, "pose"}
-    model = ConstantVelocity()  # its forecasts are proportional to the scene
-    expected = model(batch.observation).position * factor[:, None, None, None, None]
-    torch.testing.assert_close(model(scaled.observation).position, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
@@ -215,9 +201,6 @@ def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
     mask, before, after = batch.observation.agent_mask, batch.observation.pose, noisy.observation.pose
     assert 0.05 < wrap(after[..., 2] - before[..., 2])[mask].std() < 0.2
     assert not after[~mask].any() and torch.equal(after[..., :2], before[..., :2])
-    config = replace(NONE, heading_noise=0.1, scale=0.1)
-    one, other = (augment(batch, config, generator(seed)) for seed in (1, 2))
-    assert {"pose", "target"} <= differing(one, other) and {"pose", "target"} <= differing(one, batch)
 
 
 # ---- temporal shift ---------------------------------------------------------------------------------------------------

@@ -64,12 +64,6 @@ def test_futures_differ_and_are_plausible(pasts: list[list[SyntheticScene]]) -> 
             assert np.abs(step - speed[:, 1:])[both].max() < 3.0  # no jump where the futures separate
 
 
-def test_a_seed_determines_the_past(pasts: list[list[SyntheticScene]]) -> None:
-    again = simulate_branches(SEEDS[0])
-    assert len(again) == len(pasts[0])
-    assert all(np.array_equal(a.tracks.xy, b.tracks.xy) for a, b in zip(again, pasts[0], strict=True))
-
-
 def test_synthesized_branches_are_separate_scenes_on_disk(tmp_path: Path) -> None:
     assert run("synthesize", tmp_path / "raw", "--scenes", 3, "--seed", 2, "--workers", 1, "--branches") == 0
     names = {split: sorted(path.name for path in (tmp_path / "raw" / split).iterdir()) for split in ("train", "val", "test")}

@@ -17,27 +17,13 @@ from trajformer.data.sample import BatchConfig, Frame
 from trajformer.scenes.geometry import to_frame
 
 
-def make(modes: int = 6, scale: bool = False) -> Forecast:
-    position = draw(2, 3, modes, 5, 2)
-    return Forecast(position, draw(2, 3, modes, seed=1), Frame.SCENE, scale=draw(2, 3, modes, 5, 2, seed=2) if scale else None)
-
-
-def test_marginal_probability() -> None:
+def test_probability_is_marginal_or_repeated_for_every_agent() -> None:
     forecast = Forecast(torch.zeros(1, 2, 3, 4, 2), torch.tensor([[[0.0, math.log(2.0), 0.0], [5.0, 5.0, 5.0]]]), Frame.SCENE)
     assert not forecast.is_joint and forecast.num_modes == 3
     torch.testing.assert_close(forecast.probability(), torch.tensor([[[0.25, 0.5, 0.25], [1 / 3] * 3]]))
-
-
-def test_joint_probability_is_repeated_for_every_agent() -> None:
-    forecast = Forecast(torch.zeros(1, 4, 2, 5, 2), torch.tensor([[0.0, math.log(3.0)]]), Frame.SCENE)
-    assert forecast.is_joint
-    torch.testing.assert_close(forecast.probability(), torch.tensor([0.25, 0.75]).expand(1, 4, 2))
-
-
-def test_probability_of_half_precision_logits_is_single_precision() -> None:
-    forecast = Forecast(torch.zeros(1, 1, 3, 1, 2), torch.tensor([[[0.0, 9.0, -9.0]]], dtype=torch.bfloat16), Frame.SCENE)
-    assert forecast.probability().dtype == torch.float32
-    assert forecast.probability().sum().item() == pytest.approx(1.0, abs=1e-6)
+    joint = Forecast(torch.zeros(1, 4, 2, 5, 2), torch.tensor([[0.0, math.log(3.0)]], dtype=torch.bfloat16), Frame.SCENE)
+    torch.testing.assert_close(joint.probability(), torch.tensor([0.25, 0.75]).expand(1, 4, 2), atol=1e-3, rtol=0)
+    assert joint.is_joint and joint.probability().dtype == torch.float32
 
 
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
@@ -66,13 +52,16 @@ def test_city_frame_keeps_precision_far_from_its_origin() -> None:
     np.testing.assert_allclose(forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8)
 
 
-def test_select_takes_modes_in_the_given_order() -> None:
-    forecast = make(scale=True)
+@pytest.mark.parametrize("joint", [False, True])
+def test_select_takes_modes_in_the_given_order(joint: bool) -> None:
+    logit = draw(2, 6, seed=1) if joint else draw(2, 3, 6, seed=1)
+    forecast = Forecast(draw(2, 3, 6, 5, 2), logit, Frame.SCENE, scale=draw(2, 3, 6, 5, 2, seed=2))
     index = torch.tensor([[[5, 0], [1, 2], [3, 3]], [[0, 1], [4, 2], [2, 5]]])
-    few = forecast.select(index)
-    assert few.num_modes == 2 and few.frame is Frame.SCENE and few.auxiliary == ()
+    few = forecast.select(index[:, 0] if joint else index)
     for b, s, k in np.ndindex(2, 3, 2):
-        mode = index[b, s, k]
+        mode = index[b, 0 if joint else s, k]
         assert torch.equal(few.position[b, s, k], forecast.position[b, s, mode])
-        assert few.logit[b, s, k] == forecast.logit[b, s, mode]
+        assert few.probability()[b, s, k] / few.probability()[b, s, 0] == pytest.approx(
+            float(forecast.probability()[b, s, mode] / forecast.probability()[b, s, index[b, 0 if joint else s, 0]]), rel=1e-5
+        )
         assert torch.equal(few.scale[b, s, k], forecast.scale[b, s, mode])

@@ -57,11 +57,6 @@ def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
                 assert max(sizes) <= batch_size or (batch_size == 1 and scenes % world)
 
 
-def test_fewer_scenes_than_processes_are_an_error() -> None:
-    with pytest.raises(TrajformerError, match="3 scenes are not enough for 4 processes"):
-        count_steps(3, 8, 4)
-
-
 def test_the_order_depends_only_on_seed_and_epoch() -> None:
     order, again = shuffle(100, 13), shuffle(100, 13)
     first, second = steps_of(order), steps_of(order, 1)
@@ -196,12 +191,6 @@ def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
     workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
     assert workers.config.targets == "moving"  # type: ignore[attr-defined]
     assert moving.state_dict()["batch"] != scored.state_dict()["batch"]
-
-
-def test_validation_is_in_the_order_of_the_store(store: Path) -> None:
-    batches = list(SceneData(config(store)).val_dataloader())
-    assert [name for batch in batches for name in batch.observation.scene_id] == SceneStore(store, "val").scene_ids()
-    assert [batch.num_scenes for batch in batches] == [3, 2]
 
 
 def fake_trainer(rank: int, world: int, epoch: int, completed: int = 0) -> SimpleNamespace:

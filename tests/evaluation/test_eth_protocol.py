@@ -262,13 +262,6 @@ def test_sampled_directions_are_normal_with_25_degrees_and_keep_the_speed(raw: P
     assert (ordered.diff(dim=-1) > -0.05).all()  # the most probable mode has the smallest turn
 
 
-def test_samples_depend_on_the_seed_and_on_the_agent(raw: Path) -> None:
-    batch = collate(read_set(raw).windows[:3]).observation
-    first, again, other = (SampledConstantVelocity(SampledConstantVelocityConfig(seed=s))(batch).logit for s in (0, 0, 1))
-    assert torch.equal(first, again) and not torch.isclose(first, other)[batch.target_mask].any()
-    assert len(first[batch.target_mask].unique(dim=0)) == batch.target_mask.sum() > 3
-
-
 # figures ---------------------------------------------------------------------------------------------------------------
 
 
@@ -405,19 +398,6 @@ def test_checkpoints_are_assigned_by_the_names_of_scenes(tmp_path: Path) -> None
             models_of(wrong)
 
 
-def test_the_table_has_a_row_for_each_model(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("eth", "zara2"):
-        checkpoint(tmp_path / "mine" / f"{name}.ckpt", f"{name}_train")
-    words = ("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", tmp_path / "j", "--batch-size", 3)
-    assert run_command(*words, "--checkpoint", tmp_path / "mine") == 0
-    found = json.loads((tmp_path / "j").read_text())
-    assert list(found["mine"]) == ["eth", "zara2"]
-    assert found["mine"]["eth"]["ADE_1"] == pytest.approx(found["constant_velocity"]["eth"]["ADE_1"])
-    assert found["mine"]["eth"]["ADE_20"] < found["mine"]["eth"]["ADE_1"]
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
-    assert all(row[2:5] == ["-"] * 3 and row[6] == "-" for row in rows) and len(rows) == 5
-
-
 def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
@@ -471,11 +451,7 @@ def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: p
     assert "minADE20" in capsys.readouterr().out
     forecasts = tmp_path / "f.parquet"
     assert run_command("predict", *who, "--store", store, "--split", "eth_test", "--out", forecasts) == 0
-    for extra in ((), ("--density",)):
-        out = tmp_path / f"pictures{len(extra)}"
-        assert run_command("plot", store, "--forecasts", forecasts, "--random", 1, "--out", out, *extra) == 0
-        (picture,) = out.iterdir()
-        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert run_command("plot", store, "--forecasts", forecasts, "--random", 1, "--out", tmp_path / "d.png", "--density") == 0
     assert run_command("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none") == 1
     assert "--density needs --forecasts" in capsys.readouterr().err
 

@@ -31,17 +31,6 @@ def test_map_artists_have_the_polylines() -> None:
     np.testing.assert_array_equal(vertices(ax, "lanes:LANE_VEHICLE")[0], scene.polyline(0))
 
 
-def test_lane_kinds_differ_without_color_and_intersections_are_lighter() -> None:
-    looks = style.LANES.values()
-    assert len({str(look.dashes) for look in looks}) == len(looks) == 3
-
-    def luminance(color: str) -> float:
-        return sum(w * int(color[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
-
-    assert all(luminance(look.light) > luminance(look.color) + 20 for look in looks)
-    assert abs(luminance(style.FOCAL) - luminance(style.SCORED)) > 30
-
-
 def test_arrows_point_along_the_lane() -> None:
     scene = make_scene()
     arrows = [c for c in draw_map(empty_axes(), scene).collections if c.get_gid() == "lanes:arrows"]

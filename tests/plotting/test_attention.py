@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_rgb
 from support.pictures import empty_axes, image_of, image_values, pixel
 
@@ -12,7 +11,6 @@ from trajformer.plotting.attention import (
     SCALE,
     draw_attention_map,
     draw_attention_matrix,
-    draw_image,
     draw_shares,
 )
 
@@ -26,25 +24,10 @@ def test_map_covers_the_image_and_is_strongest_at_the_largest_weight() -> None:
     overlay = image_values(ax, "attention")
     np.testing.assert_allclose(overlay[..., 3] / overlay[..., 3].max(), weights / 0.4)
     np.testing.assert_allclose(overlay[0, 0, :3], to_rgb(style.FOCAL))
+    marked = draw_attention_map(empty_axes(), np.ones((10, 20)), np.ones((2, 2)), query=(15.0, 5.0))
+    assert pixel(marked, 15.0, 5.0).sum() == 0
     large, medium, zero = (pixel(ax, x, y) for x, y in ((10, 15), (50, 5), (50, 15)))
     assert large[0] > medium[0] > zero[0] == 0 and large[0] > 2 * large[2]  # orange on black, row 0 on top
-
-
-def test_zero_weights_leave_a_gray_image() -> None:
-    red = np.zeros((4, 4, 3))
-    red[..., 0] = 1.0
-    np.testing.assert_allclose(pixel(draw_attention_map(empty_axes(), red, np.zeros((2, 2))), 1, 1), 0.299, atol=0.01)
-    np.testing.assert_allclose(pixel(draw_image(empty_axes(), red), 1, 1), (1, 0, 0))
-
-
-def test_the_query_is_marked() -> None:
-    assert pixel(draw_attention_map(empty_axes(), np.ones((10, 20)), np.ones((2, 2)), query=(15.0, 5.0)), 15.0, 5.0).sum() == 0
-
-
-@pytest.mark.parametrize(("image", "weights"), [((4,), (2, 2)), ((3, 4, 4), (2, 2)), ((4, 4), (4,)), ((4, 4), (1, 2, 2))])
-def test_a_map_of_another_shape_is_an_error(image: tuple[int, ...], weights: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        draw_attention_map(empty_axes(), np.zeros(image), np.zeros(weights))
 
 
 def test_matrix_has_names_and_is_darkest_at_the_largest_weight() -> None:
@@ -68,10 +51,3 @@ def test_shares_are_bars_from_the_top_with_numbers() -> None:
     assert [round(bar.get_width(), 6) for bar in bars] == [0.75, 0.25]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["cat", "$d_{$"]
     assert [text.get_text() for text in ax.texts] == ["0.75", "0.25"]
-
-
-def test_names_and_weights_of_different_number_are_an_error() -> None:
-    with pytest.raises(ValueError, match="2 row names and 2 column names"):
-        draw_attention_matrix(empty_axes(), np.zeros((2, 3)), ["a", "b"], ["c", "d"])
-    with pytest.raises(ValueError, match="2 names"):
-        draw_shares(empty_axes(), ["cat", "dog"], np.zeros(3))

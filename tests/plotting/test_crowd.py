@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from support.pictures import collection, empty_axes, image_of, labels, lines, path_of, render, vertices
+from support.pictures import collection, empty_axes, image_of, labels, lines, render, vertices
 from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.plotting.crowd import COLORS, SPREAD_M, crowd_colors, draw_crowd, draw_density, expected_density, is_crowd
+from trajformer.plotting.crowd import COLORS, crowd_colors, draw_crowd, draw_density, is_crowd
 from trajformer.plotting.forecasts import match_forecasts
-from trajformer.plotting.scene import plot_scene
-from trajformer.plotting.view import choose_view
+from trajformer.plotting.scene import choose_view, plot_scene
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 MODES = 20
@@ -79,11 +78,6 @@ def test_neighbors_differ_in_color_and_agents_have_the_color_of_their_modes(scen
     ax = plot_scene(scene, forecasts).axes[0]
     faces = np.asarray(collection(ax, "boxes:scored").get_facecolor())
     assert [to_hex(face).upper() for face in faces] == [colors[agent].upper() for agent in range(29)]
-    line = np.asarray(collection(ax, f"modes:{forecasts[4].track_id}").get_edgecolor())[0]  # type: ignore[attr-defined]
-    assert to_hex(line).upper() == colors[4].upper()
-    trails = np.asarray(collection(ax, "trails:scored").get_edgecolor())[:, :3]  # type: ignore[attr-defined]
-    assert {to_hex(rgb).upper() for rgb in trails} == set(COLORS)
-    assert to_hex(np.asarray(collection(ax, "boxes:context").get_facecolor())[0]) == "#bdbdbd"
 
 
 def test_a_crowd_has_pedestrians_only_and_no_focal_agent(scene: Scene) -> None:
@@ -109,17 +103,6 @@ def test_a_crowd_fills_the_picture_and_has_no_labels(scene: Scene) -> None:
     names = {text.get_text() for text in legend.get_texts()} - {""}
     assert names == {"scored agent", "other agent", "forecasts by agent", "recorded future"}
     assert render(figure).startswith(b"\x89PNG")
-    few = lines(plot_scene(crowd(5), random_walks(crowd(5))).axes[0], "truth")
-    assert few[0].get_linewidth() > lines(ax, "truth")[0].get_linewidth()
-    np.testing.assert_array_equal(path_of(lines(ax, "truth:1003")[0]), scene.position[3, scene.num_history :])
-
-
-def test_the_density_of_one_point_is_a_normal_distribution() -> None:
-    x, y = np.arange(-3, 3, 0.05), np.arange(-2, 4, 0.05)
-    density = expected_density(np.array([[0.5, 1.0]]), np.array([2.0]), x, y)
-    expected = 2.0 / (2 * np.pi * SPREAD_M**2) * np.exp(-((x - 0.5) ** 2 + (y[:, None] - 1.0) ** 2) / (2 * SPREAD_M**2))
-    np.testing.assert_allclose(density, expected, rtol=1e-9)
-    assert density.sum() * 0.05**2 == pytest.approx(2.0, abs=1e-3)
 
 
 def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:

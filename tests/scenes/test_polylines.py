@@ -34,17 +34,6 @@ def test_points_are_equidistant_in_arc_length_on_a_closed_ring() -> None:
     np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (4, 2), (4, 4), (2, 4), (0, 4), (0, 2), (0, 0)], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("length", "count"), [(0.1, 1), (19.9, 1), (20.0, 1), (20.1, 2), (40.0, 2), (40.1, 3), (51.0, 3), (400.0, 20)]
-)
-def test_number_and_length_of_pieces(length: float, count: int) -> None:
-    out, owner = pieces([(5, 5), (5 + length / 3, 5), (5 + length, 5)], points=4)
-    assert len(out) == len(owner) == count
-    np.testing.assert_allclose([arc(piece) for piece in out], length / count, rtol=1e-4)
-    np.testing.assert_allclose(out[1:, 0], out[:-1, -1], atol=1e-5)
-    np.testing.assert_allclose([out[0, 0], out[-1, -1]], [(5, 5), (5 + length, 5)], atol=1e-5)
-
-
 def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
     """40 m in many segments give two pieces of 20 m at any position and angle, and after any other polyline."""
     rng = np.random.default_rng(0)
@@ -52,24 +41,6 @@ def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
     along = np.linspace(0, 40, 12)[:, None] * np.stack([np.cos(angle), np.sin(angle)], -1)[:, None]
     _, owner = pieces(*(start + along))
     assert np.bincount(owner).tolist() == [2] * 200
-
-
-def test_no_points_between_polylines() -> None:
-    out, owner = pieces([(0, 0), (30, 0)], [(1000, 500), (1000, 510)], [(-7, 3), (-7, 4), (-7, 9)])
-    assert owner.tolist() == [0, 0, 1, 2]
-    assert (out[:2, :, 1] == 0).all() and out[:2, :, 0].max() == 30
-    np.testing.assert_allclose(out[2, :, 0], 1000, atol=1e-4)
-    np.testing.assert_allclose(out[2, :, 1], np.linspace(500, 510, 5), atol=1e-4)
-    np.testing.assert_allclose(out[3], np.stack([np.full(5, -7), np.linspace(3, 9, 5)], -1), atol=1e-5)
-
-
-def test_each_line_is_cut_independently() -> None:
-    rng = np.random.default_rng(1)
-    lines = [rng.normal(0, 15, (rng.integers(2, 12), 2)).cumsum(0).astype(np.float32) for _ in range(30)]
-    out, owner = pieces(*lines, points=7)
-    for number, line in enumerate(lines):
-        expected, _ = pieces(line, points=7)
-        np.testing.assert_allclose(out[owner == number], expected, atol=1e-3)
 
 
 def test_repeated_and_coinciding_points() -> None:

@@ -14,9 +14,8 @@ import pytest
 from support.stores import make_store, problems, random_scene
 
 from trajformer.errors import StoreError
-from trajformer.scenes.columns import LISTS
 from trajformer.scenes.manifest import MANIFEST
-from trajformer.scenes.shard import Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
+from trajformer.scenes.shard import LISTS, Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 
@@ -125,7 +124,7 @@ def test_invalid_text_in_ids_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"scene-0", b"sc\xffne-0"))
     for _ in range(2):
-        for read in (read_scene_ids, lambda path: Shard(path).scene_ids()):
+        for read in (read_scene_ids, lambda path: Shard(path).texts("scene_id")):
             with pytest.raises(StoreError, match=r"0\.arrow: "):
                 read(path)
         path.write_bytes(whole)

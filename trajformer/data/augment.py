@@ -6,6 +6,7 @@ Each augmentation is a function (batch, generator, ...) -> batch; `augment` appl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,71 +59,77 @@ class AugmentConfig:
         check_numbers(self, shares=("flip", "scale", "agent_dropout", "shift", "history_mask"))
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-    """Random numbers from the generator's device, so that a seed gives the same numbers on CPU and GPU."""
-    return torch.rand(shape, generator=generator, device=generator.device).to(device)
+def _draw(make: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Numbers of `torch.rand` or `torch.randn` from the generator's device: a seed gives the same ones on CPU and GPU."""
+    return make(tuple(shape), generator=generator, device=generator.device).to(device)
+
+
+def _per_scene(batch: SceneBatch, generator: torch.Generator) -> Tensor:
+    """A uniform random number in 0..1 for each scene [B]."""
+    return _draw(torch.rand, (batch.num_scenes,), generator, batch.observation.position.device)
+
+
+def _multiply(batch: SceneBatch, factor: Tensor, heading_factor: Tensor | None = None) -> SceneBatch:
+    """Multiply all positions and velocities by `factor` [B, 1 or 2] and all headings by `heading_factor` [B]."""
+    o, truth = batch.observation, batch.truth
+
+    def vector(value: Tensor) -> Tensor:
+        return value * factor.reshape(-1, *[1] * (value.ndim - 2), factor.shape[1])
+
+    def heading(value: Tensor) -> Tensor:
+        return value if heading_factor is None else value * heading_factor.reshape(-1, *[1] * (value.ndim - 1))
+
+    observation = replace(
+        o,
+        position=vector(o.position),
+        heading=heading(o.heading),
+        velocity=vector(o.velocity),
+        pose=torch.cat([vector(o.pose[..., :2]), heading(o.pose[..., 2])[..., None]], -1),
+        polyline=vector(o.polyline),
+    )
+    return SceneBatch(observation, replace(truth, position=vector(truth.position)))
 
 
 def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Mirror scenes at the x axis of the batch frame; lane flags exchange left and right turns."""
-    o, truth = batch.observation, batch.truth
-    chosen = _uniform((batch.num_scenes,), generator, o.position.device) < probability
+    chosen = _per_scene(batch, generator) < probability
     sign = torch.where(chosen, -1.0, 1.0)
-    mirror = torch.stack([torch.ones_like(sign), sign], -1)
-
-    def per_scene(value: Tensor, ndim: int) -> Tensor:
-        return value.reshape(-1, *([1] * (ndim - value.ndim)), *value.shape[1:])
-
-    left, right = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT)
-    flags = o.polyline_flags
+    left, right, flags = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT), batch.observation.polyline_flags
     swapped = (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
-    pose_sign = torch.stack([torch.ones_like(sign), sign, sign], -1)
-    observation = replace(
-        o,
-        position=o.position * per_scene(mirror, 4),
-        heading=o.heading * sign[:, None, None],
-        velocity=o.velocity * per_scene(mirror, 4),
-        pose=o.pose * per_scene(pose_sign, 3),
-        polyline=o.polyline * per_scene(mirror, 4),
-        polyline_flags=torch.where(chosen[:, None], swapped, flags),
-    )
-    return SceneBatch(observation, replace(truth, position=truth.position * per_scene(mirror, truth.position.ndim)))
+    mirrored = _multiply(batch, torch.stack([torch.ones_like(sign), sign], -1), sign)
+    flags = torch.where(chosen[:, None], swapped, flags)
+    return replace(mirrored, observation=replace(mirrored.observation, polyline_flags=flags))
 
 
 def rotate(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Rotate every scene about its origin by a uniform angle within +-limit radians."""
-    angle = (2 * _uniform((batch.num_scenes,), generator, batch.observation.position.device) - 1) * min(limit, math.pi)
+    angle = (2 * _per_scene(batch, generator) - 1) * min(limit, math.pi)
     return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
 
 
 def jitter_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
     """Rotate every agent's reference frame slightly, because measured headings are uncertain."""
     o = batch.observation
-    noise = torch.randn(tuple(o.agent_mask.shape), generator=generator, device=generator.device)
-    heading = wrap(o.pose[..., 2] + deviation * noise.to(o.pose.device))
+    noise = _draw(torch.randn, o.agent_mask.shape, generator, o.pose.device)
+    heading = wrap(o.pose[..., 2] + deviation * noise)
     pose = torch.cat([o.pose[..., :2], heading[..., None]], -1)
     return replace(batch, observation=replace(o, pose=pose * o.agent_mask[..., None]))
 
 
 def scale(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Scale every scene about its origin: lanes, positions and velocities."""
-    o, truth = batch.observation, batch.truth
-    factor = 1.0 + (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1) * limit
-
-    def scaled(value: Tensor) -> Tensor:
-        return value * factor.view(-1, *[1] * (value.ndim - 1))
-
-    pose = torch.cat([o.pose[..., :2] * factor[:, None, None], o.pose[..., 2:]], -1)
-    observation = replace(o, pose=pose, position=scaled(o.position), velocity=scaled(o.velocity), polyline=scaled(o.polyline))
-    return SceneBatch(observation, replace(truth, position=scaled(truth.position)))
+    return _multiply(batch, 1.0 + (2 * _per_scene(batch, generator)[:, None] - 1) * limit)
 
 
 def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
     """Add noise to the observed positions; the reference poses, to which futures are relative, stay."""
     o = batch.observation
-    share = (2 * _uniform((batch.num_scenes,), generator, o.position.device) - 1).clamp(min=0)
-    drawn = torch.randn(tuple(o.position.shape), generator=generator, device=generator.device).to(share.device)
-    noise = drawn * (share * deviation_m)[:, None, None, None] * o.valid[..., None]
+    share = (2 * _per_scene(batch, generator) - 1).clamp(min=0)
+    noise = (
+        _draw(torch.randn, o.position.shape, generator, share.device)
+        * (share * deviation_m)[:, None, None, None]
+        * o.valid[..., None]
+    )
     known = (o.valid[:, :, 1:] & o.valid[:, :, :-1])[..., None]
     change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / o.period_s
     change = torch.cat([change[:, :, :1], change], 2) * o.valid[..., None]  # step 0 takes the change of step 1
@@ -136,7 +143,7 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     if agents <= count:
         return batch
     scene = torch.arange(batch.num_scenes, device=o.pose.device)
-    drawn = _uniform((batch.num_scenes, targets), generator, o.pose.device)
+    drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
     center = torch.where(o.target_mask, drawn, -1.0).argmax(-1)
     point = o.pose[..., :2]
     distance = (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
@@ -158,8 +165,8 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     """Observe scenes 1 to `steps` steps earlier; agents that appear later are removed."""
     o, truth = batch.observation, batch.truth
     device, history, targets = o.position.device, o.num_history, o.num_targets
-    count = (_uniform((batch.num_scenes,), generator, device) * min(steps, history - 2)).long() + 1
-    chosen = _uniform((batch.num_scenes,), generator, device) < probability
+    count = (_per_scene(batch, generator) * min(steps, history - 2)).long() + 1
+    chosen = _per_scene(batch, generator) < probability
     now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
     present = o.valid[:, :targets].gather(2, now).squeeze(2) | ~o.target_mask
     count = torch.where(chosen & present.all(1), count, 0)[:, None]
@@ -196,7 +203,7 @@ def _at(value: Tensor, step: Tensor) -> Tensor:
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide context agents completely; targets stay."""
     o = batch.observation
-    kept = _uniform(tuple(o.agent_mask.shape), generator, o.position.device) >= probability
+    kept = _draw(torch.rand, o.agent_mask.shape, generator, o.position.device) >= probability
     kept[:, : o.num_targets] |= o.target_mask
     return replace(batch, observation=_hide(o, o.valid & kept[..., None], o.agent_mask & kept))
 
@@ -204,10 +211,10 @@ def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: floa
 def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
     """Hide the first steps of some agents' histories, as if their tracks had started later."""
     o = batch.observation
-    device, shape = o.position.device, tuple(o.agent_mask.shape)
+    device = o.position.device
     steps = min(steps, o.num_history - 2)  # velocity needs two steps
-    count = (_uniform(shape, generator, device) * (steps + 1)).floor()
-    count = torch.where(_uniform(shape, generator, device) < probability, count, 0.0)
+    share, drawn = (_draw(torch.rand, o.agent_mask.shape, generator, device) for _ in range(2))
+    count = torch.where(drawn < probability, (share * (steps + 1)).floor(), 0.0)
     late = torch.arange(o.num_history, device=device) >= count[..., None]
     # A track that ended early keeps all its steps: masking must not remove an agent.
     kept = o.valid & late
@@ -228,24 +235,23 @@ def _hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
     )
 
 
+_CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that enables it, in this order
+    "crop": crop,
+    "shift": shift,
+    "flip": flip,
+    "rotate": rotate,
+    "heading_noise": jitter_headings,
+    "scale": scale,
+    "noise_m": jitter_positions,
+    "agent_dropout": drop_agents,
+    "history_mask": mask_history,
+}
+
+
 def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
     """Apply all augmentations that the config enables."""
-    if config.crop:
-        batch = crop(batch, generator, config.crop)
-    if config.shift:
-        batch = shift(batch, generator, config.shift, config.shift_steps)
-    if config.flip:
-        batch = flip(batch, generator, config.flip)
-    if config.rotate:
-        batch = rotate(batch, generator, config.rotate)
-    if config.heading_noise:
-        batch = jitter_headings(batch, generator, config.heading_noise)
-    if config.scale:
-        batch = scale(batch, generator, config.scale)
-    if config.noise_m:
-        batch = jitter_positions(batch, generator, config.noise_m)
-    if config.agent_dropout:
-        batch = drop_agents(batch, generator, config.agent_dropout)
-    if config.history_mask:
-        batch = mask_history(batch, generator, config.history_mask, config.history_mask_steps)
+    for name, change in _CHANGES.items():
+        if strength := getattr(config, name):
+            steps = [getattr(config, f"{name}_steps")] if hasattr(config, f"{name}_steps") else []
+            batch = change(batch, generator, strength, *steps)
     return batch

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trajformer.data.sample import BatchConfig, Frame, Sample, samples
 from trajformer.errors import SceneError
-from trajformer.scenes.geometry import rotate, to_frame, wrap
+from trajformer.scenes.geometry import relative_pose, rotate, to_frame, wrap
 from trajformer.scenes.scene import Scene
 
 Record = TypeVar("Record", bound="TensorRecord")
@@ -23,24 +23,15 @@ class TensorRecord:
 
     def map(self: Record, change: Callable[[Tensor], Tensor]) -> Record:
         """The same record with `change` applied to every tensor."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        changed: dict[str, Any] = {}
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         for name, value in values.items():
-            if isinstance(value, Tensor):
-                changed[name] = change(value)
-            elif isinstance(value, TensorRecord):
-                changed[name] = value.map(change)
-            else:
-                changed[name] = value
-        return type(self)(**changed)
+            if isinstance(value, Tensor | TensorRecord):
+                values[name] = change(value) if isinstance(value, Tensor) else value.map(change)
+        return type(self)(**values)
 
     def to(self: Record, device: torch.device | str, non_blocking: bool = False) -> Record:
         """The same record with every tensor on `device`."""
         return self.map(lambda value: value.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self: Record) -> Record:
-        """The same record in page-locked memory, for a fast copy to a GPU."""
-        return self.map(Tensor.pin_memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,14 +153,12 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
     """
     o, truth = batch.observation, batch.truth
     lift = {n: pose.reshape(-1, *([1] * n), 3).to(o.position.dtype) for n in (1, 2, 3)}  # [B, 1, ..., 3]
-    heading = wrap(o.pose[..., 2] - lift[1][..., 2])
-    agent_pose = torch.cat([to_frame(o.pose[..., :2], lift[1]), heading[..., None]], -1)
     observation = replace(
         o,
         position=to_frame(o.position, lift[2]) * o.valid[..., None],
         heading=wrap(o.heading - lift[2][..., 2]) * o.valid,
         velocity=rotate(o.velocity, -lift[2][..., 2]) * o.valid[..., None],
-        pose=agent_pose * o.agent_mask[..., None],
+        pose=relative_pose(o.pose, lift[1]) * o.agent_mask[..., None],
         polyline=to_frame(o.polyline, lift[2]) * o.polyline_mask[..., None, None],
     )
     position = to_frame(truth.position, lift[truth.position.ndim - 2]) * truth.valid[..., None]

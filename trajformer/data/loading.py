@@ -30,18 +30,11 @@ class SceneDataset(Dataset[SceneBatch]):
     def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
         self.store, self.config, self.cache, self.name = store, config, cache, str(store.root)
         self.size = len(store) if limit is None else min(limit, len(store))
-        self._reset()
-
-    def _reset(self) -> None:
         self.cached: dict[int, Sample] = {}
-        self.lengths = np.full((self.size, len(AXES)), -1, np.int32)  # -1: not measured yet
+        self.lengths: np.ndarray | None = None  # int32 [size, AXES], -1: not measured yet
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("cached", "lengths")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+        return self.__dict__ | {"cached": {}, "lengths": None}
 
     def __len__(self) -> int:
         """Number of scenes."""
@@ -66,6 +59,8 @@ class SceneDataset(Dataset[SceneBatch]):
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Lengths int32 [n, AXES] of the samples of some scenes, measured on the first request."""
+        if self.lengths is None:
+            self.lengths = np.full((self.size, len(AXES)), -1, np.int32)
         unknown = indices[self.lengths[indices, 0] < 0].tolist()
         for start in range(0, len(unknown), READ_SIZE):
             chunk = unknown[start : start + READ_SIZE]

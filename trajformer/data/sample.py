@@ -61,22 +61,6 @@ class BatchConfig:
             raise ConfigError("frame", "AGENT is a frame of forecasts, expected SCENE or FOCAL")
 
 
-def _reference_pose(scene: Scene, seen: np.ndarray) -> np.ndarray:
-    """Float32 [A, 3]: position and heading at the last observed step of each agent; `seen` is valid[:, :H]."""
-    rows, last = np.arange(len(seen)), seen.shape[1] - 1 - seen[:, ::-1].argmax(1)
-    pose = np.empty((len(seen), 3), np.float32)
-    pose[:, :2], pose[:, 2] = scene.position[rows, last], scene.heading[rows, last]
-    return pose
-
-
-def _nearest(point: np.ndarray, around: np.ndarray) -> np.ndarray:
-    """Squared distance [n] of each point [n, 2] to the nearest of `around` [m, 2]."""
-    apart = point[:, None] - around
-    apart *= apart
-    squared = apart[..., 0] + apart[..., 1]
-    return squared.min(1) if len(around) > 1 else squared[:, 0]
-
-
 def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
     """Bool [A]."""
     now = scene.num_history - 1
@@ -94,14 +78,18 @@ def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
 def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
     """Indices of the selected agents, targets first; the number of targets; and the pose of each agent."""
     seen = scene.valid[:, : scene.num_history]
-    pose = _reference_pose(scene, seen)
+    rows, last = np.arange(len(seen)), seen.shape[1] - 1 - seen[:, ::-1].argmax(1)
+    pose = np.empty((len(seen), 3), np.float32)  # at the last observed step of each agent
+    pose[:, :2], pose[:, 2] = scene.position[rows, last], scene.heading[rows, last]
     present, role = seen.any(1), scene.agent_role
     is_target = _is_target(scene, config.targets) & present
     targets = is_target.nonzero()[0]
     targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
     others = (present & ~is_target).nonzero()[0]
     if len(others) and len(targets):
-        distance = _nearest(pose.take(others, 0)[:, :2], pose.take(targets, 0)[:, :2])
+        apart = pose.take(others, 0)[:, None, :2] - pose.take(targets, 0)[:, :2]
+        apart *= apart
+        distance = (apart[..., 0] + apart[..., 1]).min(1)  # squared, to the nearest target
         near = (distance <= config.agent_radius_m**2).nonzero()[0]
         others = others[near[distance[near].argsort(kind="stable")]]
     others = others[: max(config.max_agents - len(targets), 0)]
@@ -170,11 +158,7 @@ def branched(samples: Sequence[Sample], futures: int) -> Sample:
 
 
 def sample(scene: Scene, config: BatchConfig) -> Sample:
-    """The sample of a scene.
-
-    Raises:
-        SceneError: the config has the focal frame and no focal agent was observed.
-    """
+    """The sample of a scene; raises as `samples`."""
     return samples([scene], config)[0]
 
 
@@ -182,7 +166,7 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     """The sample of every scene. All scenes pass one stage before the next one, which uses the processor's caches better.
 
     Raises:
-        SceneError: as `sample`.
+        SceneError: the config has the focal frame and no focal agent was observed.
     """
     agents = [_select_agents(scene, config) for scene in scenes]
     lines = [_select_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]

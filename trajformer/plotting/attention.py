@@ -24,12 +24,7 @@ def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, quer
         image: float [H, W] or [H, W, 3] in 0..1.
         weights: [rows, columns] >= 0 of a grid over the image: patches, or a feature map.
         query: position (x, y) of the query in pixels, marked with a cross.
-
-    Raises:
-        ValueError: image or weights have another shape.
     """
-    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3) or np.ndim(weights) != 2:
-        raise ValueError(f"image {image.shape} and weights {np.shape(weights)}: expected [H, W] or [H, W, 3] and [rows, columns]")
     draw_image(ax, image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114]))
     overlay = np.empty((*weights.shape, 4))
     overlay[..., :3] = to_rgb(style.FOCAL)
@@ -59,13 +54,7 @@ def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], co
         weights: [L, S] >= 0, each row sums to 1.
         rows: L query tokens, such as the words of a translation.
         columns: S key tokens, such as the words of the source.
-
-    Raises:
-        ValueError: the number of names does not match the weights.
     """
-    weights = np.asarray(weights)
-    if weights.shape != (len(rows), len(columns)):
-        raise ValueError(f"weights {weights.shape}, but {len(rows)} row names and {len(columns)} column names")
     vmax = max(float(weights.max(initial=0.0)), 1e-12)
     ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal", interpolation="nearest", gid="attention")
     size = style.SMALL_PT if max(weights.shape) <= 24 else 5.0
@@ -86,13 +75,7 @@ def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], co
 
 
 def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
-    """Draw one bar per name with its share [N] in 0..1, from the top: class probabilities, or weights of tokens.
-
-    Raises:
-        ValueError: names and shares differ in number.
-    """
-    if np.shape(shares) != (len(names),):
-        raise ValueError(f"{len(names)} names, but shares {np.shape(shares)}")
+    """Draw one bar per name with its share [N] in 0..1, from the top: class probabilities, or weights of tokens."""
     rows = range(len(names))
     ax.barh(rows, shares, height=0.62, color=style.FOCAL, edgecolor=style.FOCAL_DARK, linewidth=0.6, gid="shares")
     for row, share in zip(rows, np.asarray(shares).tolist(), strict=True):

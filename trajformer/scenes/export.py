@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -72,14 +73,11 @@ def scene_to_json(scene: Scene) -> str:
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
     names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
-    lines = [f" {_compact(name)}: {_compact(value)}" for name, value in head.items()]
+    compact = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
+    lines = [f' "{name}": {compact(value)}' for name, value in head.items()]
     for name, rows in (("agents", agents), ("polylines", polylines), ("edges", edges)):
-        lines.append(f" {_compact(name)}: [" + ",".join(f"\n  {_compact(row)}" for row in rows) + "\n ]")
+        lines.append(f' "{name}": [' + ",".join(f"\n  {compact(row)}" for row in rows) + "\n ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _short_floats(values: np.ndarray) -> list[Any]:

@@ -16,8 +16,10 @@ from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard
 MANIFEST = "manifest.json"
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
-_SHARD: dict[str, type] = {"name": str, "scenes": int, "bytes": int, "sha256": str}
-_SKIPPED: dict[str, type] = {"input": str, "reason": str}
+_PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
+    "shards": {"name": str, "scenes": int, "bytes": int, "sha256": str},
+    "skipped": {"input": str, "reason": str},
+}
 
 
 def store_splits(root: Path | str) -> list[str]:
@@ -79,8 +81,8 @@ def _summarize(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]
     return {"source": sorted({info.source for _, info in shards}), **total, "skipped": skipped, "shards": entries}
 
 
-def describe_store(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
-    """The content of a manifest: counts, sizes, checksums and skipped inputs of each split, read from the shards.
+def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
+    """Write `manifest.json` atomically and return its content: counts, sizes, checksums and skipped inputs of each split.
 
     Args:
         root: the store.
@@ -95,19 +97,9 @@ def describe_store(root: Path, known: Mapping[Path, str] | None = None) -> dict[
         splits[split] = _summarize([_describe_shard(path, known.get(path, "")) for path in paths])
     if not splits:
         raise StoreError(f"{root}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`")
-    return {"schema_version": SCHEMA_VERSION, "splits": splits}
-
-
-def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
-    """Describe the store (see `describe_store`), write `manifest.json` atomically, and return its content."""
-    manifest = describe_store(root, known)
-    save_manifest(root, manifest)
-    return manifest
-
-
-def save_manifest(root: Path, manifest: dict[str, Any]) -> None:
-    """Write `manifest.json` atomically."""
+    manifest = {"schema_version": SCHEMA_VERSION, "splits": splits}
     write_atomically(root / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    return manifest
 
 
 def read_manifest(root: Path) -> dict[str, Any]:
@@ -124,20 +116,19 @@ def read_manifest(root: Path) -> dict[str, Any]:
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if version != SCHEMA_VERSION:
         raise StoreError(f"{path}: schema_version {version}, this software reads {SCHEMA_VERSION}: preprocess again")
-    splits = manifest.get("splits")
-    _check_types(path, "splits", {"splits": splits}, {"splits": dict})
-    for split, entry in splits.items():
-        _check_types(path, split, entry, _SPLIT)
-        for part, types in (("shards", _SHARD), ("skipped", _SKIPPED)):
+
+    def check(position: str, value: Any, types: dict[str, type]) -> None:
+        for name, expected in types.items():
+            if not isinstance(value, dict) or type(value.get(name)) is not expected:
+                raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
+
+    check("manifest", manifest, {"splits": dict})
+    for split, entry in manifest["splits"].items():
+        check(split, entry, _SPLIT)
+        for part, types in _PARTS.items():
             for number, item in enumerate(entry[part]):
-                _check_types(path, f"{split}: {part}[{number}]", item, types)
+                check(f"{split}: {part}[{number}]", item, types)
     return manifest
-
-
-def _check_types(path: Path, position: str, value: Any, types: dict[str, type]) -> None:
-    for name, expected in types.items():
-        if not isinstance(value, dict) or type(value.get(name)) is not expected:
-            raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 
 
 def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[Path]]) -> list[str]:
@@ -154,33 +145,28 @@ def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[
         StoreError: there is no manifest.
     """
     manifest = read_manifest(root)["splits"]
-    listed = {(split, entry["name"]): entry for split, value in manifest.items() for entry in value["shards"]}
-    on_disk = {(split, name): None for split in store_splits(root) for name in shard_sizes(root / split)}
-    problems = [f"{split}/{name}: on disk but not in the manifest" for split, name in on_disk if (split, name) not in listed]
-    for split, name in listed:
-        if (split, name) not in on_disk:
-            problems.append(f"{root / split / name}: listed in the manifest but missing")
-    paths = [root / split / name for split, name in listed if (split, name) in on_disk]
+    listed = {root / split / entry["name"]: entry for split, value in manifest.items() for entry in value["shards"]}
+    on_disk = {root / split / name: None for split in store_splits(root) for name in shard_sizes(root / split)}
+    problems = [f"{path.parent.name}/{path.name}: on disk but not in the manifest" for path in on_disk if path not in listed]
+    problems += [f"{path}: listed in the manifest but missing" for path in listed if path not in on_disk]
+    paths = [path for path in listed if path in on_disk]
     shards: dict[str, list[tuple[dict[str, Any], ShardInfo]]] = {split: [] for split in manifest}
     seen: dict[str, set[str]] = {split: set() for split in manifest}
     for path in progress(iter(paths), len(paths)):
         split = path.parent.name
         try:
-            shards[split].append(_describe_shard(path))
-            problems += _differences(path, shards[split][-1][0], listed[split, path.name])
+            entry, info = _describe_shard(path)
+            shards[split].append((entry, info))
+            different = [key for key in ("sha256", "scenes", "bytes") if entry[key] != listed[path][key]]
+            names = ["checksum"] if "sha256" in different else different
+            problems += [f"{path}: {name} differs from the manifest" for name in names]
             problems += _invalid_scenes(Shard(path), seen[split])
         except (StoreError, OSError) as error:
             problems.append(str(error))
     if not problems:
-        different = [split for split in manifest if manifest[split] != _summarize(shards[split])]
-        problems += [f"{root / MANIFEST}: {split}: does not agree with its shards" for split in different]
+        wrong = [split for split in manifest if manifest[split] != _summarize(shards[split])]
+        problems += [f"{root / MANIFEST}: {split}: does not agree with its shards" for split in wrong]
     return problems
-
-
-def _differences(path: Path, entry: dict[str, Any], listed: dict[str, Any]) -> list[str]:
-    if entry["sha256"] != listed["sha256"]:
-        return [f"{path}: checksum differs from the manifest"]
-    return [f"{path}: {key} differs from the manifest" for key in ("scenes", "bytes") if entry[key] != listed[key]]
 
 
 def _invalid_scenes(shard: Shard, seen: set[str]) -> list[str]:

@@ -11,31 +11,21 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically, write_atomically
-from trajformer.scenes.manifest import (
-    MERGED,
-    checksum,
-    describe_store,
-    manifest_matches_files,
-    read_manifest,
-    save_manifest,
-    shard_sizes,
-)
+from trajformer.scenes.manifest import MERGED, checksum, manifest_matches_files, read_manifest, shard_sizes, write_manifest
 from trajformer.scenes.shard import read_scene_ids, shard_path
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """A planned copy: source file, target path below the new store, and checksum in the source's manifest."""
+class _Copy(NamedTuple):
+    """A planned copy."""
 
     source: Path
-    target: str
-    sha256: str
+    target: str  # path below the new store
+    sha256: str  # in the manifest of the source
 
 
 Progress = Callable[[Iterator[_Copy], int], Iterator[_Copy]]
@@ -60,24 +50,18 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
     """
     _check_folders(stores, out)
     copies = _plan(stores)
-    _check_ids(copies)
     _prepare_folder(stores, out, copies)
     for copy in progress(iter(copies), len(copies)):
         path = out / copy.target
         if not (path.is_file() and checksum(path) == copy.sha256):
             with atomically(path) as temporary:
                 shutil.copyfile(copy.source, temporary)
+                if checksum(temporary) != copy.sha256:
+                    reason = f"differs from its manifest; see `trajformer store verify {copy.source.parents[1]}`"
+                    raise StoreError(f"{copy.source}: {reason}")
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
-    manifest = describe_store(out)
-    digests = {f"{split}/{s['name']}": s["sha256"] for split, entry in manifest["splits"].items() for s in entry["shards"]}
-    for copy in copies:
-        if digests[copy.target] != copy.sha256:
-            (out / copy.target).unlink()
-            store = copy.source.parents[1]
-            raise StoreError(f"{copy.source}: differs from its manifest; see `trajformer store verify {store}`")
-    save_manifest(out, manifest)
-    return manifest
+    return write_manifest(out, {out / copy.target: copy.sha256 for copy in copies})
 
 
 def _check_folders(stores: Sequence[Path], out: Path) -> None:
@@ -92,7 +76,8 @@ def _check_folders(stores: Sequence[Path], out: Path) -> None:
 
 
 def _plan(stores: Sequence[Path]) -> list[_Copy]:
-    copies, numbers = [], Counter[str]()
+    """The copies. Scene ids must be unique in each split; reading them also finds damaged shards and other schema versions."""
+    copies, numbers, shard_of = [], Counter[str](), dict[tuple[str, str], Path]()
     for store in stores:
         manifest = read_manifest(store)
         if not manifest_matches_files(store, manifest):
@@ -103,18 +88,13 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
                 target = shard_path(Path(), split, numbers[split]).as_posix()
                 copies.append(_Copy(store / split / name, target, listed[name]["sha256"]))
                 numbers[split] += 1
-    return copies
-
-
-def _check_ids(copies: Sequence[_Copy]) -> None:
-    """Check that scene ids are unique in each split; this also finds damaged shards and other schema versions."""
-    shard_of: dict[tuple[str, str], Path] = {}
     for copy in copies:
         split = copy.source.parent.name
         for scene_id in read_scene_ids(copy.source):
             if (split, scene_id) in shard_of:
                 raise StoreError(f"{copy.source}: scene {scene_id} is in split '{split}' already: {shard_of[split, scene_id]}")
             shard_of[split, scene_id] = copy.source
+    return copies
 
 
 def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) -> None:
@@ -126,18 +106,15 @@ def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) 
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: not a folder")
     shards = {copy.target: {"from": str(copy.source), "sha256": copy.sha256} for copy in copies}
+    record = {"stores": [str(store) for store in stores], "shards": shards}
     if out.is_dir() and not all(path.match(f".{MERGED}.*.tmp") for path in out.iterdir()):
         present = {f"{path.parent.name}/{path.name}" for path in out.glob("*/*.arrow")}
-        if _planned_digests(out) != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():
+        try:
+            earlier = {target: shard["sha256"] for target, shard in json.loads((out / MERGED).read_text())["shards"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            earlier = {}
+        if earlier != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():
             raise StoreError(f"{out}: not empty, and not from an earlier run of this merge: choose another folder")
         for path in (*out.glob(".*.tmp"), *out.glob("*/.*.tmp")):
             path.unlink(missing_ok=True)
-    record = {"stores": [str(store) for store in stores], "shards": shards}
     write_atomically(out / MERGED, json.dumps(record, indent=1) + "\n")
-
-
-def _planned_digests(out: Path) -> dict[str, str]:
-    try:
-        return {target: shard["sha256"] for target, shard in json.loads((out / MERGED).read_text())["shards"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}

@@ -202,20 +202,16 @@ class Scene:
 
 
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
-    "origin": (np.dtype(np.float64), ("2",)),
-    "agent_kind": (np.dtype(np.uint8), ("A",)),
-    "agent_role": (np.dtype(np.uint8), ("A",)),
-    "position": (np.dtype(np.float32), ("A", "T", "2")),
-    "heading": (np.dtype(np.float32), ("A", "T")),
-    "velocity": (np.dtype(np.float32), ("A", "T", "2")),
-    "valid": (np.dtype(np.bool_), ("A", "T")),
-    "polyline_id": (np.dtype(np.int64), ("M",)),
-    "polyline_kind": (np.dtype(np.uint8), ("M",)),
-    "polyline_flags": (np.dtype(np.uint8), ("M",)),
-    "polyline_offset": (np.dtype(np.int32), ("M1",)),
-    "point": (np.dtype(np.float32), ("P", "2")),
-    "edge": (np.dtype(np.int32), ("2", "E")),
-    "edge_kind": (np.dtype(np.uint8), ("E",)),
+    name: (np.dtype(kind), tuple(shape.split()))
+    for kind, shapes in {
+        np.float64: {"origin": "2"},
+        np.float32: {"position": "A T 2", "heading": "A T", "velocity": "A T 2", "point": "P 2"},
+        np.bool_: {"valid": "A T"},
+        np.uint8: {"agent_kind": "A", "agent_role": "A", "polyline_kind": "M", "polyline_flags": "M", "edge_kind": "E"},
+        np.int32: {"polyline_offset": "M1", "edge": "2 E"},
+        np.int64: {"polyline_id": "M"},
+    }.items()
+    for name, shape in shapes.items()
 }
 _FAR = f"farther than {MAX_EXTENT_M / 1000:g} km from the origin"
 _MAX_VALUES: dict[str, tuple[float, str]] = {

@@ -1,9 +1,10 @@
 """Scenes on disk: memory-mapped Arrow IPC files (shards), `STORE/<split>/<number>.arrow`, one row per scene.
 
-`columns.py` defines the columns. The schema metadata of a shard has the schema version, the software version, a digest of the
-inputs, and the skipped inputs with reasons; `manifest.py` only summarises it. Shards are written under a temporary name and then
-renamed, so a store can be read while it is prepared. Reading a damaged shard raises an error that names the file or returns
-different values (the manifest has checksums), but never reads out of bounds.
+A shard stores positions, headings and velocities of valid steps only, agent-major, and the map once. Polyline lengths and edges
+are unsigned integers of the smallest sufficient width, stored as bytes. The schema metadata has the schema version, the software
+version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises it. Shards are written under a
+temporary name and then renamed, so a store can be read while it is prepared. Reading a damaged shard raises an error that names
+the file or returns different values (the manifest has checksums), but never reads out of bounds.
 """
 
 from __future__ import annotations
@@ -21,23 +22,42 @@ import pyarrow as pa
 
 import trajformer
 from trajformer.errors import StoreError
-from trajformer.scenes.columns import (
-    LISTS,
-    RAGGED,
-    SCALARS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    STRINGS,
-    find_inconsistency,
-    index_dtype,
-    list_column,
-    number_column,
-    row_bytes,
-    text_column,
-)
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import Scene
 
+SCHEMA_VERSION = 2
+SCALARS: dict[str, pa.DataType] = {
+    "period_s": pa.float64(),
+    "num_history": pa.int32(),
+    "num_future": pa.int32(),
+    "num_steps": pa.int32(),
+    "origin_x": pa.float64(),
+    "origin_y": pa.float64(),
+}
+STRINGS = ("scene_id", "source", "split", "city", "agent_id")  # agent ids are joined by newlines
+LISTS: dict[str, pa.DataType] = {
+    "agent_kind": pa.uint8(),
+    "agent_role": pa.uint8(),
+    "valid": pa.uint8(),  # np.packbits of [A, T]
+    "position": pa.float32(),
+    "heading": pa.float32(),
+    "velocity": pa.float32(),
+    "polyline_id": pa.int64(),
+    "polyline_kind": pa.uint8(),
+    "polyline_flags": pa.uint8(),
+    "polyline_length": pa.uint8(),  # bytes of `_index_dtype(P)`
+    "point": pa.float32(),
+    "edge": pa.uint8(),  # bytes of `_index_dtype(M)`
+    "edge_kind": pa.uint8(),
+}
+RAGGED = (*STRINGS, *LISTS)
+SCHEMA = pa.schema(
+    [pa.field(name, pa.string()) for name in STRINGS]
+    + [pa.field(name, kind) for name, kind in SCALARS.items()]
+    + [pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()]
+)
+_VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in LISTS.values()])
+_FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.values())
 _METADATA_KEY = b"trajformer"
 # Copying the two float32 of a step as one integer is ten times faster.
 _PACKED_TYPES: dict[str, type] = {"position": np.int64, "heading": np.int32, "velocity": np.int64}
@@ -46,21 +66,12 @@ _TRAILING_SHAPE = {"position": (2,), "heading": (), "velocity": (2,)}
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """Metadata of a shard.
+    """Metadata of a shard."""
 
-    Attributes:
-        source: the data set.
-        split: the split.
-        inputs: digest of the names of the inputs.
-        skipped: (input name, reason) of the inputs without a scene.
-        schema_version: version of the columns.
-        software: version of trajformer.
-    """
-
-    source: str
+    source: str  # the data set
     split: str
-    inputs: str = ""
-    skipped: tuple[tuple[str, str], ...] = ()
+    inputs: str = ""  # digest of the names of the inputs
+    skipped: tuple[tuple[str, str], ...] = ()  # input name and reason, of the inputs without a scene
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
 
@@ -76,17 +87,48 @@ PackedScene = dict[str, Any]
 def pack(scene: Scene) -> PackedScene:
     """The row of a scene in a shard, half as large as the scene: the form to keep until the shard is written."""
     valid, lengths = scene.valid, np.diff(scene.polyline_offset)
-    row = {name: getattr(scene, name) for name in (*STRINGS, "period_s", "num_history", "num_future")}
-    row |= {"agent_id": "\n".join(scene.agent_id), "num_steps": scene.num_steps}
-    row |= {"origin_x": float(scene.origin[0]), "origin_y": float(scene.origin[1])}
-    row |= {name: getattr(scene, name) for name in ("agent_kind", "agent_role", "edge_kind")}
-    row |= {name: getattr(scene, name) for name in ("polyline_id", "polyline_kind", "polyline_flags")}
+    row = {name: getattr(scene, name) for name in SCHEMA.names if hasattr(scene, name)}
+    row |= {"agent_id": "\n".join(scene.agent_id), "origin_x": float(scene.origin[0]), "origin_y": float(scene.origin[1])}
     for name, packed in _PACKED_TYPES.items():
         row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
     row |= {"valid": np.packbits(valid), "point": scene.point.reshape(-1)}
-    row["polyline_length"] = lengths.astype(index_dtype(len(scene.point))).view(np.uint8)
-    row["edge"] = scene.edge.reshape(-1).astype(index_dtype(scene.num_polylines)).view(np.uint8)
+    row["polyline_length"] = lengths.astype(_index_dtype(len(scene.point))).view(np.uint8)
+    row["edge"] = scene.edge.reshape(-1).astype(_index_dtype(scene.num_polylines)).view(np.uint8)
     return row
+
+
+def _index_dtype(largest: int) -> type[np.unsignedinteger]:
+    """The smallest unsigned integer type that holds 0 to `largest`."""
+    return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
+
+
+def _index_bytes(largest: np.ndarray) -> np.ndarray:
+    """Size in bytes of `_index_dtype`, elementwise."""
+    return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))
+
+
+def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """An array of numbers. It avoids `pa.array`, which imports pandas."""
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _column(name: str, rows: list[Any]) -> pa.Array:
+    """The column of a shard with one value, text or array in each row.
+
+    Raises:
+        StoreError: more values than int32 offsets can address.
+    """
+    if name in SCALARS:
+        return _numbers(np.array(rows), SCALARS[name])
+    rows = [row.encode() for row in rows] if name in STRINGS else rows
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise StoreError(f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size")
+    bounds = _numbers(offsets, pa.int32())
+    if name in STRINGS:
+        return pa.StringArray.from_buffers(len(rows), bounds.buffers()[1], pa.py_buffer(b"".join(rows)))
+    return pa.ListArray.from_arrays(bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), LISTS[name]))
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
@@ -97,10 +139,7 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
         StoreError: the scenes are too many or too large for one shard.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
-    values = {name: [row[name] for row in rows] for name in SCHEMA.names}
-    columns = [text_column(values[name]) for name in STRINGS]
-    columns += [number_column(np.array(values[name]), kind) for name, kind in SCALARS.items()]
-    columns += [list_column(values[name], kind) for name, kind in LISTS.items()]
+    columns = [_column(name, [row[name] for row in rows]) for name in SCHEMA.names]
     metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
     batch = pa.record_batch(columns, schema=SCHEMA.with_metadata(metadata))
     with atomically(path) as temporary, temporary.open("wb") as sink:
@@ -135,21 +174,13 @@ def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
 
 
 def read_shard_info(path: Path) -> tuple[ShardInfo, int]:
-    """Metadata and number of scenes of a shard.
-
-    Raises:
-        StoreError: the file is truncated, damaged, not a shard, or has another schema version.
-    """
+    """Metadata and number of scenes of a shard; raises as `Shard`."""
     with _open_shard(path) as reader:
         return _info(path, reader.schema)
 
 
 def read_scene_ids(path: Path) -> list[str]:
-    """The ids of all scenes of a shard, in order; reads no other column.
-
-    Raises:
-        StoreError: the file is truncated, damaged, not a shard, or has another schema version.
-    """
+    """The ids of all scenes of a shard, in order; reads no other column; raises as `Shard`."""
     with _open_shard(path) as reader:
         _info(path, reader.schema)
         column = reader.get_batch(0).column("scene_id")
@@ -157,14 +188,43 @@ def read_scene_ids(path: Path) -> list[str]:
         return _strings(column)
 
 
+def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
+    """Check row lengths, so that every row of a damaged shard can be unpacked without reading out of bounds.
+
+    Args:
+        bounds: start of each scene in each ragged column, int32 [scenes + 1, columns].
+        num_steps: T of each scene, int32 [scenes].
+
+    Returns:
+        The first inconsistent row and column, or an empty text.
+    """
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks that the last bound is in range
+    if impossible.any():
+        return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
+    length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=True))
+    agents, steps, polylines = length["agent_kind"], length["heading"], length["polyline_kind"]
+    expected = {
+        "agent_role": agents,
+        "valid": (agents * num_steps + 7) // 8,
+        "position": 2 * steps,
+        "velocity": 2 * steps,
+        "polyline_id": polylines,
+        "polyline_flags": polylines,
+        "polyline_length": polylines * _index_bytes(length["point"] // 2),
+        "point": length["point"] // 2 * 2,
+        "edge": 2 * length["edge_kind"] * _index_bytes(polylines),
+    }
+    for name, value in expected.items():
+        wrong = np.flatnonzero(length[name] != value)
+        if len(wrong):
+            return f"row {wrong[0]}: {name} has {length[name][wrong[0]]} values, expected {value[wrong[0]]}"
+    return ""
+
+
 def _strings(column: pa.Array) -> list[str]:
     if column.null_count:
         raise ValueError("an entry is null")
     return column.to_pylist()
-
-
-def _row_offsets(column: pa.Array) -> np.ndarray:
-    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
 
 
 class Shard:
@@ -184,11 +244,12 @@ class Shard:
                 raise StoreError(f"{path}: {batch.num_rows} scenes, expected {self._size} from the metadata")
             self._scalars = [np.from_dlpack(batch.column(name)) for name in SCALARS]
             columns = [batch.column(name) for name in RAGGED]
-            self._bounds = np.stack([_row_offsets(c) for c in columns], 1)  # [scenes + 1, columns], start of each scene
+            offsets = [np.frombuffer(c.buffers()[1], np.int32, len(c) + 1, c.offset * 4) for c in columns]
+            self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
             self._values: list[np.ndarray] = [np.from_dlpack(c.values) for c in columns[len(STRINGS) :]]
         self._strings = dict(zip(STRINGS, columns, strict=False))
-        problem = find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
+        problem = _find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
         if problem:
             raise StoreError(f"{path}: damaged: {problem}")
 
@@ -206,10 +267,6 @@ class Shard:
         except ValueError as error:  # includes invalid UTF-8
             raise StoreError(f"{self.path}: damaged: {name}: {error}") from error
 
-    def scene_ids(self) -> list[str]:
-        """The ids of all scenes, in order; raises as `texts`."""
-        return self.texts("scene_id")
-
     def sizes(self) -> np.ndarray:
         """Numbers of agents, polylines and points of each scene, int64 [scenes, 3], without unpacking scenes."""
         per_scene = np.diff(self._bounds, axis=0)
@@ -223,7 +280,7 @@ class Shard:
 
     def row_bytes(self) -> np.ndarray:
         """Bytes of each scene in the file, int64 [scenes]."""
-        return row_bytes(self._bounds)
+        return np.diff(self._bounds, axis=0) @ _VALUE_BYTES + _FIXED_BYTES
 
     def scene(self, row: int) -> Scene:
         """Scene number `row`; arrays that are not packed are read-only views of the file.
@@ -239,11 +296,11 @@ class Shard:
     def _unpack(self, row: int) -> Scene:
         start, end = self._bounds[row].tolist(), self._bounds[row + 1].tolist()
         text = [str(part[a:b], "utf-8") for part, a, b in zip(self._text, start, end, strict=False)]
+        values: dict[str, Any] = dict(zip(STRINGS, text, strict=True))
+        values |= dict(zip(SCALARS, [column[row].item() for column in self._scalars], strict=True))
         lists = zip(self._values, start[len(text) :], end[len(text) :], strict=True)
         array = dict(zip(LISTS, [values[a:b] for values, a, b in lists], strict=True))
-        period_s, num_history, num_future, num_steps, *origin = [column[row].item() for column in self._scalars]
-        agent_id = tuple(text[-1].split("\n"))
-        shape = (len(array["agent_kind"]), num_steps)
+        agent_id, shape = tuple(values["agent_id"].split("\n")), (len(array["agent_kind"]), values.pop("num_steps"))
         if len(agent_id) != shape[0]:
             raise ValueError(f"agent_id: {len(agent_id)} ids for {shape[0]} agents")
         valid = np.unpackbits(array["valid"], count=shape[0] * shape[1]).view(np.bool_)
@@ -253,18 +310,8 @@ class Shard:
             array[name] = dense.view(np.float32).reshape(*shape, *_TRAILING_SHAPE[name])
         point, polylines = array["point"].reshape(-1, 2), len(array["polyline_kind"])
         offset = np.zeros(polylines + 1, np.int32)
-        array.pop("polyline_length").view(index_dtype(len(point))).cumsum(out=offset[1:])
-        edge = array["edge"].view(index_dtype(polylines)).reshape(2, -1).astype(np.int32)
+        array.pop("polyline_length").view(_index_dtype(len(point))).cumsum(out=offset[1:])
+        edge = array["edge"].view(_index_dtype(polylines)).reshape(2, -1).astype(np.int32)
         array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
-        return Scene(
-            scene_id=text[0],
-            source=text[1],
-            split=text[2],
-            city=text[3],
-            period_s=float(period_s),
-            num_history=int(num_history),
-            num_future=int(num_future),
-            origin=np.array(origin),
-            agent_id=agent_id,
-            **array,
-        )
+        array["origin"] = np.array([values.pop("origin_x"), values.pop("origin_y")])
+        return Scene(**values | array | {"agent_id": agent_id})

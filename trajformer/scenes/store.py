@@ -58,14 +58,6 @@ class SceneStore:
         """Index of a shard's first scene."""
         return self._ends[number - 1] if number else 0
 
-    def _shard(self, number: int) -> Shard:
-        if number not in self._shards:
-            shard = self._open_shard(number)
-            if len(self._shards) >= MAX_OPEN_SHARDS:
-                self._shards.pop(next(iter(self._shards)))
-            self._shards[number] = shard
-        return self._shards[number]
-
     def _open_shard(self, number: int) -> Shard:
         shard = Shard(self._path(number))
         self._check_count(number, len(shard))
@@ -82,14 +74,20 @@ class SceneStore:
             raise IndexError(f"scene {index} of {len(self)}")
         index %= len(self)
         number = bisect.bisect_right(self._ends, index)
-        return self._shard(number).scene(index - self._start(number))
+        shard = self._shards.get(number)
+        if shard is None:
+            shard = self._open_shard(number)
+            if len(self._shards) >= MAX_OPEN_SHARDS:
+                self._shards.pop(next(iter(self._shards)))
+            self._shards[number] = shard
+        return shard.scene(index - self._start(number))
 
     def __iter__(self) -> Iterator[Scene]:
         return (self[index] for index in range(len(self)))
 
     def _shard_ids(self, number: int) -> list[str]:
         shard = self._shards.get(number)
-        ids = read_scene_ids(self._path(number)) if shard is None else shard.scene_ids()
+        ids = read_scene_ids(self._path(number)) if shard is None else shard.texts("scene_id")
         self._check_count(number, len(ids))
         return ids
 
@@ -134,14 +132,12 @@ class SceneStore:
 
     def indices(self, scene_ids: Iterable[str]) -> dict[str, int]:
         """Indices by id of the scenes that are in this split; the first index if an id occurs twice."""
-        missing, indices = set(scene_ids), {}
-        for number in range(len(self._names)):
+        missing, indices = set(scene_ids), dict[str, int]()
+        for number in range(len(self._names) if missing else 0):
+            for index, scene_id in enumerate(self._shard_ids(number), self._start(number)):
+                if scene_id in missing:
+                    indices[scene_id] = index
+                    missing.remove(scene_id)
             if not missing:
                 break
-            ids = self._shard_ids(number)
-            if not missing.isdisjoint(ids):
-                for index, scene_id in enumerate(ids, self._start(number)):
-                    if scene_id in missing:
-                        indices[scene_id] = index
-                        missing.remove(scene_id)
         return indices

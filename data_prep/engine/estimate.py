@@ -41,18 +41,10 @@ class Estimate:
     """All splits."""
 
     splits: tuple[SplitEstimate, ...]
+    bytes_to_write: int
+    seconds: float  # of one process
     free_bytes: int
     published: tuple[int, int, float] | None  # the complete data set: scenes, bytes, seconds of one process
-
-    @property
-    def bytes_to_write(self) -> int:
-        """Sum over all splits."""
-        return sum(split.bytes_to_write for split in self.splits)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of one process for all splits."""
-        return sum(split.seconds for split in self.splits)
 
 
 def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> Estimate:
@@ -102,7 +94,8 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
             seconds += scenes * scene_seconds
         published = (sum(reader.published.values()), size, seconds)
     existing = next(folder for folder in (store, *store.parents) if folder.exists())
-    return Estimate(tuple(estimates), shutil.disk_usage(existing).free, published)
+    size, seconds = sum(split.bytes_to_write for split in estimates), sum(split.seconds for split in estimates)
+    return Estimate(tuple(estimates), size, seconds, shutil.disk_usage(existing).free, published)
 
 
 def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:

@@ -104,7 +104,8 @@ def test_ten_kills_do_not_change_the_store(raw: Path, uninterrupted: dict[str, b
         time.sleep(rng.uniform(0.0, 0.05))
         kills += running.poll() is None
         with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+            kill = os.killpg if kills % 2 else os.kill  # all processes, or the parent of the workers
+            kill(running.pid, signal.SIGKILL)
         running.communicate()
         assert_gone(running.pid)
         if running.returncode == 0:  # it was faster than the kill: make the store incomplete again
@@ -137,15 +138,6 @@ def test_a_stopped_run_prints_one_line_and_leaves_no_process(raw: Path, tmp_path
     assert_gone(running.pid)
     assert 2 <= len(shards(store)) < SCENES // SHARD_SIZE
     assert set(content(store)) == set(shards(store)), "no temporary file, no manifest"
-
-
-def test_workers_end_when_their_parent_is_killed(raw: Path, tmp_path: Path) -> None:
-    running = start(raw, tmp_path / "store")
-    wait_for_shards(running, tmp_path / "store", 1)
-    assert len(session(running.pid)) >= 3
-    running.kill()
-    running.wait()
-    assert_gone(running.pid)
 
 
 def with_file_limit(words: list[str], size: int) -> list[str]:

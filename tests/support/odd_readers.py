@@ -10,42 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
+from support.scenes import make_scene
 
 from data_prep.reader import Input
 from trajformer.scenes.scene import Scene
 
 
 def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
-    """A valid scene of agents at constant velocity along one lane."""
-    time_s = np.arange(steps, dtype=np.float32)
-    position = np.zeros((agents, steps, 2), np.float32)
-    position[..., 0], position[..., 1] = time_s, np.arange(agents)[:, None]
-    return Scene(
-        scene_id=name,
-        source="odd",
-        split="s",
-        city="nowhere",
-        period_s=0.5,
-        num_history=2,
-        num_future=steps - 2,
-        origin=np.zeros(2),
-        agent_id=tuple(f"a{number}" for number in range(agents)),
-        agent_kind=np.zeros(agents, np.uint8),
-        agent_role=np.zeros(agents, np.uint8),
-        position=position,
-        heading=np.zeros((agents, steps), np.float32),
-        velocity=np.full((agents, steps, 2), [2.0, 0.0], np.float32),
-        valid=np.ones((agents, steps), bool),
-        polyline_id=np.array([1]),
-        polyline_kind=np.zeros(1, np.uint8),
-        polyline_flags=np.zeros(1, np.uint8),
-        polyline_offset=np.array([0, 2], np.int32),
-        point=np.array([[0.0, 0.0], [9.0, 0.0]], np.float32),
-        edge=np.zeros((2, 0), np.int32),
-        edge_kind=np.zeros(0, np.uint8),
-    )
+    """A valid scene without map."""
+    return replace(make_scene(agents, 2, steps - 2, with_map=False, scene_id=name), source="odd", split="s")
 
 
 def odd_folder(raw: Path, *contents: str) -> Path:

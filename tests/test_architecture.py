@@ -110,9 +110,8 @@ def test_packages_import_only_what_the_table_allows() -> None:
 
 
 def test_the_import_graph_is_small_and_has_no_cycle() -> None:
-    assert graph().cycles() == []
     assert len(graph().packages) <= MAX_NODES
-    assert max(graph().levels().values()) + 1 <= MAX_LEVELS
+    assert max(graph().levels().values()) + 1 <= MAX_LEVELS  # an error if there is a cycle
     assert len(graph().edges) <= MAX_EDGES
 
 

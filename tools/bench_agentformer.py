@@ -12,17 +12,14 @@ is the peak of a separate process, relative to its memory after a step with two 
 from __future__ import annotations
 
 import json
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import environment, new_parser, peak_mb, reset_peak, run_only, write_json
+from measure import new_parser, parse, peak_mb, report, reset_peak, run_only, times_s
 
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.vector_map import build_map
@@ -66,18 +63,6 @@ def frames(data: Path | None) -> list[Scene]:
     return [reader.read(item, "eth_test", data) for item in reader.inputs(data, "eth_test")]
 
 
-def medians(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Wall and CPU seconds of a call, after one call that does not count."""
-    run()
-    wall, cpu = [], []
-    for _ in range(repeats):
-        start, cpu_start = time.perf_counter(), time.process_time()
-        run()
-        wall.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - cpu_start)
-    return statistics.median(wall), statistics.median(cpu)
-
-
 def autocast(precision: str) -> torch.autocast:
     """bf16-mixed as in Lightning, or nothing."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
@@ -113,9 +98,8 @@ def build_sampling(precision: str = "fp32") -> Callable[[SceneBatch], None]:
 
 def training(agents: int, config: AgentFormerConfig, precision: str, repeats: int) -> dict[str, Any]:
     """Seconds per scene."""
-    batch = collate([pedestrians(agents, seed) for seed in range(SCENES[agents])])
-    run = partial(build_training(config, precision), batch)
-    wall, cpu = (value / batch.num_scenes for value in medians(run, repeats))
+    batch, step = collate([pedestrians(agents, seed) for seed in range(SCENES[agents])]), build_training(config, precision)
+    wall, cpu = np.median(times_s({"": lambda: step(batch)}, repeats)[""], 0) / batch.num_scenes
     published = PUBLISHED_TRAINING_S[agents]
     row = {"agents": agents, "scenes": batch.num_scenes, "attention_dropout": config.block.attention_dropout}
     return row | {"precision": precision, "wall_s": wall, "cpu_s": cpu, "published_s": published, "speedup": published / wall}
@@ -125,15 +109,14 @@ def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: 
     """20 samples of single frames, then all frames in batches of frames of similar size."""
     sample, every = build_sampling(precision), max(len(scenes) // repeats, 1)
     single = [collate([scene], config) for scene in scenes]
-    times = [medians(partial(sample, batch), 1) for batch in single[::every]]
+    times = [times_s({"": lambda batch=batch: sample(batch)}, 1)[""][0] for batch in single[::every]]  # type: ignore[misc]
     order = sorted(range(len(scenes)), key=lambda index: single[index].observation.agent_mask.shape[1])
     batches = [collate([scenes[i] for i in order[first : first + 32]], config) for first in range(0, len(scenes), 32)]
-    batched = [value / len(scenes) for value in medians(lambda: [sample(batch) for batch in batches], 1)]
-    wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+    batched = times_s({"": lambda: [sample(batch) for batch in batches]}, 1)[""][0] / len(scenes)
     row = {"decoded": decoded, "frames": len(scenes), "precision": precision, "published_s": PUBLISHED_SAMPLING_S}
-    row |= {"wall_s": wall, "cpu_s": cpu, "speedup": PUBLISHED_SAMPLING_S / wall}
-    row |= {"batched_wall_s": batched[0], "batched_cpu_s": batched[1]}
-    return row | {"batched_speedup": PUBLISHED_SAMPLING_S / batched[0]}
+    for name, (wall, cpu) in {"": np.median(times, 0), "batched_": batched}.items():
+        row |= {f"{name}wall_s": wall, f"{name}cpu_s": cpu, f"{name}speedup": PUBLISHED_SAMPLING_S / wall}
+    return row
 
 
 def memory(task: str, agents: int) -> dict[str, Any]:
@@ -161,44 +144,29 @@ def print_peak(only: str) -> None:
     print(json.dumps([peak_mb() - before, futures[-1]]))
 
 
-def table(title: str, columns: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print rows as they are measured, and return them."""
-    print(title + "\n" + "".join(f"{name:>18}" for name in columns.split()), flush=True)
-    kept = []
-    for row in rows:
-        values = (row[name] for name in columns.split())
-        print("".join(f"{value:>18.4f}" if isinstance(value, float) else f"{value:>18}" for value in values), flush=True)
-        kept.append(row)
-    return kept
-
-
 def main() -> None:
     """Measure training, sampling and memory."""
     parser = new_parser(__doc__, repeats=5)
     parser.add_argument("--data", type=Path, help="the folder with eth, hotel, ...")
-    parser.add_argument("--threads", type=int)
     parser.add_argument("--agents", type=int, nargs="+", default=list(SCENES), choices=list(SCENES), help="of a training scene")
-    args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    args = parse(parser)
     keep_freed_memory()  # as `trajformer train`
     if args.only:
         print_peak(args.only)
         return
-    machine = environment()
-    print(json.dumps(machine))
-    steps = (training(agents, config, precision, args.repeats) for precision, config in RUNS for agents in args.agents)
-    columns = "agents scenes precision attention_dropout wall_s cpu_s published_s speedup"
-    rows = table("training, seconds per scene", columns, steps)
     scenes, batches = frames(args.data), {"with future": TARGETS_ONLY, "all": BatchConfig()}
-    drawn = (sampling(scenes, config, name, p, 4 * args.repeats) for p in ("fp32", "bf16") for name, config in batches.items())
-    columns = "decoded frames precision wall_s cpu_s published_s speedup batched_wall_s batched_cpu_s batched_speedup"
-    rows += table("20 samples, seconds per frame, single and in batches of 32", columns, drawn)
-    measured = (memory(task, agents) for task in ("sampling", "training", "training-without") for agents in CROWDS)
-    columns = "memory_of agents peak_mb decoded_futures mb_per_future"
-    rows += table("memory of a scene (training-without: without attention dropout)", columns, measured)
-    if args.json:
-        write_json(args.json, rows, machine)
+    tables = {
+        "Training, seconds per scene": (
+            training(agents, config, precision, args.repeats) for precision, config in RUNS for agents in args.agents
+        ),
+        "20 samples, seconds per frame, single and in batches of 32": (
+            sampling(scenes, config, name, p, 4 * args.repeats) for p in ("fp32", "bf16") for name, config in batches.items()
+        ),
+        "Memory of a scene (training-without: without attention dropout)": (
+            memory(task, agents) for task in ("sampling", "training", "training-without") for agents in CROWDS
+        ),
+    }
+    report(args, tables)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,12 @@ import argparse
 import importlib.util
 import io
 import itertools
-import json
 import pickle
-import resource
 import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +28,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measure import environment, medians_s, new_parser, times_s, write_json
+from measure import medians_ms, new_parser, parse, report, times_s
 
-from data_prep.reader import Input, Reader
+from data_prep.reader import Input
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.scenes.scene import Scene
 
@@ -45,7 +42,7 @@ COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x
 COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
 # Worker processes import this file: modules that `trajformer preprocess` does not need are imported inside functions.
-Row = dict[str, Any]
+Row = dict[str, Any]  # name, value, unit
 
 
 def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Input]]:
@@ -115,58 +112,33 @@ def av2_loader(item: Input) -> None:
     ArgoverseStaticMap.from_json(_map_of(item))
 
 
-def processor_s() -> float:
-    """CPU time of this process with its finished child processes."""
-    usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def prepare_times(
-    reader: Reader, raw: Path, runs: Sequence[tuple[int, int | None]], repeats: int = 5
-) -> list[tuple[float, float]]:
-    """Median seconds and CPU seconds of preparing a raw folder, for each (workers, limit), alternating."""
+def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[Row]:
+    """Milliseconds per scenario: raw files to a written shard; parts and references on some of the files."""
     from data_prep.engine.prepare import PrepareOptions, prepare
 
-    times: list[list[tuple[float, float]]] = [[] for _ in runs]
-    for _ in range(repeats):
-        for (workers, limit), measured in zip(runs, times, strict=True):
+    with tempfile.TemporaryDirectory() as name:
+        temporary, reader = Path(name), Argoverse2()
+        for kind, few in make_set(temporary, real, count).items():
+            runs: dict[str, Callable[[], object]] = {
+                "read and checked": lambda few=few: [reader.read(i, "train", temporary / "set").validate() for i in few],
+                "lower bound: bytes to arrays": lambda few=few: [lower_bound(i) for i in few],
+            }
+            if importlib.util.find_spec("av2"):
+                runs["av2 loader and map API"] = lambda few=few: [av2_loader(i) for i in few]
+            for label, value in medians_ms(runs, repeats).items():
+                yield {"name": f"Argoverse 2 {kind}: {label}", "value": value / len(few), "unit": "ms/scenario"}
+
+        def run(workers: int, limit: int | None) -> None:
             with tempfile.TemporaryDirectory() as store:
-                options = PrepareOptions(workers=workers, limit=limit, progress=False)
-                start, cpu_start = time.perf_counter(), processor_s()
-                prepare(reader, raw, Path(store) / "store", options)
-                measured.append((time.perf_counter() - start, processor_s() - cpu_start))
-    return [(statistics.median(wall), statistics.median(cpu)) for wall, cpu in (zip(*m, strict=True) for m in times)]
+                prepare(reader, temporary / "set", Path(store), PrepareOptions(workers=workers, limit=limit, progress=False))
 
-
-def bench_argoverse2(real: Path | None, count: int, repeats: int) -> list[Row]:
-    """Milliseconds per scenario: raw files to a written shard; parts and references on some of the files."""
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, reader = Path(temporary) / "set", Argoverse2()
-        for kind, few in make_set(Path(temporary), real, count).items():
-            rows += _bench_parts(kind, few, folder, repeats)
-        (single, cpu), (double, _), (start, _) = prepare_times(reader, folder, [(1, None), (2, None), (1, 1)])
-    parts = {"raw to shard, 1 process": single, "start and end of the run, included": start, "CPU time": cpu}
-    for name, seconds in parts.items():
-        rows.append({"name": f"Argoverse 2, {count} scenarios: {name}", "value": seconds / count * 1e3, "unit": "ms/scenario"})
-    rows.append({"name": f"Argoverse 2, {count} scenarios: 2 processes", "value": single / double, "unit": "times faster"})
-    rows.append({"name": "Argoverse 2: QCNet process() (published cost)", "value": QCNET_PREPARE_MS, "unit": "ms/scenario"})
-    return rows
-
-
-def _bench_parts(kind: str, few: list[Input], folder: Path, repeats: int) -> list[Row]:
-    reader = Argoverse2()
-    runs: dict[str, Callable[[], object]] = {
-        "read and checked": lambda: [reader.read(i, "train", folder).validate() for i in few],
-        "lower bound: bytes to arrays": lambda: [lower_bound(i) for i in few],
-    }
-    if importlib.util.find_spec("av2"):
-        runs["av2 loader and map API"] = lambda: [av2_loader(i) for i in few]
-    seconds = medians_s(runs, repeats)
-    return [
-        {"name": f"Argoverse 2 {kind}: {label}", "value": value / len(few) * 1e3, "unit": "ms/scenario"}
-        for label, value in seconds.items()
-    ]
+        runs = {"single": lambda: run(1, None), "double": lambda: run(2, None), "start": lambda: run(1, 1)}
+        wall, cpu = np.median(list(times_s(runs, 5, warm_up=0).values()), 1).T
+    parts = {"raw to shard, 1 process": wall[0], "start and end of the run, included": wall[2], "CPU time": cpu[0]}
+    for label, seconds in parts.items():
+        yield {"name": f"Argoverse 2, {count} scenarios: {label}", "value": seconds / count * 1e3, "unit": "ms/scenario"}
+    yield {"name": f"Argoverse 2, {count} scenarios: 2 processes", "value": wall[0] / wall[1], "unit": "times faster"}
+    yield {"name": "Argoverse 2: QCNet process() (published cost)", "value": QCNET_PREPARE_MS, "unit": "ms/scenario"}
 
 
 def plain(scene: Scene) -> dict[str, Any]:
@@ -177,30 +149,30 @@ def plain(scene: Scene) -> dict[str, Any]:
     return {name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for name, v in values.items()}
 
 
-def bench_reading(store: SceneStore, label: str, scene: int) -> list[Row]:
+def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[Row]:
     """Microseconds per scene: from the store, and from a pickle and a torch file of the same scene."""
     import torch
 
     order = np.random.default_rng(0).permutation(len(store))[:3000].tolist()
-    rows: list[Row] = []
+    ms: dict[str, float] = {}
     for name, indices in (("random access", order), ("the same scene repeatedly", [scene] * 2000)):
         number = itertools.cycle(indices)
-        calls = times_s({name: lambda number=number: store[next(number)]}, 2 * len(indices))[name]  # type: ignore[misc]
-        rows.append({"name": f"{label}: {name}", "value": statistics.median(calls[len(indices) :]) * 1e6})  # warm cache
+        calls = times_s({"": lambda number=number: store[next(number)]}, 2 * len(indices))[""]  # type: ignore[misc]
+        ms[name] = float(np.median(calls[len(indices) :, 0])) * 1e3  # warm cache
     with tempfile.TemporaryDirectory() as name:
         pickled, saved = Path(name) / "scene.pkl", Path(name) / "scene.pt"
         pickled.write_bytes(pickle.dumps(plain(store[scene])))
         torch.save(plain(store[scene]), saved)
-        runs = {
+        runs: dict[str, Callable[[], object]] = {
             "the same scene by pickle.load": lambda: pickle.loads(pickled.read_bytes()),
             "the same scene by torch.load": lambda: torch.load(io.BytesIO(saved.read_bytes()), weights_only=True),
         }
-        rows += [{"name": f"{label}: {name}", "value": seconds * 1e6} for name, seconds in medians_s(runs, 200).items()]
-    rows.append({"name": f"{label}: QCNet's pickle (published cost)", "value": QCNET_READ_US})
-    return [row | {"unit": "us/scene"} for row in rows]
+        ms |= medians_ms(runs, 200)
+    for name, value in (ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}).items():
+        yield {"name": f"{label}: {name}", "value": value * 1e3, "unit": "us/scene"}
 
 
-def bench_batches(store: SceneStore, label: str, repeats: int) -> list[Row]:
+def bench_batches(store: SceneStore, repeats: int) -> Iterator[Row]:
     """Milliseconds per batch of 32, from scenes and from cached samples."""
     from trajformer.data.batch import collate, stack
     from trajformer.data.sample import BatchConfig, sample
@@ -213,82 +185,68 @@ def bench_batches(store: SceneStore, label: str, repeats: int) -> list[Row]:
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
         "32 cached samples to a batch": lambda: [stack(samples, config.frame) for samples in kept],
     }
-    return [
-        {"name": f"{label}: {name}", "value": seconds / len(batches) * 1e3, "unit": "ms/batch"}
-        for name, seconds in medians_s(runs, repeats).items()
-    ]
+    for name, value in medians_ms(runs, repeats).items():
+        yield {"name": f"Argoverse 1: {name}", "value": value / len(batches), "unit": "ms/batch"}
 
 
-def bench_epoch(root: Path, label: str, recipe: Path) -> list[Row]:
+def bench_epoch(root: Path, recipe: Path) -> Iterator[Row]:
     """An epoch of the recipe's loader, and the share of a training step (forward and backward) spent waiting for it."""
-    from trajformer.cli.models import recipe_from, train_parser
-    from trajformer.recipes.recipe import TrainConfig
+    from trajformer.recipes.names import read_recipe
     from trajformer.training.forecasting import SceneData
 
-    words = ["--config", str(recipe), "--out", "unused", "--data.train", str(root), "--data.val", str(root)]
-    config = recipe_from(train_parser().parse_args(words), TrainConfig)
-    data, rows = SceneData(config.data), []
+    config = read_recipe(recipe)
+    data = SceneData(replace(config.data, train=str(root), val=str(root)))
     for name in ("first epoch (from the store)", "later epochs (cached samples)"):
         start = time.perf_counter()
         count = sum(batch.num_scenes for batch in data.train_dataloader())
         seconds = time.perf_counter() - start
-        rows.append({"name": f"{label}: {name}, loader only", "value": count / seconds, "unit": "scenes/s"})
+        yield {"name": f"Argoverse 1: {name}, loader only", "value": count / seconds, "unit": "scenes/s"}
     model = config.build_model()
     loss = config.build_loss(model)
     waiting = working = 0.0
-    batches = iter(data.train_dataloader())
-    for _ in range(40):
-        start = time.perf_counter()
-        batch = next(batches)
+    start = time.perf_counter()
+    for batch in itertools.islice(data.train_dataloader(), 40):
         ready = time.perf_counter()
         model.zero_grad()
         loss(model, batch)["loss"].backward()
-        waiting, working = waiting + ready - start, working + time.perf_counter() - ready
+        end = time.perf_counter()
+        waiting, working, start = waiting + ready - start, working + end - ready, end
     share = waiting / (waiting + working) * 100
-    return [*rows, {"name": f"{label}: waiting for cached samples in training", "value": share, "unit": "% of a step"}]
+    yield {"name": "Argoverse 1: waiting for cached samples in training", "value": share, "unit": "% of a step"}
 
 
-def bench_stores(args: argparse.Namespace) -> list[Row]:
+def bench_stores(args: argparse.Namespace) -> Iterator[Row]:
     """Prepare the stores once, then measure reading."""
     from data_prep.engine.prepare import PrepareOptions, prepare
     from data_prep.readers.argoverse1 import Argoverse1
     from trajformer.scenes.store import SceneStore
 
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
         if args.argoverse2:
-            summary = prepare(Argoverse2(), args.argoverse2, Path(name) / "av2", PrepareOptions(progress=False))
+            summary = prepare(Argoverse2(), args.argoverse2, root / "av2", PrepareOptions(progress=False))
             split = max(summary.splits, key=lambda s: s.split == "train").split
-            rows += bench_reading(SceneStore(Path(name) / "av2", split), "Argoverse 2 store", -1)
+            yield from bench_reading(SceneStore(root / "av2", split), "Argoverse 2 store", -1)
         if args.argoverse1:
-            options = PrepareOptions(workers=2, progress=False)
             start = time.perf_counter()
-            prepare(Argoverse1(), args.argoverse1, Path(name) / "av1", options)
+            prepare(Argoverse1(), args.argoverse1, root / "av1", PrepareOptions(workers=2, progress=False))
             seconds = time.perf_counter() - start
-            rows.append({"name": "Argoverse 1: the whole folder, 2 processes", "value": seconds, "unit": "s"})
-            store = SceneStore(Path(name) / "av1", "train")
-            rows += bench_reading(store, "Argoverse 1 store", 0)
-            rows += bench_batches(store, "Argoverse 1", args.repeats)
-            rows += bench_epoch(Path(name) / "av1", "Argoverse 1", args.recipe)
-    return rows
+            yield {"name": "Argoverse 1: the whole folder, 2 processes", "value": seconds, "unit": "s"}
+            store = SceneStore(root / "av1", "train")
+            yield from bench_reading(store, "Argoverse 1 store", 0)
+            yield from bench_batches(store, args.repeats)
+            yield from bench_epoch(root / "av1", args.recipe)
 
 
 def main() -> None:
-    """Measure everything and print one table."""
+    """Measure everything."""
     parser = new_parser(__doc__, repeats=20)
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
     parser.add_argument("--argoverse1", type=Path, help="raw folder, unpacked to the official layout")
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
     parser.add_argument("--recipe", type=Path, default=Path("configs/mmtransformer_argoverse1.yaml"))
-    args = parser.parse_args()
-    machine = environment()
-    print(json.dumps(machine))
-    rows = bench_argoverse2(args.argoverse2, args.scenes, args.repeats) + bench_stores(args)
-    width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        print(f"{row['name']:<{width}}  {row['value']:>10.2f}  {row['unit']}")
-    if args.json:
-        write_json(args.json, rows, machine)
+    args = parse(parser)
+    report(args, {"Preparation": bench_argoverse2(args.argoverse2, args.scenes, args.repeats), "Reading": bench_stores(args)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Agents have random positions in a square with constant density and edges to the nearest neighbors within a radius. Three
 variants run forward and backward, each in a separate process: "edges" along the edges; "dense", the same formula over all
-pairs with a mask; "fused", scaled dot-product attention with this mask. The first two give the same numbers. `find ms` is the
+pairs with a mask; "fused", scaled dot-product attention with this mask. The first two give the same numbers. `find_ms` is the
 time to find the edges. Memory is the increase of the peak memory of the process (of the allocator on a GPU); values below 1 MB
 are below the resolution.
 """
@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from measure import environment, median_ms, new_parser, peak_mb, run_only, write_json
+from measure import median_ms, new_parser, parse, peak_mb, report, run_only
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -103,12 +104,12 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """Time and memory over the number of agents."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for ax, name, label in zip(
-        figure.subplots(1, 2), ("step_ms", "memory_mb"), ("forward and backward, ms", "memory, MB"), strict=True
-    ):
+    table = pd.DataFrame(rows).pivot(index="agents", columns="variant")
+    labels = {"step_ms": "forward and backward, ms", "memory_mb": "memory, MB"}
+    for ax, (name, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         for variant, text in VARIANTS.items():
-            points = [(r["agents"], r[name]) for r in rows if r["variant"] == variant and (name == "step_ms" or r[name] >= 1.0)]
-            ax.plot(*zip(*points, strict=True), marker="o", label=text)
+            values = table[name, variant]
+            ax.plot(values if name == "step_ms" else values[values >= 1.0], marker="o", label=text)
         ax.set(xscale="log", yscale="log", xlabel="agents", ylabel=label, xticks=AGENTS, xticklabels=AGENTS)
         ax.minorticks_off()
         ax.grid(alpha=0.3)
@@ -119,30 +120,14 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     """Measure the variants and print a table."""
     parser = new_parser(__doc__, repeats=15, device=True)
-    parser.add_argument("--threads", type=int)
     parser.add_argument("--plot", type=Path)
-    args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    args = parse(parser)
     if args.only:
         print(json.dumps(measure(args)))
         return
     outputs = [build_step(variant, 300, torch.device(args.device))[0]() for variant in ("edges", "dense")]
     assert torch.allclose(*outputs, atol=1e-4), "edges and dense differ"
-    machine = environment(args.device)
-    print(json.dumps(machine))
-    rows: list[dict[str, Any]] = []
-    for variant in VARIANTS:
-        rows += run_only(variant)
-    by_key = {(row["variant"], row["agents"]): row for row in rows}
-    print(" " * 23 + "".join(f"{variant:>22}" for variant in VARIANTS))
-    print("agents   edges  find ms" + "         ms         MB" * len(VARIANTS))
-    for agents in AGENTS:
-        row = by_key["edges", agents]
-        cells = "".join(f"{by_key[v, agents]['step_ms']:>11.2f}{by_key[v, agents]['memory_mb']:>11.1f}" for v in VARIANTS)
-        print(f"{agents:>6}{row['edges']:>8}{row['find_ms']:>9.2f}{cells}")
-    if args.json:
-        write_json(args.json, rows, machine)
+    rows = report(args, {"Forward and backward": (row for variant in VARIANTS for row in run_only(variant))})
     if args.plot:
         plot(rows, args.plot)
 

@@ -10,12 +10,11 @@ better estimate.
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import numpy as np
 import torch
-from measure import environment, new_parser, times_s, write_json
+from measure import new_parser, parse, report, times_s
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -83,30 +82,26 @@ def all_pairs(logit: Tensor, box: Tensor, targets: BoxTargets) -> Pairs:
 def main() -> None:
     """Measure the implementations."""
     parser = new_parser(__doc__, repeats=100)
-    for name, default in {"images": 64, "queries": 100, "boxes": 20, "classes": 91, "layers": 1, "threads": 2}.items():
+    parser.set_defaults(threads=2)
+    for name, default in {"images": 64, "queries": 100, "boxes": 20, "classes": 91, "layers": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    args = parse(parser)
     keep_freed_memory()  # as in training
-    logit, box, targets = random_detections(args.layers, args.images, args.queries, args.boxes, args.classes)
-    expected = loop_over_images(logit, box, targets)
-    pairs = set(zip(*(part.tolist() for part in batched(logit, box, targets)), strict=True))
-    assert pairs == expected == all_pairs(logit, box, targets), "the matches differ"
-    machine = environment()
-    print(json.dumps(machine))
-    runs: dict[str, Callable[[], object]] = {
-        "batched": lambda: batched(logit, box, targets),
-        "batched, costs only": lambda: box_cost(logit, box, targets, CONFIG),
-        "loop over images": lambda: loop_over_images(logit, box, targets),
-    }
-    times = times_s(runs, args.repeats)
-    times |= times_s({"all pairs of the batch": lambda: all_pairs(logit, box, targets)}, max(args.repeats // 10, 3))
-    rows = {name: {"min_ms": min(t) * 1e3, "median_ms": statistics.median(t) * 1e3} for name, t in times.items()}
-    for name, row in rows.items():
-        print(f"{name:<24} min {row['min_ms']:8.2f} ms   median {row['median_ms']:8.2f} ms")
-    print(f"{len(expected)} matches, equal in all implementations")
-    if args.json:
-        write_json(args.json, rows, machine)
+    detections = random_detections(args.layers, args.images, args.queries, args.boxes, args.classes)
+    expected = loop_over_images(*detections)
+    pairs = set(zip(*(part.tolist() for part in batched(*detections)), strict=True))
+    assert pairs == expected == all_pairs(*detections), "the matches differ"
+    times = times_s(
+        {
+            "batched": lambda: batched(*detections),
+            "batched, costs only": lambda: box_cost(*detections, CONFIG),
+            "loop over images": lambda: loop_over_images(*detections),
+        },
+        args.repeats,
+    )
+    times |= times_s({"all pairs of the batch": lambda: all_pairs(*detections)}, max(args.repeats // 10, 3))
+    rows = [{"": name, "min_ms": t[:, 0].min() * 1e3, "median_ms": np.median(t[:, 0]) * 1e3} for name, t in times.items()]
+    report(args, {f"{len(expected)} matches, equal in all implementations": rows})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import environment, median_ms, new_parser, peak_mb, run_only, write_json
+from measure import median_ms, new_parser, parse, peak_mb, report, run_only
 
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
@@ -84,25 +84,13 @@ def main() -> None:
     parser.add_argument("--scene")
     parser.add_argument("--batch", type=int, default=16, help="scenes of a training step")
     parser.add_argument("--targets", default="scored", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parse(parser)
     if args.only:
         print(json.dumps(measure(args)))
         return
-    machine, rows = environment(args.device), []
-    print(json.dumps(machine))
-    print(f"{'model':<24} {'targets':>10} {'parameters':>10} {'latency ms':>10} {'step ms':>9} {'scenes/s':>9} {'peak MB':>8}")
-    for name in MODELS:
-        for targets in ("scored", "all"):
-            row = {"model": name, "targets_are": targets} | run_only(name, "--targets", targets)
-            rows.append(row)
-            print(
-                f"{name:<24} {row['targets']:>3} {targets:>6} {row['parameters']:>10} {row['latency_ms']:>10.1f} "
-                f"{row.get('train_step_ms', 0.0):>9.1f} {row.get('train_scenes_per_s', 0.0):>9.1f} {row['peak_memory_mb']:>8.0f}",
-                flush=True,
-            )
-    print(f"scene {rows[0]['scene']}: {rows[-1]['agents']} agents, {rows[-1]['polylines']} polylines; batch {args.batch}")
-    if args.json:
-        write_json(args.json, rows, machine)
+    kinds = [(name, targets) for name in MODELS for targets in ("scored", "all")]
+    rows = ({"model": name, "of": targets} | run_only(name, "--targets", targets) for name, targets in kinds)
+    report(args, {f"Batches of {args.batch} scenes": rows})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python tools/experiments.py worlds OUT [--scenes 1200] [--epochs 30] [--seeds 0 1] [--json FILE]
     python tools/experiments.py branches OUT [--scenes 400] [--epochs 100] [--seeds 0 1] [--json FILE]
-    python tools/experiments.py scene_set --checkpoint RUN/last.ckpt --store STORE [--split val] [--targets all]
+    python tools/experiments.py scene_set --checkpoint RUN/last.ckpt --store STORE [--split val]
 
 `worlds` and `branches` train a small mmTransformer with six modes on simulated traffic. All variants have the same number of
 steps. Data and finished trainings in OUT are reused. Runtime on one core: 1 to 3 minutes for the data, 2 to 4 minutes for a
@@ -25,13 +25,14 @@ scene_set   Recall and precision of a scene set. A query with at least the given
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
-from measure import batches, environment, write_json
+from measure import environment, write_json
 from torch import Tensor
 
 from data_prep.engine.prepare import PrepareOptions, prepare
@@ -39,6 +40,7 @@ from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.augment import AugmentConfig
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
@@ -64,29 +66,27 @@ BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
 BRANCH_BATCH = replace(BATCH, targets="focal", max_agents=8)
 WORLD_FIGURES = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "meanCR")
 BRANCH_FIGURES = ("futures", "pasts")
-Recipes = dict[str, Callable[[int], TrainConfig]]  # a function of the seed, by variant
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # smallest probabilities of a query
 Score = Callable[[str, Path], dict[str, list[float]]]  # figures by name, of a variant and its checkpoint
 
 
-def compare(args: argparse.Namespace, figures: tuple[str, ...], recipes: Recipes, score: Score) -> None:
+def compare(args: argparse.Namespace, figures: tuple[str, ...], recipes: dict[str, TrainConfig], score: Score) -> None:
     """Train missing runs, then print the figures of each seed and their means over the seeds."""
     rows = []
-    print(" " * 17 + "".join(f"{name:>11s}" for name in figures))
     for seed in args.seeds:
-        for variant, recipe in recipes.items():
+        for variant, config in recipes.items():
             run = args.out / f"{variant}-{seed}"
-            train(recipe(seed), TASK, run, resume=True)
+            train(replace(config, seed=seed), TASK, run, resume=True)
             for name, values in score(variant, run / "last.ckpt").items():
                 rows.append({"name": name, "seed": seed} | dict(zip(figures, values, strict=True)))
-                print(f"seed {seed:<3d} {name:8s}" + "".join(f"{value:11.3f}" for value in values), flush=True)
-    for name in dict.fromkeys(row["name"] for row in rows):
-        mean = np.mean([[row[figure] for figure in figures] for row in rows if row["name"] == name], axis=0)
-        print(f"mean     {name:8s}" + "".join(f"{value:11.3f}" for value in mean))
+    table = pd.DataFrame(rows)
+    print(table.round(3).to_string(index=False))
+    print("\nmeans\n" + table.groupby("name", sort=False)[list(figures)].mean().round(3).to_string())
     if args.json:
         write_json(args.json, rows, environment())
 
 
-def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int, seed: int) -> TrainConfig:
+def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int) -> TrainConfig:
     """The recipe of a variant; joint models have the world loss, others the set loss."""
     return TrainConfig(
         model,
@@ -95,7 +95,6 @@ def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int, seed: int)
         augment=AugmentConfig(heading_noise=0.05, scale=0.1),
         optim=OptimConfig(5e-4, weight_decay=0.01),
         trainer=TrainerConfig(epochs, "cpu", threads=1, validate_every=10_000),
-        seed=seed,
     )
 
 
@@ -106,10 +105,7 @@ def worlds(args: argparse.Namespace) -> None:
         synthesize(args.out / "raw", args.scenes or 1200, 7, val_fraction=1 / 6, test_fraction=0.0)
         prepare(Argoverse2(), args.out / "raw", store, PrepareOptions(splits=("train", "val"), workers=1))
     model, data = replace(SMALL, max_polylines=32, consensus_m=0.0), DataConfig(str(store), str(store), cache=True, batch=BATCH)
-    recipes: Recipes = {
-        name: lambda seed, joint=name == "joint": recipe(replace(model, joint=joint), data, args.epochs or 30, seed)  # type: ignore[misc]
-        for name in ("marginal", "joint")
-    }
+    recipes = {name: recipe(replace(model, joint=name == "joint"), data, args.epochs or 30) for name in ("marginal", "joint")}
     compare(args, WORLD_FIGURES, recipes, lambda _, checkpoint: world_scores(checkpoint, store))
 
 
@@ -151,37 +147,34 @@ def branches(args: argparse.Namespace) -> None:
     stores = {"one": first, "each": every, "set": every}
     sizes = {name: [len(SceneStore(stores[name], split)) for split in ("train", "val")] for name in ("one", "each")}
     print(f"pasts {sizes['one']}, futures {sizes['each']} (train, test)")
-    epochs = args.epochs or 100
-    same_steps = {"each": round(epochs * (sizes["one"][0] / sizes["each"][0]))}  # more scenes per epoch, fewer epochs
-
-    def variant(name: str) -> Callable[[int], TrainConfig]:
-        store, val = str(stores[name]), str(first)
-        data = DataConfig(store, val, cache=True, bucket=1, branches=name == "set", batch=BRANCH_BATCH)
-        return lambda seed: recipe(replace(SMALL, max_polylines=48), data, same_steps.get(name, epochs), seed)
-
-    compare(args, BRANCH_FIGURES, {name: variant(name) for name in stores}, lambda name, path: {name: covered(path, every)})
+    steps = (args.epochs or 100) * sizes["one"][0]  # the same for all variants
+    recipes = {}
+    for name, store in stores.items():
+        data = DataConfig(str(store), str(first), cache=True, bucket=1, branches=name == "set", batch=BRANCH_BATCH)
+        epochs = round(steps / sizes["each" if name == "each" else "one"][0])
+        recipes[name] = recipe(replace(SMALL, max_polylines=48), data, epochs)
+    compare(args, BRANCH_FIGURES, recipes, lambda name, path: {name: covered(path, every)})
 
 
 @torch.inference_mode()
 def covered(checkpoint: Path, store: Path) -> list[float]:
     """Share of test futures that six modes cover, and share of pasts with all futures covered."""
     model, _ = load_checkpoint(checkpoint, TrainConfig)
-    hits, counts = [], []
+    parts = []
     for batch in batches(BranchDataset(SceneStore(store, "val"), BRANCH_BATCH)):
         hit, known = futures_covered(model(batch.observation), batch.truth.position, batch.truth.valid, 6)
-        hits.append((hit & known).flatten(0, 1))
-        counts.append(known.flatten(0, 1))
-    hit, known = torch.cat(hits), torch.cat(counts)
+        parts.append(torch.stack([hit & known, known]).flatten(1, 2))
+    hit, known = torch.cat(parts, 1)
     return [float(hit.sum() / known.sum()), float((hit == known).all(-1).float().mean())]
 
 
 @torch.inference_mode()
 def scene_set(args: argparse.Namespace) -> None:
     """Recall and precision at each threshold, and of constant velocity."""
-    predictor = load_predictor(args.checkpoint, targets=args.targets)
+    predictor = load_predictor(args.checkpoint, targets="all")
     if not isinstance(predictor.model, SceneSet):
         raise SystemExit(f"{args.checkpoint} is not a scene set")
-    metrics = {f"scene set, {threshold:.2f}": SceneSetMetrics(threshold) for threshold in args.thresholds}
+    metrics = {f"scene set, {threshold:.2f}": SceneSetMetrics(threshold) for threshold in THRESHOLDS}
     baseline = SceneSetMetrics()
     for batch in batches(SceneDataset(SceneStore(args.store, args.split), predictor.batch)):
         observation, truth = batch.observation, batch.truth
@@ -192,10 +185,14 @@ def scene_set(args: argparse.Namespace) -> None:
         logit = torch.where(observation.target_mask, 1.0, -1.0)
         trajectories = SceneTrajectories(straight, logit, torch.zeros_like(straight[..., 0, 0]))
         baseline.update(trajectories, truth.position, truth.valid)
-    for name, metric in (metrics | {"constant velocity": baseline}).items():
-        values = metric.compute()
-        counts = f"futures {values['num_futures']:6.0f}  predictions {values['num_claims']:6.0f}"
-        print(f"{name:18s} {counts}  recall {values['recall']:.3f}  precision {values['precision']:.3f}")
+    rows = [metric.compute() for metric in (*metrics.values(), baseline)]
+    print(pd.DataFrame(rows, [*metrics, "constant velocity"]).round(3).to_string())
+
+
+def batches(data: SceneDataset) -> Iterator[SceneBatch]:
+    """All batches of a dataset in order."""
+    for indices in np.array_split(np.arange(len(data)), -(-len(data) // 32)):
+        yield data[indices.tolist()]
 
 
 def main() -> None:
@@ -215,8 +212,6 @@ def main() -> None:
     command.add_argument("--checkpoint", type=Path, required=True)
     command.add_argument("--store", type=Path, required=True)
     command.add_argument("--split", default="val")
-    command.add_argument("--targets", default="all", choices=("all", "scored", "focal"))
-    command.add_argument("--thresholds", type=float, nargs="+", default=[0.5, 0.6, 0.7, 0.8, 0.9], help="smallest probabilities")
     args = parser.parse_args()
     args.run(args)
 

@@ -1,6 +1,6 @@
-"""Measurements shared by the benchmarks: environment, times, peak memory.
+"""Measurements shared by the benchmarks: environment, times, peak memory, tables and files.
 
-torch is imported inside functions: workers of `bench_data.py` import this file, but not torch.
+torch and pandas are imported inside functions: workers of `bench_data.py` import this file, but not them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import ctypes
 import json
 import os
 import platform
+import resource
 import shlex
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trajformer.scenes.files import write_atomically
 
@@ -44,32 +46,22 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def times_s(runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
-    """Seconds of repeated calls by name, after one call that does not count.
+def times_s(
+    runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
+) -> dict[str, np.ndarray]:
+    """Wall seconds and CPU seconds (with finished child processes) [repeats, 2] by name, after `warm_up` calls.
 
     The calls alternate, so that a slower or faster phase of the machine affects all in the same way.
     """
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for index in range(repeats + 1):
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for _ in range(warm_up + repeats):
         for name, run in runs.items():
             _wait(device)
-            start = time.perf_counter()
+            cpu, start = _cpu_s(), time.perf_counter()
             run()
             _wait(device)
-            if index:
-                times[name].append(time.perf_counter() - start)
-    return times
-
-
-def medians_s(runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, float]:
-    """Median seconds of alternating calls by name."""
-    return {name: statistics.median(values) for name, values in times_s(runs, repeats, device).items()}
-
-
-def median_ms(run: Callable[[], object], repeats: int, device: str = "cpu") -> float:
-    """Median milliseconds of a call."""
-    run()
-    return medians_s({"": run}, repeats, device)[""] * 1e3
+            times[name].append((time.perf_counter() - start, _cpu_s() - cpu))
+    return {name: np.array(values[warm_up:]) for name, values in times.items()}
 
 
 def _wait(device: str) -> None:
@@ -77,6 +69,21 @@ def _wait(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
+
+
+def _cpu_s() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def medians_ms(runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, float]:
+    """Median wall milliseconds of alternating calls by name."""
+    return {name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats, device).items()}
+
+
+def median_ms(run: Callable[[], object], repeats: int, device: str = "cpu") -> float:
+    """Median wall milliseconds of a call."""
+    return float(np.median(times_s({"": run}, repeats, device, warm_up=2)[""][:, 0])) * 1e3
 
 
 def peak_mb(device: str = "cpu") -> float:
@@ -89,35 +96,34 @@ def peak_mb(device: str = "cpu") -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
-def reset_peak(device: str = "cpu") -> float:
-    """Return free memory to the system and set the peak to the current memory; returns it."""
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        return peak_mb(device)
+def reset_peak() -> float:
+    """Return free memory to the system and set the peak of this process to its current memory; returns it."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
     _CLEAR.write_text("5")
-    return peak_mb(device)
-
-
-def batches(data: Any, size: int = 32) -> Iterator[Any]:
-    """All batches of a dataset in order."""
-    for start in range(0, len(data), size):
-        yield data[range(start, min(start + size, len(data)))]
+    return peak_mb()
 
 
 def new_parser(doc: str | None, repeats: int, device: bool = False) -> argparse.ArgumentParser:
     """A command-line parser with the options of all benchmarks; the help is the docstring of the script."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", help=argparse.SUPPRESS)  # the part that a separate process measures
     if device:
         parser.add_argument("--device", default="cpu")
     return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command line; --threads takes effect."""
+    import torch
+
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    return args
 
 
 def run_only(part: str, *words: str) -> Any:
@@ -137,3 +143,28 @@ def origin() -> dict[str, str]:
 def write_json(path: Path, rows: Any, machine: dict[str, Any], **more: Any) -> None:
     """Write figures with the machine, the commit and the command that produced them, atomically."""
     write_atomically(path, json.dumps(origin() | {"machine": machine, **more, "rows": rows}, indent=1) + "\n")
+
+
+def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]], **more: Any) -> list[dict[str, Any]]:
+    """Measure and print one table after another, and write all rows to --json; returns the rows.
+
+    Args:
+        args: the options of `new_parser`.
+        tables: rows by the title of their table; iterating over the rows measures them.
+        **more: properties of the run that are recorded with the machine.
+    """
+    import pandas as pd
+
+    machine, rows = environment(getattr(args, "device", "cpu")) | more, []
+    print(json.dumps(machine))
+    for title, measured in tables.items():
+        table = [*measured]
+        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=_four_digits)}", flush=True)
+        rows += table
+    if args.json:
+        write_json(args.json, rows, machine)
+    return rows
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -15,9 +15,11 @@ import pytest
 import torch
 from support import fixtures
 from support.cli import run
+from support.scenes import make_scene
 
 from trajformer import cli
-from trajformer.cli import data
+from trajformer.cli.pictures import split_of
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training.forecasting import ForecastingModule
 
 RECIPE = """
@@ -86,14 +88,6 @@ def test_synthesized_files_are_in_the_official_layout_and_reproducible(line: Pat
         assert (tmp_path / path.relative_to(line / "raw")).read_bytes() == path.read_bytes()
     for path in (line / "raw" / "test").rglob("scenario_*.parquet"):
         assert pd.read_parquet(path).timestep.max() == 49
-
-
-def test_store_info_and_verify(line: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("store", "info", line / "store") == 0
-    text = capsys.readouterr().out
-    assert all(f"{split}: {count} scenes" in text for split, count in SPLITS.items())
-    assert run("store", "verify", line / "store") == 0
-    assert capsys.readouterr() == (f"{line / 'store'}: no problems\n", "")
 
 
 def test_a_run_folder_has_the_documented_files(line: Path) -> None:
@@ -217,9 +211,9 @@ def test_ctrl_c_gives_status_130_and_training_resumes(
 
     train = ("train", "--config", line / "run" / "config.yaml", "--trainer.epochs", 3, "--out", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(data, "preprocess", stop)
+        patch.setattr("data_prep.engine.prepare.prepare", stop)
         assert run("preprocess", "argoverse2", tmp_path, tmp_path) == 130
-        assert capsys.readouterr().err == "trajformer preprocess: interrupted\n"
+        assert capsys.readouterr().err.startswith("trajformer preprocess: interrupted; finished shards are kept")
         step, handler = ForecastingModule.training_step, signal.getsignal(signal.SIGINT)
         patch.setattr(ForecastingModule, "training_step", lambda self, *a: stop() if self.current_epoch else step(self, *a))
         assert run(*train) == 130
@@ -240,3 +234,32 @@ def test_a_closed_output_ends_the_command_without_an_error(line: Path) -> None:
         running.stdout.close()
         assert running.stderr.read() == b""
         assert running.wait() == 141
+
+
+def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
+    """Ids of Argoverse 1 recur between splits, so one common scene does not decide."""
+    for split, ids in {"test_obs": ("1", "2"), "val": ("1", "3", "4")}.items():
+        scenes = [make_scene(3, seed=int(i), scene_id=i) for i in ids]
+        write_shard(shard_path(tmp_path, split, 0), scenes, ShardInfo(source="test", split=split))
+    assert split_of(tmp_path, ["1", "3", "4"]) == "val"
+    assert split_of(tmp_path, ["1", "2"]) == "test_obs"
+    assert split_of(tmp_path, ["1"]) == "val"
+
+
+def test_commands_run_without_optional_packages(tmp_path: Path) -> None:
+    """Preparation and forecasting need neither av2, ray nor TensorBoard."""
+    program = (
+        "import sys\n"
+        "for name in ('av2', 'torch_geometric', 'ray', 'tensorboard'):\n"
+        "    sys.modules[name] = None  # importing it raises ImportError\n"
+        "from trajformer.cli import main\n"
+        "raw, store, out = sys.argv[1:]\n"
+        "assert main(['synthesize', raw, '--scenes', '3', '--workers', '1']) == 0\n"
+        "assert main(['preprocess', 'argoverse2', raw, store, '--workers', '1']) == 0\n"
+        "assert main(['predict', '--model', 'constant_velocity', '--store', store, '--out', out]) == 0\n"
+    )
+    out = tmp_path / "forecasts.parquet"
+    arguments = [sys.executable, "-c", program, str(tmp_path / "raw"), str(tmp_path / "store"), str(out)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(pd.read_parquet(out))

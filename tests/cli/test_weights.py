@@ -17,7 +17,6 @@ from PIL import Image
 from safetensors.torch import save_file
 from support.cli import run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
-from support.tensors import draw
 from torch import Tensor
 
 from trajformer.cli.weights import layouts
@@ -63,32 +62,24 @@ def test_a_file_of_hugging_face_keeps_its_scores(tmp_path: Path, capsys: Any) ->
     assert printed == {name: f"{share:.3f}" for name, share in shares}
 
 
-@pytest.mark.parametrize("wrapper", ["", "model", "state_dict"])
-@pytest.mark.parametrize("ending", ["pt", "pth", "bin"])
-def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, ending: str, wrapper: str) -> None:
-    state = timm_state()
-    file, (path, x) = tmp_path / f"timm.{ending}", make_image(tmp_path)
-    torch.save({wrapper: state, "epoch": 3} if wrapper else state, file)
-    assert convert("timm_vit", file, tmp_path / "ours.ckpt") == 0
-    torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
+FILES: dict[str, Callable[[State], object]] = {
+    "run.pt": lambda state: state,
+    "run.pth": lambda state: {"model": state, "epoch": 3},
+    "run.bin": lambda state: {"state_dict": state, "epoch": 3},
+    "run.chkpt": lambda state: {"model": state, "settings": argparse.Namespace(epochs=3, names=["a"])},  # of a training script
+}
 
 
-def test_options_of_a_training_script_are_ignored(tmp_path: Path) -> None:
-    state = timm_state()
-    torch.save({"model": state, "settings": argparse.Namespace(epochs=3, names=["a"])}, tmp_path / "run.chkpt")
-    assert convert("timm_vit", tmp_path / "run.chkpt", tmp_path / "ours.ckpt") == 0
-    path, x = make_image(tmp_path)
-    torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
-
-
-def test_half_precision_files_give_single_precision_models(tmp_path: Path) -> None:
-    state = {name: tensor.half() for name, tensor in timm_state().items()}
-    torch.save(state, tmp_path / "timm.pt")
-    assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("half", [False, True])
+def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str, half: bool) -> None:
+    state = {key: tensor.half() if half else tensor for key, tensor in timm_state().items()}
+    torch.save(FILES[name](state), tmp_path / name)
+    assert convert("timm_vit", tmp_path / name, tmp_path / "ours.ckpt") == 0
     model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    expected = timm_forward(state, draw(2, 3, SIZE, SIZE))
-    torch.testing.assert_close(model(draw(2, 3, SIZE, SIZE)).double(), expected, atol=1e-5, rtol=1e-5)
+    path, x = make_image(tmp_path)
+    torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
 
 
 def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
@@ -217,13 +208,9 @@ def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes | 
     assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
 
 
-def test_heads_must_divide_the_width(tmp_path: Path, capsys: Any) -> None:
+def test_invalid_options_are_one_line_errors(tmp_path: Path, capsys: Any) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", "heads 5 does not divide width 32", "timm_vit", "--heads", 5)
-
-
-def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path: Path, capsys: Any) -> None:
-    torch.save(timm_state(), tmp_path / "timm.pt")
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file" / "ours.ckpt"):
         assert convert("timm_vit", tmp_path / "timm.pt", out) == 1
@@ -243,7 +230,7 @@ def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
 def test_help_lists_all_layouts(capsys: Any) -> None:
     assert run("weights", "--help") == 0
     text = "".join(capsys.readouterr().out.split())
-    assert all(f"{name}:{layout.summary}".replace(" ", "") in text for name, layout in layouts().items())
+    assert all(f"{name}:{summary}".replace(" ", "") in text for name, (summary, _) in layouts().items())
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])

@@ -100,7 +100,7 @@ def test_the_command_prints_the_estimate(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**6, 0, 1000))
     raw = odd_folder(tmp_path / "raw", "value", *["fine"] * 24)
-    data.preprocess_dry_run(Growing(), raw, tmp_path / "store", shard_size=5)
+    data.print_estimate(Growing(), raw, tmp_path / "store", PrepareOptions(shard_size=5))
     out = capsys.readouterr().out
     assert "s: 25 scenes, 101B raw; 0 of 5 shards finished\n" in out
     assert f"1 of {SAMPLE_SIZE} sampled scenes skipped\n    would skip s/000.txt: s/000.txt: ValueError: a number is wrong" in out

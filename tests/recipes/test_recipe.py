@@ -15,6 +15,7 @@ from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.recipes.choices import MODELS
+from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.recipes.upgrade import upgrade_recipe
@@ -190,7 +191,7 @@ OLD = {  # a model of version 0.1, its fields of losses, the loss of today
 
 
 @pytest.mark.parametrize("case", OLD)
-def test_a_recipe_of_version_0_1_is_upgraded(case: str) -> None:
+def test_a_recipe_of_version_0_1_is_upgraded(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, (model, losses, expected) = case.split(" ")[0], OLD[case]
     losses = dict.fromkeys(("mixture_loss", "region_loss", "world_loss", "scene_set_loss")) | losses
     old = {"model": dict.fromkeys(MODELS) | {name: model}, "loss": SET, "data": {"train": "a", "val": "a"}} | losses
@@ -203,4 +204,8 @@ def test_a_recipe_of_version_0_1_is_upgraded(case: str) -> None:
         .replace("own: ", "agent_aware: ")
     )
     assert new["model"] == yaml.safe_load(text)["model"]
-    from_plain(TrainConfig, new).check()
+    config = from_plain(TrainConfig, new)
+    config.check()
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
+    assert read_recipe(tmp_path / "old.yaml") == config
+    assert parsed(monkeypatch, "--config", tmp_path / "old.yaml").loss == config.loss

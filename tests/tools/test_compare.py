@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import statistics
 import sys
-from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from compare import models, rows, runs, scores, table
+from compare import models, table, trainings
 from matplotlib.figure import Figure
 from support.scenes import make_scene
 
@@ -148,8 +146,8 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
     second_stage, first_stage = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
     copied = {key.replace("cvae.", ""): value for key, value in second_stage.items() if "cvae." in key}
     assert copied and all(torch.equal(value, first_stage[key]) for key, value in copied.items())
-    row, _ = rows.read_table(folder / "stages.yaml")
-    other = rows.plan(row, 4, folder / "store", folder / "out", 8)
+    row, _ = trainings.read_table(folder / "stages.yaml")
+    other = trainings.plan(row, 4, folder / "store", folder / "out", 8)
     assert other.recipe.first_stage == str(folder / "out" / "first" / "seed4" / "best.ckpt")
     assert compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0  # moved folders are the same run
 
@@ -161,7 +159,7 @@ def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]
     expected = json.loads((folder / "e.json").read_text())
     assert first[0]["seeds"]["3"]["scores"] == pytest.approx(expected, rel=1e-6)
     assert {name: first[0]["mean"][name] for name in expected} == pytest.approx(expected, rel=1e-6)
-    kept = scores.scores("constant_velocity", folder / "cv", store, "val")
+    kept = models.score("constant_velocity", folder / "cv", store, "val")
     words = ["evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json"]
     assert cli.main([str(word) for word in words]) == 0
     assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
@@ -183,23 +181,10 @@ def test_manoeuvres_of_focal_agents_divide_their_errors(folder: Path, first: lis
     assert total == pytest.approx(errors.sum(), abs=1e-5)
 
 
-def test_errors_by_manoeuvre_are_means_over_focal_agents() -> None:
-    straight, turn, stop, _ = Manoeuvre
-    agents = {("a", "1"): turn, ("b", "1"): turn, ("c", "1"): stop, ("d", "1"): straight}
-    lines = [("a", "1", 1.0, 0.0), ("a", "2", 50.0, 1.0), ("b", "1", 4.0, 1.0), ("d", "1", 0.5, 0.0)]
-    per_agent = pd.DataFrame(lines, columns=["scenario_id", "track_id", "minFDE6", "MR6"])
-    assert scores.errors_by_manoeuvre(per_agent, agents) == {
-        "straight": {"count": 1, "minFDE6": 0.5, "MR6": 0.0},
-        "turn": {"count": 2, "minFDE6": 2.5, "MR6": 0.5},
-        "stop": {"count": 0},
-        "lane change": {"count": 0},
-    }
-
-
 def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     row = folder / "out" / "motion_alone"
     written = {path: path.stat().st_mtime_ns for path in (row / "cost.json", *row.glob("seed3/*.*"))}
-    monkeypatch.setattr(runs, "Training", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(trainings.Training, "start", lambda *_: pytest.fail("trained again"))
     assert compare(folder) == 1
     assert rows_in(folder / "r.json") == first
     assert compare(folder, "--seeds", 3, 4, "--finished") == 1
@@ -214,10 +199,10 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
 
-def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100, seed: int = 0) -> rows.Plan:
+def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100) -> trainings.Training:
     """A training of a recipe."""
-    row = rows.Row(name, str(folder / f"{targets}.yaml"))
-    return rows.plan(row, seed, folder / "store", folder / "plans", futures)
+    row = trainings.Row(name, str(folder / f"{targets}.yaml"))
+    return trainings.plan(row, 0, folder / "store", folder / "plans", futures)
 
 
 def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
@@ -231,26 +216,25 @@ def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
         assert 6 <= trainer.epochs / trainer.validate_every <= 10
         assert (trainer.threads, made.recipe.seed, made.recipe.data.train) == (1, 0, str(folder / "store"))
     assert plan(folder, "short", futures=1).recipe.trainer.epochs == 1
-    (folder / "epochs.yaml").write_text("- {name: epochs, config: all.yaml, epochs: 7}")
-    [row] = rows.read_table(folder / "epochs.yaml")
-    made = rows.plan(row, 0, folder / "store", folder / "plans", 1)
+    (folder / "epochs.yaml").write_text("- {name: a, config: focal.yaml, epochs: 7, arguments: {data.learn_from: all}}")
+    [row] = trainings.read_table(folder / "epochs.yaml")
+    made = trainings.plan(row, 0, folder / "store", folder / "plans", 1)
     assert made.recipe.trainer.epochs == 7 and made.futures == 7 * per_epoch["all"]
-    more = rows.recipe_of(rows.Row("more", str(folder / "focal.yaml"), {"data.learn_from": "all"}))
-    assert rows.futures_in_epoch(replace(more.data, train=str(folder / "store"))) == per_epoch["all"]
 
 
 def test_a_failed_training_does_not_affect_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "COMMAND", [sys.executable, "-c", STUB])
+    monkeypatch.setattr(trainings, "COMMAND", [sys.executable, "-c", STUB])
     plans = [plan(folder, name) for name in ("one", "fails", "two")]
-    assert runs.train_all(plans, 2) == {plans[1]: "trajformer train: no such thing"}
+    assert trainings.train_all(plans, 2) == {plans[1]: "trajformer train: no such thing"}
     assert [one.record()["done"] for one in plans] == [True, False, True]
     words = (plans[0].folder / "words.txt").read_text().split()
-    assert words[0] == "train" and "--trainer.epochs=11" in words and "--resume" not in words
+    assert words[0] == "train" and "--resume" not in words
+    assert "epochs: 11\n" in (plans[0].folder / "recipe.yaml").read_text()
 
 
 def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "COMMAND", [sys.executable, "-c", STUB])
-    one, sleep = plan(folder, "waits"), runs.time.sleep
+    monkeypatch.setattr(trainings, "COMMAND", [sys.executable, "-c", STUB])
+    one, sleep = plan(folder, "waits"), trainings.time.sleep
 
     def wait(seconds: float) -> None:
         sleep(0.02)
@@ -258,38 +242,22 @@ def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pyt
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs.time, "sleep", wait)
-        runs.train_all([one], 1)
+        patch.setattr(trainings.time, "sleep", wait)
+        trainings.train_all([one], 1)
     assert (one.folder / "last.ckpt").exists()  # SIGTERM was handled
     before = one.record()
     assert not before["done"] and before["minutes"] > 0
-    assert runs.train_all([one], 1) == {}
+    assert trainings.train_all([one], 1) == {}
     assert "--resume" in (one.folder / "words.txt").read_text()
     assert one.record()["done"] and one.record()["minutes"] > before["minutes"]
 
 
-def test_a_process_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
-    monkeypatch.setattr(runs, "COMMAND", [sys.executable, "-c", script])
-    monkeypatch.setattr(runs, "GRACE_S", 0.2)
-    training = runs.Training(plan(folder, "deaf"))
-    while training.last_line() != "ready":
-        runs.time.sleep(0.02)
-    runs.stop([training])
-    assert training.process.returncode == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "compare").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_tables_of_configs_build_different_models(file: Path) -> None:
-    recipes = [rows.recipe_of(row) for row in rows.read_table(file)]
+    recipes = [row.recipe for row in trainings.read_table(file)]
     for recipe in recipes:
         recipe.build_model()
     assert len({repr(recipe.model) for recipe in recipes}) == len(recipes)
-
-
-def test_recipes_of_other_tasks_are_left_out() -> None:
-    paths = [*sorted((ROOT / "configs" / "heads").glob("*.yaml")), ROOT / "configs" / "gatformer_argoverse1.yaml"]
-    assert [row.name for row in rows.rows_of_configs(paths)] == ["gatformer"]
 
 
 @pytest.mark.parametrize(
@@ -303,15 +271,15 @@ def test_recipes_of_other_tasks_are_left_out() -> None:
         ("- {name: a, config: a.yaml, arguments: [1]}", "row 1.arguments: expected dict"),
         ("- {name: a, config: a.yaml, argument: {}}", "row 1: unknown field 'argument'"),
         ("- {name: a, config: a.yaml, epochs: many}", "row 1.epochs: expected int"),
-        ("- {name: a, config: a.yaml, after: b}", "row a: after: 'b' is not a row"),
-        ("- {name: a, config: a.yaml, after: b}\n- {name: b, config: a.yaml, after: a}", "row a: after: 'b' is not a row"),
-        ("- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}", r"\['a b', 'A-b'\]: .* same folder, 'a_b'"),
+        ("- {name: a, config: a.yaml, after: b}", "row 1: after: 'b' is not a row"),
+        ("- {name: a, config: a.yaml, after: b}\n- {name: b, config: a.yaml, after: a}", "row 1: after: 'b' is not a row"),
+        ("- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}", "row 1: another row has the same folder, 'a_b'"),
     ],
 )
 def test_a_malformed_table_is_an_error(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises(TrajformerError, match=expected):
-        rows.read_table(tmp_path / "t.yaml")
+        trainings.read_table(tmp_path / "t.yaml")
 
 
 @pytest.mark.parametrize(
@@ -335,17 +303,15 @@ def row_of(name: str, values: list[float], **cost: float) -> dict[str, Any]:
 
 def test_tables_have_mean_and_deviation_and_no_empty_column() -> None:
     some = [row_of("a", [1.0, 1.5, 1.7], parameters=12345, latency_1_ms=12.34), row_of("b", [0.25]), row_of("none", [])]
-    made = {one.title.split(" ")[0]: one for one in table.tables(some)}
+    made = {title.split(" ")[0]: (title, cells) for title, cells in table.tables(some).items()}
     assert list(made) == ["Accuracy", "By", "Cost"]  # no row has joint metrics
-    accuracy = {row[0]: dict(zip(made["Accuracy"].header, row, strict=True)) for row in made["Accuracy"].rows}
-    assert made["Accuracy"].header == ["model", "minFDE6"]
-    assert accuracy["a"]["minFDE6"] == f"1.400 ({statistics.stdev([1.0, 1.5, 1.7]):.3f})".replace("(0.", "(.")
-    assert (accuracy["b"]["minFDE6"], accuracy["none"]["minFDE6"]) == (".250", "-")
-    assert "turn 4 agents" in made["By"].title and made["By"].header == ["model", "minFDE6 turn", "MR6 turn"]
-    cost = dict(zip(made["Cost"].header, made["Cost"].rows[0], strict=True))
-    assert (cost["parameters"], cost["ms, batch 1"], cost["minutes"]) == ("12,345", "12.3", "4.0 (1.0)")
-    assert {line.count("|") for line in made["Cost"].markdown().splitlines()[2:]} == {5}
-    assert len({len(line) for line in made["Accuracy"].plain().splitlines()[1:3]}) == 1
+    accuracy, (title, by_manoeuvre), cost = made["Accuracy"][1], made["By"], made["Cost"][1]
+    assert accuracy.columns.tolist() == ["minFDE6"]
+    deviation = f"{statistics.stdev([1.0, 1.5, 1.7]):.3f}".removeprefix("0")
+    assert accuracy.minFDE6.to_dict() == {"a": f"1.400 ({deviation})", "b": ".250", "none": "-"}
+    assert "turn 4 agents" in title and by_manoeuvre.columns.tolist() == ["minFDE6 turn", "MR6 turn"]
+    assert cost.loc["a"].to_dict() == {"parameters": "12,345", "ms, batch 1": "12.3", "minutes": "4.0 (1.0)"}
+    assert {line.count("|") for line in table.markdown("Cost", cost).splitlines()[2:]} == {5}
 
 
 def test_the_plot_names_each_model_without_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

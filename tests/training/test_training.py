@@ -11,7 +11,6 @@ import pytest
 import torch
 from support.training import largest_difference, log_of, recipe, training_store, weights
 
-from trajformer.data.batch import collate
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import SetLossConfig
@@ -20,8 +19,7 @@ from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
 from trajformer.training import base as base_file
-from trajformer.training import run as run_file
-from trajformer.training.forecasting import TASK, ForecastingModule
+from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 
@@ -59,28 +57,6 @@ def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: Callab
     assert any((out / "tensorboard").iterdir())
 
 
-def test_a_failed_run_resumes_from_its_last_epoch(
-    store: Path, whole: Callable[[float], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, step, straight = recipe(store, trainer={"epochs": 4}), ForecastingModule.training_step, whole(0.0)
-
-    def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
-        if (self.current_epoch, index) == (2, 1):
-            raise ZeroDivisionError
-        return step(self, batch, index)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ForecastingModule, "training_step", training_step)
-        with pytest.raises(ZeroDivisionError):
-            train(config, TASK, tmp_path, progress=False)
-    torch.manual_seed(99)  # a new process starts with another state of its generators
-    train(config, TASK, tmp_path, resume=True, progress=False)
-    assert largest_difference(weights(tmp_path), weights(straight)) == 0.0
-    assert log_of(tmp_path).equals(log_of(straight))  # with the lines from before the failure
-    rate, expected = (log_of(out, "lr-AdamW/pg1").groupby("step").last() for out in (tmp_path, straight))
-    assert rate.equals(expected)
-
-
 @pytest.mark.parametrize("average", [0.0, 0.8])
 def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: Callable[[float], Path], average: float) -> None:
     out = whole(average)
@@ -97,18 +73,6 @@ def test_the_seed_determines_the_weights(store: Path, whole: Callable[[float], P
         train(recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False)
     assert largest_difference(weights(tmp_path / "same"), weights(whole(0.0))) == 0.0
     assert largest_difference(weights(tmp_path / "other"), weights(whole(0.0))) > 1e-2
-
-
-def test_a_loaded_model_has_the_forecasts_of_the_trained_one(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fit, trained = run_file.fit, []
-    monkeypatch.setattr(run_file, "fit", lambda trainer, module, *rest: (fit(trainer, module, *rest), trained.append(module)))
-    train(recipe(store, trainer={"epochs": 1}), TASK, tmp_path, progress=False)
-    observation = collate(list(SceneStore(store, "val"))).observation
-    model = load_checkpoint(tmp_path / "last.ckpt")[0]
-    first, second = trained[0].model.eval()(observation), model(observation)
-    assert torch.equal(first.position, second.position) and torch.equal(first.logit, second.logit)
 
 
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

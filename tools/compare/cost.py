@@ -1,21 +1,18 @@
 """Cost of a model: latency and memory of a forecast, time and memory of a training step.
 
-    python tools/compare/cost.py forward|step --store STORE --split SPLIT [--repeats N] < RECIPE.json
-
-Each part runs in a separate process on one thread, with random weights. `forward` forecasts recorded scenes; the latency is
-the median over calls with different batches. `step` makes training steps of 32 scenes: loss, backward, clipping and optimizer.
-Peak memory is the peak of the whole process; `base_mb` is the memory before the first call.
+Each part runs in a separate process (this file, with the request as JSON on standard input) on one thread, with random weights.
+`forward` forecasts recorded scenes; the latency is the median over calls with different batches. `step` makes training steps of
+32 scenes: loss, backward, clipping and optimizer. Peak memory is the peak of the whole process; `base_mb` is the memory before
+the first call.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,28 +45,28 @@ def cycle_batches(scenes: SceneStore, config: BatchConfig, size: int, max_count:
     return itertools.cycle([data[[(start + i) % len(scenes) for i in range(size)]] for start in starts])
 
 
-def forward(recipe: TrainConfig, scenes: SceneStore, repeats: int) -> dict[str, float]:
+def forward(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     """Latency at batch 1 and 32, memory at 32, number of parameters."""
-    config = replace(recipe.data.batch, targets="scored")
+    scenes, config = SceneStore(store, recipe.data.val_split), replace(recipe.data.batch, targets="scored")
     many, single = cycle_batches(scenes, config, BATCH, MAX_BATCHES), cycle_batches(scenes, config, 1, repeats + 2)
     model = recipe.build_model().eval()
-
-    def call(source: itertools.cycle[Any]) -> Callable[[], Any]:
-        return torch.inference_mode()(lambda: model(next(source).observation))
-
-    row = {"base_mb": peak_mb(), f"latency_{BATCH}_ms": median_ms(call(many), max(repeats // 3, 1))}
-    row |= {"forward_mb": peak_mb(), "latency_1_ms": median_ms(call(single), repeats)}
+    with torch.inference_mode():
+        row = {
+            "base_mb": peak_mb(),
+            f"latency_{BATCH}_ms": median_ms(lambda: model(next(many).observation), max(repeats // 3, 1)),
+        }
+        row |= {"forward_mb": peak_mb(), "latency_1_ms": median_ms(lambda: model(next(single).observation), repeats)}
     return row | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
-def step(recipe: TrainConfig, scenes: SceneStore, repeats: int) -> dict[str, float]:
+def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     """Memory and time of a training step at batch 32; empty for a model without parameters."""
     keep_freed_memory()  # as `trajformer train`
     model, generator = recipe.build_model().train(), torch.Generator().manual_seed(0)
     if not any(True for _ in model.parameters()):
         return {}
     loss = recipe.build_loss(model)
-    source = cycle_batches(scenes, recipe.data.train_batch, BATCH, MAX_BATCHES)
+    source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
     parameters = [*model.parameters(), *loss.parameters()]
     groups = [*parameter_groups(model, recipe.optim.weight_decay), {"params": list(loss.parameters())}]
     optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, 1000)
@@ -93,15 +90,14 @@ def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[s
     Raises:
         TrajformerError: a part fails; the last line of its output.
     """
-    parts = {"model": recipe.model, "loss": recipe.loss, "batch": recipe.data.train_batch}
-    plain = {name: value for name, value in to_plain(recipe).items() if name in parts} | {"batch": to_plain(parts["batch"])}
-    file = folder / "cost.json"
+    plain, file = to_plain(recipe), folder / "cost.json"
+    relevant = {"model": plain["model"], "loss": plain["loss"], "batch": to_plain(recipe.data.train_batch)}
     record = json.loads(file.read_text()) if file.exists() else {}
-    if record.get("recipe") != plain:
-        record = {"recipe": plain, **origin(), "load_before": os.getloadavg()[0]}
-        for part, split in (("forward", recipe.data.val_split), ("step", recipe.data.train_split)):
-            command = [sys.executable, __file__, part, "--store", str(store), "--split", split, "--repeats", str(repeats)]
-            done = subprocess.run(command, input=json.dumps(to_plain(recipe)), capture_output=True, text=True)
+    if record.get("recipe") != relevant:
+        record = {"recipe": relevant, **origin(), "load_before": os.getloadavg()[0]}
+        for part in ("forward", "step"):
+            request = json.dumps({"part": part, "recipe": plain, "store": str(store), "repeats": repeats})
+            done = subprocess.run([sys.executable, __file__], input=request, capture_output=True, text=True)
             if done.returncode:
                 raise TrajformerError(f"{part}: {(done.stderr.strip() or f'exit {done.returncode}').splitlines()[-1]}")
             record |= json.loads(done.stdout.splitlines()[-1])
@@ -109,20 +105,9 @@ def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[s
     return {name: value for name, value in record.items() if name != "recipe"}
 
 
-def main() -> None:
-    """Measure one part and print it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("forward", "step"))
-    parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--split", required=True)
-    parser.add_argument("--repeats", type=int, default=30)
-    args = parser.parse_args()
+if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    recipe = from_plain(TrainConfig, json.load(sys.stdin))
-    part = {"forward": forward, "step": step}[args.part]
-    print(json.dumps(part(recipe, SceneStore(args.store, args.split), args.repeats)))
-
-
-if __name__ == "__main__":
-    main()
+    request = json.load(sys.stdin)
+    part = {"forward": forward, "step": step}[request["part"]]
+    print(json.dumps(part(from_plain(TrainConfig, request["recipe"]), request["store"], request["repeats"])))

@@ -3,11 +3,10 @@
     python tools/compare/models.py --store stores/av1 --out runs/compare --table configs/compare/models.yaml \
         [--futures 300000] [--seeds 0 1] [--jobs 2] [--json FILE] [--markdown docs/results/argoverse1.md] [--plot FILE]
 
-Rows are recipes (--configs, by default all for Argoverse 1) or the rows of a table file (a YAML list of {name, config,
-arguments, epochs, after} and {name, model}). Each is trained on one thread, for its epochs or for the number of epochs that is
-closest to --futures (agents with a known future); the learning rate schedule ends with the training. Second stages (`after`)
-are trained after their first stages. The best checkpoint is scored as by `trajformer evaluate`. Cost is measured after all
-trainings: forecasts of recorded scenes on one thread.
+A table file is a YAML list of {name, config, arguments, epochs, after} and {name, model}. Each row is trained on one thread, for
+its epochs or for the number of epochs that is closest to --futures (agents with a known future); the learning rate schedule ends
+with the training. Second stages (`after`) are trained after their first stages. The best checkpoint is scored as by `trajformer
+evaluate`. Cost is measured after all trainings: forecasts of recorded scenes on one thread.
 
 Finished runs are reused, interrupted runs (Ctrl-C) resume, failed runs are repeated. A run is a folder OUT/<row>/seed<N> with
 run.json (minutes, epochs, futures, recipe), log.txt, scores.json and agents.csv. The cost is in OUT/<row>/cost.json; remove the
@@ -20,32 +19,36 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a subfolder of tools
 
-from compare import runs, table
+from compare import table
 from compare.cost import cost
-from compare.rows import Plan, Row, plan, read_table, recipe_of, rows_of_configs
-from compare.scores import scores
+from compare.trainings import Row, Training, plan, read_table, train_all
 from measure import environment, origin, write_json
 
-from trajformer.cli.files import make_room
+from trajformer.cli.files import bars, make_room
 from trajformer.cli.stopping import stops_cleanly
+from trajformer.data.batch import collate
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.evaluate import evaluate
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.recipes.checkpoint import load_predictor
+from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-NO_SEED = "-"  # key of a model without training
 
 
 @dataclass
 class Result:
-    """Figures of a row by seed, its cost, and its failures, one line each."""
+    """Figures of a row by seed ("-" for a model without training), its cost, and its failures, one line each."""
 
     row: Row
     seeds: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,70 +63,106 @@ class Result:
         except TrajformerError as error:
             self.failed.append(f"{part}{error}")
 
-    def plain(self) -> dict[str, Any]:
-        """Plain values of the row in JSON files."""
-        figures = {"name": self.row.name, "words": list(self.row.words) or [self.row.model], "seeds": self.seeds}
-        return figures | table.summarize(self.seeds) | {"cost": self.cost, "failed": self.failed}
+
+@functools.cache
+def focal_manoeuvres(store: Path, split: str) -> dict[tuple[str, str], str]:
+    """Recorded manoeuvre of each focal agent by scene and track id."""
+    agents = {}
+    for scene in SceneStore(store, split):
+        batch = collate([scene], BatchConfig(targets="focal", max_agents=1))
+        observation, truth = batch.observation, batch.truth
+        pose = observation.pose[:, : observation.num_targets]
+        kind, known = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
+        if known.any():
+            agents[scene.scene_id, observation.agent_id[0][0]] = Manoeuvre(int(kind[known])).label
+    return agents
 
 
-def train(results: list[Result], args: argparse.Namespace) -> dict[Plan, Result]:
-    """Train all rows that need training; returns the finished runs."""
-    plans: dict[Plan, Result] = {}
-    for result in (result for result in results if not result.row.model):
+def score(source: Path | str, folder: Path, store: Path, split: str) -> dict[str, Any]:
+    """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv.
+
+    Raises:
+        TrajformerError: the model does not fit the split.
+    """
+    file = folder / "scores.json"
+    if isinstance(source, str) or not file.exists():
+        evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())
+        agents, kinds = evaluation.per_agent, focal_manoeuvres(store, split)
+        groups = agents.groupby([kinds.get(key) for key in zip(agents.scenario_id, agents.track_id, strict=True)])
+        by_manoeuvre: dict[str, dict[str, float]] = {kind.label: {"count": 0} for kind in Manoeuvre}
+        by_manoeuvre |= {str(kind): {"count": len(of), **of[["minFDE6", "MR6"]].mean()} for kind, of in groups}
+        write_atomically(folder / "agents.csv", agents.round(6).to_csv(index=False))
+        record = origin() | {"scores": evaluation.figures, "manoeuvres": by_manoeuvre}
+        write_atomically(file, json.dumps(record, indent=1) + "\n")
+    record = json.loads(file.read_text())
+    return {name: record[name] for name in ("scores", "manoeuvres")}
+
+
+def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
+    """Train missing runs, and score finished runs and models without training."""
+    plans: dict[Training, Result] = {}
+    for result in results:
+        row = result.row
         with result.list_failure():
-            of_row = [plan(result.row, seed, args.store, args.out, args.futures) for seed in args.seeds]
+            if row.model:
+                result.seeds["-"] = score(row.model, args.out / row.folder, args.store, "val") | {"run": {}}
+                continue
+            of_row = [plan(row, seed, args.store, args.out, args.futures) for seed in args.seeds]
             done = sum(one.record()["done"] for one in of_row)
             plans |= dict.fromkeys(of_row, result)
-            print(f"{result.row.name}: {done} of {len(of_row)} trainings are done", flush=True)
+            print(f"{row.name}: {done} of {len(of_row)} trainings are done", flush=True)
     for second_stage in () if args.finished else (False, True):
         missing = [one for one in plans if bool(one.row.after) == second_stage and not one.record()["done"]]
-        for one, line in runs.train_all(missing, args.jobs).items():
+        for one, line in train_all(missing, args.jobs).items():
             plans[one].failed.append(f"seed {one.seed}: {line}")
-    return {one: result for one, result in plans.items() if one.record()["done"]}
-
-
-def score(results: list[Result], done: dict[Plan, Result], args: argparse.Namespace) -> None:
-    """Score models without training and finished runs."""
-    for result in (result for result in results if result.row.model):
-        with result.list_failure():
-            figures = scores(result.row.model, args.out / result.row.folder, args.store, "val")
-            result.seeds[NO_SEED] = figures | {"run": {}}
-    for one, result in done.items():
+    for one, result in plans.items():
+        record = one.record()
         with result.list_failure(f"seed {one.seed}: "):
-            figures = scores(one.folder / "best.ckpt", one.folder, args.store, one.recipe.data.val_split)
-            result.seeds[str(one.seed)] = figures | {
-                "run": {name: one.record()[name] for name in ("minutes", "epochs", "futures")}
-            }
+            if record["done"]:
+                figures = score(one.folder / "best.ckpt", one.folder, args.store, one.recipe.data.val_split)
+                run = {name: record[name] for name in ("minutes", "epochs", "futures")}
+                result.seeds[str(one.seed)] = figures | {"run": run}
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """Print the tables and write the requested files."""
-    made, lines = table.tables(rows), table.failures(rows)
-    failed = "\n".join(["Failed:", *(f"- {line}" for line in lines)]) if lines else ""
-    print("\n" + "\n\n".join([*(one.plain() for one in made), *filter(None, [failed])]))
+def compare(args: argparse.Namespace) -> bool:
+    """Run the comparison, print the tables and write the requested files; returns whether there was no failure.
+
+    Raises:
+        TrajformerError: the store, the table or an output file cannot be used.
+    """
+    results = [Result(row) for row in read_table(args.table)]
+    SceneStore(args.store, "val")  # errors before the trainings
+    make_room(args.json, args.plot)
+    if args.markdown:
+        table.replace_between(args.markdown, args.table.stem, None)
+    if not args.untrained:
+        train_and_score(results, args)
+    for result in results:
+        if result.seeds or not result.failed:
+            with result.list_failure("cost: "):
+                result.cost = cost(result.row.recipe, args.out / result.row.folder, args.store, args.repeats)
+    rows = [{"name": result.row.name, **asdict(result), **table.summarize(result.seeds)} for result in results]
+    tables = table.tables(rows)
+    failures = [f"- {result.row.name}: {reason}" for result in results for reason in result.failed]
+    failed = ["\n".join(["Failed:", "", *failures])] if failures else []
+    print("\n" + "\n\n".join([*(f"{title}:\n{cells.to_string()}" for title, cells in tables.items()), *failed]))
     if args.json:
         write_json(args.json, rows, environment() | {"threads": 1}, futures=args.futures)
     if args.markdown:
         commit = f"Tables made by commit {origin()['commit']}."
-        parts = [*(one.markdown() for one in made), failed.replace("\n", "\n\n", 1), commit]
-        table.replace_between(args.markdown, name_of(args), "\n\n".join(filter(None, parts)))
+        text = "\n\n".join([*(table.markdown(*item) for item in tables.items()), *failed, commit])
+        table.replace_between(args.markdown, args.table.stem, text)
     if args.plot:
         table.plot(rows, args.plot)
+    return not failures
 
 
-def name_of(args: argparse.Namespace) -> str:
-    """Name of the table."""
-    return args.table.stem if args.table else "configs"
-
-
-def options() -> argparse.ArgumentParser:
-    """The command-line parser."""
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--configs", type=Path, nargs="+", default=sorted(CONFIGS.glob("*_argoverse1.yaml")))
-    source.add_argument("--table", type=Path, help="a file of configs/compare, or another one")
+    parser.add_argument("--table", type=Path, required=True, help="a file of configs/compare, or another one")
     parser.add_argument("--futures", type=int, default=300_000, help="approximate number of training futures per model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=2, help="parallel trainings, one thread each")
@@ -132,34 +171,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=30, help="forecasts for the median latency")
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
-    return parser
-
-
-def compare(args: argparse.Namespace) -> bool:
-    """Run the comparison; returns whether there was no failure.
-
-    Raises:
-        TrajformerError: the store, the table or an output file cannot be used.
-    """
-    results = [Result(row) for row in (read_table(args.table) if args.table else rows_of_configs(args.configs))]
-    SceneStore(args.store, "val")  # errors before the trainings
-    make_room(args.json, args.plot)
-    if args.markdown:
-        table.replace_between(args.markdown, name_of(args), None)
-    if not args.untrained:
-        score(results, train(results, args), args)
-    for result in results:
-        if result.seeds or not result.failed:
-            with result.list_failure("cost: "):
-                result.cost = cost(recipe_of(result.row), args.out / result.row.folder, args.store, args.repeats)
-    rows = [result.plain() for result in results]
-    report(rows, args)
-    return not table.failures(rows)
-
-
-def main(words: list[str] | None = None) -> int:
-    """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
-    args = options().parse_args(words)
+    args = parser.parse_args(words)
     try:
         with stops_cleanly("compare", "the same command resumes it"):
             return 0 if compare(args) else 1

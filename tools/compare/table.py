@@ -6,12 +6,11 @@ A row is {"name", "seeds": {seed: {"scores", "manoeuvres", "run"}}, "mean", "dev
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from trajformer.errors import TrajformerError
@@ -20,80 +19,43 @@ from trajformer.plotting.forecasts import Label, place_labels
 from trajformer.plotting.style import CONTEXT_EDGE, INK, SCORED_DARK, SMALL_PT
 from trajformer.scenes.files import atomically, write_atomically
 
-MISSING = "-"
+MISSING, END = "-", "<!-- end -->"
 ACCURACY = [f"{name}{k}" for k in (6, 1) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]
 COSTS = {
     "parameters": "parameters", "latency_1_ms": "ms, batch 1", "latency_32_ms": "ms, batch 32", "forward_mb": "MB, batch 32",
-    "step_mb": "MB, training",
+    "step_mb": "MB, training", "run.epochs": "epochs", "run.futures": "futures", "run.minutes": "minutes",
 }  # fmt: skip
-RUNS = {"run.epochs": "epochs", "run.futures": "futures", "run.minutes": "minutes"}
-END = "<!-- end -->"
-
-
-def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of nested dicts by their dotted names."""
-    values: dict[str, float] = {}
-    for name, value in nested.items():
-        if isinstance(value, dict):
-            values |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            values[prefix + name] = value
-    return values
+DIGITS = {"parameters": 0, "run.epochs": 0, "run.futures": 0, "forward_mb": 0, "step_mb": 0, "run.minutes": 1}
 
 
 def summarize(seeds: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation over seeds of each figure that all seeds have; no deviation for a single seed."""
-    rows = [flat({"manoeuvres": seed["manoeuvres"], "run": seed["run"]} | seed["scores"]) for seed in seeds.values()]
-    names = [name for name in rows[0] if all(name in row for row in rows)] if rows else []
-    values = {name: [row[name] for row in rows] for name in names}
-    deviation = {name: statistics.stdev(value) for name, value in values.items()} if len(rows) > 1 else {}
-    return {"mean": {name: statistics.mean(value) for name, value in values.items()}, "deviation": deviation}
+    figures = pd.json_normalize(
+        [seed["scores"] | {"manoeuvres": seed["manoeuvres"], "run": seed["run"]} for seed in seeds.values()]
+    )
+    figures = figures.dropna(axis=1)
+    return {"mean": figures.mean().to_dict(), "deviation": figures.std().to_dict() if len(figures) > 1 else {}}
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of strings; the first column has the names."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-
-    def plain(self) -> str:
-        """Aligned columns."""
-        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
-            for row in (self.header, *self.rows)
-        ]
-        return "\n".join([f"{self.title}:", *map(str.rstrip, lines)])
-
-    def markdown(self) -> str:
-        """A Markdown table."""
-        rule = ["---", *["---:"] * (len(self.header) - 1)]
-        return "\n".join([f"{self.title}:", "", *("| " + " | ".join(row) + " |" for row in (self.header, rule, *self.rows))])
-
-
-def tables(rows: list[dict[str, Any]]) -> list[Table]:
-    """Accuracy, multi-world metrics of joint forecasts, accuracy by manoeuvre, and cost, without empty columns."""
-    scores = [name for row in rows for name in row["mean"]]
-    joint = list(dict.fromkeys(name for name in scores if name.startswith(("avg", "actor"))))
+def tables(rows: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
+    """Texts of accuracy, multi-world metrics of joint forecasts, accuracy by manoeuvre, and cost, without empty columns."""
+    joint = {name: name for row in rows for name in row["mean"] if name.startswith(("avg", "actor"))}
     labels = [kind.label for kind in Manoeuvre if any(row["mean"].get(f"manoeuvres.{kind.label}.count") for row in rows)]
     by_manoeuvre = {f"manoeuvres.{label}.{name}": f"{name} {label}" for label in labels for name in ("minFDE6", "MR6")}
     example = next((row["mean"] for row in rows if "num_agents" in row["mean"]), {})
     counts = ", ".join(f"{label} {example[f'manoeuvres.{label}.count']:.0f}" for label in labels)
-    parts = [
-        ("Accuracy in metres, MR as a share", {name: name.replace("_", "-") for name in ACCURACY}),
-        ("Scenes as worlds", {name: name for name in joint}),
-        (f"By manoeuvre of the focal agent ({counts} agents)", by_manoeuvre),
-        ("Cost", COSTS | RUNS),
-    ]
-    made = []
-    for title, columns in parts:
-        used = {name: label for name, label in columns.items() if any(cell(row, name) != MISSING for row in rows)}
-        if used:
-            made.append(
-                Table(title, ["model", *used.values()], [[row["name"], *(cell(row, name) for name in used)] for row in rows])
-            )
+    parts = {
+        "Accuracy in metres, MR as a share": {name: name.replace("_", "-") for name in ACCURACY},
+        "Scenes as worlds": joint,
+        f"By manoeuvre of the focal agent ({counts} agents)": by_manoeuvre,
+        "Cost": COSTS,
+    }
+    made = {}
+    for title, columns in parts.items():
+        cells = pd.DataFrame({label: [cell(row, name) for row in rows] for name, label in columns.items()})
+        cells = cells.loc[:, (cells != MISSING).any()]
+        if len(cells.columns):
+            made[title] = cells.set_axis([row["name"] for row in rows])
     return made
 
 
@@ -102,16 +64,11 @@ def cell(row: dict[str, Any], name: str) -> str:
     value = row["mean"].get(name, row["cost"].get(name))
     if value is None:
         return MISSING
-    if name in ("parameters", "run.epochs", "run.futures"):
-        return f"{value:,.0f}"
-    if name.endswith("_mb"):
-        digits = 0
-    elif name in RUNS or value >= 10:
-        digits = 1
-    else:
-        digits = 2 if name in COSTS else 3
+    digits = DIGITS.get(name, 1 if value >= 10 else 2 if name in COSTS else 3)
     deviation = row["deviation"].get(name)
-    return _number(value, digits) + (f" ({_number(deviation, digits)})" if deviation is not None else "")
+    if deviation is None or name in ("run.epochs", "run.futures"):
+        return _number(value, digits)
+    return f"{_number(value, digits)} ({_number(deviation, digits)})"
 
 
 def _number(value: float, digits: int) -> str:
@@ -119,9 +76,10 @@ def _number(value: float, digits: int) -> str:
     return text[1:] if text.startswith("0.") else text
 
 
-def failures(rows: list[dict[str, Any]]) -> list[str]:
-    """One line per failure."""
-    return [f"{row['name']}: {reason}" for row in rows for reason in row["failed"]]
+def markdown(title: str, table: pd.DataFrame) -> str:
+    """A Markdown table."""
+    lines = [["model", *table.columns], ["---", *["---:"] * len(table.columns)], *table.reset_index().to_numpy().tolist()]
+    return "\n".join([f"{title}:", "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
 def replace_between(file: Path, name: str, text: str | None) -> None:
@@ -134,7 +92,7 @@ def replace_between(file: Path, name: str, text: str | None) -> None:
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TrajformerError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise TrajformerError(f"{file}: cannot be read: {error}") from error
     before, _, rest = content.partition(start)
     _, end, after = rest.partition(END)
     if not end:
@@ -145,13 +103,18 @@ def replace_between(file: Path, name: str, text: str | None) -> None:
 
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """minFDE6 over latency at batch 1; models without parameters are named in the title only."""
-    known = [row for row in rows if "minFDE6" in row["mean"] and "latency_1_ms" in row["cost"]]
-    points = [row for row in known if row["cost"]["parameters"]]
     figure = Figure(figsize=(7.2, 4.4), layout="constrained", dpi=150)
     axes = figure.subplots()
-    for row in points:
-        x, y = row["cost"]["latency_1_ms"], row["mean"]["minFDE6"]
-        axes.errorbar(x, y, yerr=row["deviation"].get("minFDE6"), fmt="o", color=SCORED_DARK, capsize=3, lw=1)
+    points, others = [], []
+    for row in rows:
+        x, y, deviation = row["cost"].get("latency_1_ms"), row["mean"].get("minFDE6"), row["deviation"].get("minFDE6", 0.0)
+        if x is None or y is None:
+            continue
+        if row["cost"]["parameters"]:
+            points.append((row["name"], x, y, deviation))
+            axes.errorbar(x, y, yerr=deviation or None, fmt="o", color=SCORED_DARK, capsize=3, lw=1)
+        else:
+            others.append(f"{row['name']}: {y:.2f} m, {x:.1f} ms")
     axes.set(xscale="log", xlabel="latency of a scene on one CPU thread, ms", ylabel="minFDE6, m")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
@@ -159,13 +122,9 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     axes.grid(alpha=0.3, which="both")
     axes.margins(0.15)
     figure.draw_without_rendering()  # labels need the final size of the axes
-    labels, bars = [], []
-    for row in points:
-        x, y, deviation = row["cost"]["latency_1_ms"], row["mean"]["minFDE6"], row["deviation"].get("minFDE6", 0.0)
-        bars += [(x, y + share * deviation) for share in (-1, -0.5, 0, 0.5, 1)]
-        labels.append(Label(f"  {row['name']}  ", np.array([x, y]), np.array([x, 0.0])))
-    place_labels(axes, labels, np.array(bars), np.array(bars), INK)
-    others = [f"{r['name']}: {r['mean']['minFDE6']:.2f} m, {r['cost']['latency_1_ms']:.1f} ms" for r in known if r not in points]
+    bars = np.array([(x, y + share * deviation) for _, x, y, deviation in points for share in (-1, -0.5, 0, 0.5, 1)])
+    labels = [Label(f"  {name}  ", np.array([x, y]), np.array([x, 0.0])) for name, x, y, _ in points]
+    place_labels(axes, labels, bars, bars, INK)
     if others:
         axes.set_title("not shown: " + "; ".join(others), fontsize=SMALL_PT, color=CONTEXT_EDGE, loc="left")
     with atomically(file) as temporary:

@@ -49,18 +49,16 @@ def _overview() -> str:
     return "\n".join([*lines, "", "See `trajformer COMMAND --help`."])
 
 
-def _run(name: str, words: list[str]) -> None:
+def run_command(name: str, words: list[str]) -> None:
     """Parse the words after the name of a command, and run it. Some parsers depend on the source, the action or the task."""
     make_parser, run = load_command(name)
+    variant = words[:1] if name in ("preprocess", "store") else []
     if name == "train":
         from trajformer.cli.models import task_in, with_recipe_files
 
         words = with_recipe_files(words)
-        parser = make_parser(task_in(words))
-    elif name in ("preprocess", "store"):
-        parser = make_parser(words[0] if words else "")
-    else:
-        parser = make_parser()
+        variant = [task_in(words)]
+    parser = make_parser(*variant)
     parser.prog = f"trajformer {name}"
     run(parser.parse_words(words))
 
@@ -78,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
     try:
-        _run(words[0], words[1:])
+        run_command(words[0], words[1:])
     except TrajformerError as error:
         print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -19,6 +19,7 @@ from trajformer.cli.parsing import Parser, add_fields, new_parser
 from trajformer.cli.stopping import stops_cleanly
 
 if TYPE_CHECKING:
+    from data_prep.engine.prepare import PrepareOptions
     from data_prep.reader import Reader
 
 WORKERS = 2
@@ -37,17 +38,13 @@ def synthesize_parser() -> Parser:
 
 
 def run_synthesize(args: Namespace) -> None:
-    """`trajformer synthesize`."""
-    synthesize(args.out, args.scenes, args.seed, args.workers, branches=args.branches)
+    """`trajformer synthesize`: write the scenes and print the number of scenes per split."""
+    from data_prep.synthetic import synthesize
 
-
-def synthesize(out: Path, scenes: int, seed: int, workers: int, *, branches: bool = False) -> None:
-    """Write simulated scenes in the raw layout of Argoverse 2 and print the number of scenes per split."""
-    from data_prep.synthetic import synthesize as simulate
-
-    make_folder(out)
-    counts = simulate(out, scenes, seed, workers=workers, progress=bars(), branches=branches)
-    print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {'pasts' if branches else 'scenes'} in {out}")
+    make_folder(args.out)
+    counts = synthesize(args.out, args.scenes, args.seed, workers=args.workers, progress=bars(), branches=args.branches)
+    unit = "pasts" if args.branches else "scenes"
+    print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {unit} in {args.out}")
 
 
 def preprocess_parser(source: str = "") -> Parser:
@@ -80,43 +77,34 @@ def preprocess_parser(source: str = "") -> Parser:
 
 
 def run_preprocess(args: Namespace) -> None:
-    """`trajformer preprocess`."""
+    """`trajformer preprocess`: prepare a store and print the number of scenes, and the skipped scenes with their reasons."""
+    from data_prep.engine.prepare import PrepareOptions, prepare
     from data_prep.readers.names import READERS
 
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
-    options = {"splits": tuple(args.split), "workers": args.workers, "limit": args.limit}
-    options |= {name: args[name] for name in ("shard_size", "strict", "timeout_s", "retry_skipped", "executor", "ray_address")}
+    names = ("workers", "limit", "shard_size", "strict", "timeout_s", "retry_skipped", "executor", "ray_address")
+    options = PrepareOptions(splits=tuple(args.split), **{name: args[name] for name in names})
     if args.dry_run:
-        preprocess_dry_run(reader, args.raw, args.store, **options)
-    else:
-        preprocess(reader, args.raw, args.store, **options)
-
-
-def preprocess(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
-    """Prepare a raw data set and print the number of scenes, and the skipped scenes with their reasons."""
-    from data_prep.engine.prepare import PrepareOptions, prepare
-
+        print_estimate(reader, args.raw, args.store, options)
+        return
     with stops_cleanly("preprocess", "finished shards are kept; run the same command again to resume"):
-        summary = prepare(reader, raw, store, PrepareOptions(**options))
+        summary = prepare(reader, args.raw, args.store, options)
     for split in summary.splits:
         kept = f", {split.kept_shards} of {split.shards} shards were already finished" if split.kept_shards else ""
         print(f"{split.split}: {split.scenes} scenes, {split.bytes / 1e6:.1f} MB, {len(split.skipped)} skipped{kept}")
         for name, reason in split.skipped:
             print(f"  skipped {name}: {reason}")
-    print(f"{store}: {summary.scenes} scenes in {summary.seconds:.1f} s")
+    print(f"{args.store}: {summary.scenes} scenes in {summary.seconds:.1f} s")
 
 
-def preprocess_dry_run(reader: Reader, raw: Path, store: Path, **options: Any) -> None:
+def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> None:
     """Print the work of a preparation, the size of its store and its duration; write nothing."""
     from data_prep.engine.estimate import estimate
-    from data_prep.engine.prepare import PrepareOptions
 
     size_text = partial(tqdm.format_sizeof, suffix="B")
-    chosen = PrepareOptions(**options)
-    estimated = estimate(reader, raw, store, chosen)
-    cluster = chosen.ray_address is not None
-    processes = 1 if cluster else max(1, min(chosen.workers, os.cpu_count() or 1))
+    estimated = estimate(reader, raw, store, options)
+    processes = 1 if options.ray_address is not None else max(1, min(options.workers, os.cpu_count() or 1))
 
     def time(seconds: float) -> timedelta:
         return timedelta(seconds=ceil(seconds / processes))

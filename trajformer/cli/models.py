@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.files import bars, make_room
-from trajformer.cli.parsing import Accelerator, Parser, add_accelerator, new_parser
+from trajformer.cli.parsing import Parser, add_accelerator, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
 from trajformer.scenes.files import write_atomically
+
+if TYPE_CHECKING:
+    from trajformer.models.forecaster import Predictor
+    from trajformer.scenes.store import SceneStore
 
 R = TypeVar("R")
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
@@ -39,18 +43,32 @@ def run_recipes(args: Namespace) -> None:
         print(recipe_file(name).read_text(encoding="utf-8"), end="")
     for name in recipe_names() if not args.names else []:
         header = recipe_header(recipe_file(name))
-        print(f"{name}\n  data      {header.data}\n  size      {header.parameters} parameters")
-        print(f"  expected  {header.expected}\n  time      {header.time}")
+        print(f"{name}\n  data      {header['Data']}\n  size      {header['Parameters']} parameters")
+        print(f"  expected  {header['Expected']}\n  time      {header['Time']}")
 
 
 def with_recipe_files(words: Sequence[str]) -> list[str]:
     """The words of a command line with the names of recipes after `--config` replaced by their files.
 
+    A recipe of version 0.1 is replaced by the text of its present form.
+
     Raises:
         TrajformerError: a value is neither a file nor the name of a recipe.
     """
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
-    return [str(recipe_file(word)) if before == "--config" else word for before, word in pairwise(["", *split])]
+    return [_recipe_word(word) if before == "--config" else word for before, word in pairwise(["", *split])]
+
+
+def _recipe_word(name: str) -> str:
+    from trajformer.recipes.upgrade import upgrade_recipe
+
+    file = recipe_file(name)
+    try:
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return str(file)  # the parser will report the error
+    upgraded = upgrade_recipe(recipe) if isinstance(recipe, dict) and "task" not in recipe else recipe
+    return str(file) if upgraded == recipe else yaml.safe_dump(upgraded)
 
 
 def task_in(words: Sequence[str]) -> str:
@@ -62,7 +80,7 @@ def task_in(words: Sequence[str]) -> str:
             return value
         if option == "--config" and not task:
             try:
-                recipe = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+                recipe = yaml.safe_load(value if "\n" in value else Path(value).read_text(encoding="utf-8"))
             except (OSError, ValueError, yaml.YAMLError):
                 continue  # the parser will report the error
             task = str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
@@ -122,11 +140,17 @@ def _add_model_options(parser: Parser) -> None:
     add_accelerator(parser)
 
 
-def _source(checkpoint: Path | None, model: str | None) -> Path | str:
-    source = checkpoint or model
-    if source is None or (checkpoint and model):
+def _load(
+    args: Namespace, checkpoint: Path | None, targets: Literal["scored", "focal", "all"] = "scored"
+) -> tuple[SceneStore, Predictor, str]:
+    """The scenes of a command line, its model, and the name of the model."""
+    from trajformer.recipes.checkpoint import load_predictor, pick_device
+    from trajformer.scenes.store import SceneStore
+
+    source = checkpoint or args.model
+    if source is None or (checkpoint and args.model):
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
-    return source
+    return SceneStore(args.store, args.split), load_predictor(source, pick_device(args.accelerator), targets), str(source)
 
 
 def evaluate_parser() -> Parser:
@@ -149,70 +173,43 @@ def evaluate_parser() -> Parser:
 
 
 def run_evaluate(args: Namespace) -> None:
-    """`trajformer evaluate`."""
-    checkpoints = args.checkpoint or []
-    options = {"json_file": args.json, "accelerator": args.accelerator, "batch_size": args.batch_size}
+    """`trajformer evaluate`: print the figures of a model, or the table of a protocol."""
     for name in ("store", "model", "csv") if args.protocol else ("data", "export"):
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
+    checkpoints = args.checkpoint or []
     if args.protocol:
         from trajformer.cli import protocols
 
         if args.data is None:
             raise TrajformerError("--protocol eth_ucy: give the folder of the recordings with --data")
-        protocols.evaluate(args.data, checkpoints, export=args.export, **options)
+        protocols.evaluate(args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")
     if len(checkpoints) > 1:
         raise TrajformerError("several checkpoints are only allowed with --protocol")
-    source = _source(checkpoints[0] if checkpoints else None, args.model)
-    evaluate(source, args.store, args.split, csv_file=args.csv, **options)
+    from trajformer.evaluation.evaluate import evaluate
 
-
-def evaluate(
-    source: Path | str,
-    store: Path,
-    split: str,
-    *,
-    json_file: Path | None = None,
-    csv_file: Path | None = None,
-    accelerator: Accelerator = "auto",
-    batch_size: int = 32,
-) -> dict[str, float]:
-    """Score a checkpoint or a model without training (see `load_predictor`) on a split, and print the figures."""
-    from trajformer.evaluation.evaluate import evaluate as score
-    from trajformer.recipes.checkpoint import load_predictor, pick_device
-    from trajformer.scenes.store import SceneStore
-
-    scenes = SceneStore(store, split)
-    predictor = load_predictor(source, pick_device(accelerator))
-    make_room(json_file, csv_file)
-    evaluation = score(predictor, scenes, batch_size=batch_size, progress=bars())
-    print_table({str(source): evaluation.figures})
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(evaluation.figures, indent=1) + "\n")
-    if csv_file is not None:
-        write_atomically(csv_file, evaluation.per_agent.round(6).to_csv(index=False))
-    return evaluation.figures
+    scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
+    make_room(args.json, args.csv)
+    evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    print_table({source: evaluation.figures})
+    if args.json is not None:
+        write_atomically(args.json, json.dumps(evaluation.figures, indent=1) + "\n")
+    if args.csv is not None:
+        write_atomically(args.csv, evaluation.per_agent.round(6).to_csv(index=False))
 
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
-    """Print one line per model and block of metrics; metres and shares."""
-    width = max(map(len, rows))
-    for names in _blocks(next(iter(rows.values()))):
-        print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in names))
-        for label, row in rows.items():
-            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(f"{row[name]:14.3f}" for name in names))
-
-
-def _blocks(row: dict[str, float]) -> list[list[str]]:
-    """Names of metrics: of the best of 1 and 6, of 20 if the model has 20 modes, of worlds if it is joint."""
-    names = [name for name in row if name[-1].isdigit()]
+    """Print one line per model: metres and shares of the best of 1 and 6; of 20 modes and of worlds in further tables."""
+    width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if name[-1].isdigit()]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]
-    blocks = [[name for name in names if name not in worlds + of_20], of_20, worlds]
-    return [block for block in blocks if block]
+    for block in filter(None, ([name for name in names if name not in worlds + of_20], of_20, worlds)):
+        print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in block))
+        for label, row in rows.items():
+            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(f"{row[name]:14.3f}" for name in block))
 
 
 def predict_parser() -> Parser:
@@ -231,31 +228,13 @@ def predict_parser() -> Parser:
 
 
 def run_predict(args: Namespace) -> None:
-    """`trajformer predict`."""
-    options: dict[str, Any] = {"accelerator": args.accelerator, "batch_size": args.batch_size}
-    predict(_source(args.checkpoint, args.model), args.store, args.split, args.out, targets=args.agents, **options)
-
-
-def predict(
-    source: Path | str,
-    store: Path,
-    split: str,
-    out: Path,
-    *,
-    targets: Literal["scored", "focal", "all"] = "scored",
-    accelerator: Accelerator = "auto",
-    batch_size: int = 32,
-) -> None:
-    """Write the modes of all targets to a parquet file with the columns of the Argoverse 2 challenge."""
+    """`trajformer predict`: write the modes of all targets."""
     from trajformer.evaluation.evaluate import track_forecasts
     from trajformer.evaluation.forecast_file import write_forecasts
-    from trajformer.recipes.checkpoint import load_predictor, pick_device
-    from trajformer.scenes.store import SceneStore
 
-    scenes = SceneStore(store, split)
-    predictor = load_predictor(source, pick_device(accelerator), targets)
-    make_room(out)
-    count = write_forecasts(out, track_forecasts(predictor, scenes, batch_size=batch_size, progress=bars()))
+    scenes, predictor, _ = _load(args, args.checkpoint, args.agents)
+    make_room(args.out)
+    count = write_forecasts(args.out, track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars()))
     if not count:
-        raise TrajformerError(f"{store}: split '{split}' has no agent to forecast ({targets})")
-    print(f"{out}: forecasts of {count} agents in {len(scenes)} scenes")
+        raise TrajformerError(f"{args.store}: split '{args.split}' has no agent to forecast ({args.agents})")
+    print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")

@@ -43,7 +43,7 @@ class Parser(ArgumentParser):
 
     def parse_words(self, words: list[str]) -> Namespace:
         """The values of a command line; exits with status 2 if it is malformed."""
-        self.recipes = [word for before, word in pairwise(words) if before == "--config"]
+        self.recipes = [word for before, word in pairwise(words) if before == "--config" and "\n" not in word]
         try:
             return self.parse_args(words)
         except UnicodeDecodeError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -13,15 +12,6 @@ from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
 
 DEFAULT_COUNT = 8
-
-
-class Choice(TypedDict):
-    """The scenes to draw: by id, the ones with the largest error, and random ones; by default 8 random ones."""
-
-    scene: list[str]
-    worst: int | None
-    random: int | None
-    seed: int
 
 
 def plot_parser() -> Parser:
@@ -42,37 +32,25 @@ def plot_parser() -> Parser:
 
 
 def run_plot(args: Namespace) -> None:
-    """`trajformer plot`."""
-    choice: Choice = {"scene": args.scene, "worst": args.worst, "random": args.random, "seed": args.seed}
-    plot(args.store, args.split, args.forecasts, args.out, density=args.density, **choice)
-
-
-def plot(
-    store: Path, split: str | None, forecasts: Path | None, out: Path, *, density: bool = False, **choice: Unpack[Choice]
-) -> list[Path]:
-    """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
+    """`trajformer plot`: draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts
     from trajformer.plotting.scene import choose_scenes, save_scene_plots
     from trajformer.scenes.store import SceneStore
 
-    scene, worst, random = choice["scene"], choice["worst"], choice["random"]
-    if forecasts is None and (worst is not None or density):
-        raise TrajformerError(f"--{'density' if density else 'worst'} needs --forecasts")
-    modes = read_forecasts(forecasts) if forecasts is not None else {}
-    scenes = SceneStore(store, split or split_of(store, scene or list(modes)))
-    if not (scene or worst is not None or random is not None):
-        random = DEFAULT_COUNT
-    chosen = choose_scenes(scenes, modes, scene_ids=scene, worst=worst, random=random, seed=choice["seed"])
+    if args.forecasts is None and (args.worst is not None or args.density):
+        raise TrajformerError(f"--{'density' if args.density else 'worst'} needs --forecasts")
+    modes = read_forecasts(args.forecasts) if args.forecasts is not None else {}
+    scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes)))
+    random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
+    chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
-        raise TrajformerError(f"{store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
-    if out.suffix == ".png":
-        make_room(out)
+        raise TrajformerError(f"{args.store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
+    if args.out.suffix == ".png":
+        make_room(args.out)
     else:
-        make_folder(out)
-    paths = save_scene_plots(scenes, chosen, modes, out, progress=bars(), density=density)
-    for path in paths:
+        make_folder(args.out)
+    for path in save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density):
         print(path)
-    return paths
 
 
 def split_of(store: Path, scene_ids: list[str]) -> str:

@@ -17,65 +17,50 @@ from trajformer.recipes.names import WEIGHTS
 from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
-    import torch
+    from jsonargparse import Namespace
 
-    from trajformer.cli.parsing import Accelerator
     from trajformer.evaluation.protocols.eth_ucy import TestSet
     from trajformer.models.forecaster import Predictor
 
 _FILES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # checkpoint of a scene in the folder of a model
 CROWD_WEIGHTS = WEIGHTS / "crowd"
-Figures = dict[str, dict[str, float]]  # by scene or "mean", and by name
 
 
-def evaluate(
-    data: Path,
-    checkpoints: Sequence[Path],
-    *,
-    json_file: Path | None,
-    export: Path | None,
-    accelerator: Accelerator,
-    batch_size: int,
-) -> dict[str, Figures]:
+def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     """Score constant velocity and trained models on the five scenes, and print the published table with these rows.
 
-    Without checkpoints, the weights of the crowd forecaster that are part of trajformer are scored.
+    Without checkpoints, the weights of the crowd forecaster that are part of trajformer are scored. `args` has the options
+    `accelerator`, `batch_size`, `json` and `export` of `trajformer evaluate`.
     """
+    from trajformer.data.sample import BatchConfig
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate, table
-    from trajformer.recipes.checkpoint import UNTRAINED, pick_device
+    from trajformer.models.constant_velocity import ConstantVelocity
+    from trajformer.models.forecaster import Predictor
+    from trajformer.recipes.checkpoint import UNTRAINED, load_predictor, pick_device
 
-    device, models = pick_device(accelerator), models_of(checkpoints or [CROWD_WEIGHTS])
-    make_room(json_file)
+    device, models = pick_device(args.accelerator), models_of(checkpoints or [CROWD_WEIGHTS])
+    make_room(args.json)
     sets = {test_set.name: test_set for test_set in read_test_sets(data)}
     sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}
     sources |= {label: dict(files) for label, files in models.items()}
-    results: dict[str, Figures] = {}
+    results: dict[str, dict[str, dict[str, float]]] = {}  # figures by model, by scene or "mean", and by name
     for label, source_of in sources.items():
         if bars():
             tqdm.write(label, file=sys.stderr)
         figures = {}
         for name, source in source_of.items():
-            folder = None if export is None else export / label.strip("./").replace("/", "-") / name
-            figures[name] = _score(_predictor(source, device), sets[name], folder, batch_size)
+            if source == "constant_velocity":  # with one mode
+                predictor = Predictor(ConstantVelocity().eval(), BatchConfig(), device)
+            else:
+                predictor = load_predictor(source, device)
+            folder = None if args.export is None else args.export / label.strip("./").replace("/", "-") / name
+            figures[name] = _score(predictor, sets[name], folder, args.batch_size)
         mean = mean_of_scenes(figures)
         results[label] = figures | ({"mean": mean} if mean else {})
     recorded = {name: recorded_collision_rate(test_set) for name, test_set in sets.items()}
     print(table(results, recorded | {"mean": sum(recorded.values()) / len(recorded)}))
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(results, indent=1) + "\n")
-    return results
-
-
-def _predictor(source: Path | str, device: torch.device) -> Predictor:
-    """The model of a checkpoint, or a model without training; constant velocity with one mode."""
-    from trajformer.data.sample import BatchConfig
-    from trajformer.models.constant_velocity import ConstantVelocity
-    from trajformer.models.forecaster import Predictor
-    from trajformer.recipes.checkpoint import load_predictor
-
-    if source == "constant_velocity":
-        return Predictor(ConstantVelocity().eval(), BatchConfig(), device)
-    return load_predictor(source, device)
+    if args.json is not None:
+        write_atomically(args.json, json.dumps(results, indent=1) + "\n")
 
 
 def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:

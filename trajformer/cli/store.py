@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from trajformer.scenes.scene import AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.store import SceneStore, store_splits
 
-_HEAD = ("index", "scene", "city", "agents", "focal", "scored", "context", "observed", "future", "polylines", "kB")
 ACTIONS = {
     "info": "Print counts and sizes. Also prints the source of the scenes, the skipped scenes, and the size of a typical scene. "
     "Works while the store is being prepared.",
@@ -62,26 +62,18 @@ def store_parser(action: str = "") -> Parser:
 
 def run_store(args: Namespace) -> None:
     """`trajformer store`."""
-    if args.action == "merge":
-        merge(args.stores, args.out)
-    elif args.action == "head":
-        print_head(args.store, args.split, args.count)
-    elif args.action == "export-scene":
-        export(args.store, args.split, args.scene, args.out)
-    elif args.action == "verify":
-        verify(args.store)
-    else:
-        info(args.store)
+    {"info": info, "head": head, "verify": verify, "merge": merge, "export-scene": export}[args.action](args)
 
 
-def info(store: Path) -> None:
+def info(args: Namespace) -> None:
     """Print the content of all splits. It is read from the shards, so the store may be unfinished."""
-    splits, note = _splits(store), ""
+    store, note = args.store, ""
+    splits = _splits(store)
     if not (store / MANIFEST).exists():
-        note = "no manifest.json, the preparation is running or was interrupted; content so far"
+        note = "; no manifest.json, the preparation is running or was interrupted; content so far"
     elif not manifest_matches_files(store, read_manifest(store)):
-        note = f"manifest.json does not list these shards, see `trajformer store verify {store}`; content"
-    print(f"{store}: schema version {SCHEMA_VERSION}" + (f"; {note}" if note else ""))
+        note = f"; manifest.json does not list these shards, see `trajformer store verify {store}`; content"
+    print(f"{store}: schema version {SCHEMA_VERSION}{note}")
     for split in splits:
         _print_split(store, split)
 
@@ -97,11 +89,8 @@ def _print_split(store: Path, split: str) -> None:
     print(f"    from {', '.join(sources)}, prepared by version {', '.join(software)}")
     skipped = [entry for shard, _ in shards for entry in shard.skipped]
     if scenes:
-        median, largest = np.median(sizes, 0), sizes.max(0)
-        names = ("agents", "polylines", "points")
-        counts = (
-            f"{name} {middle:.0f} (at most {maximum})" for name, middle, maximum in zip(names, median, largest, strict=True)
-        )
+        figures = zip(("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True)
+        counts = (f"{name} {median:.0f} (at most {largest})" for name, median, largest in figures)
         print(f"    in the median scene: {', '.join(counts)}")
     print(f"    {len(skipped)} skipped")
     for name, reason in skipped:
@@ -118,34 +107,30 @@ def _splits(store: Path, split: str | None = None) -> list[str]:
     return [split] if split is not None else splits
 
 
-def print_head(store: Path, split: str | None, count: int) -> None:
+def head(args: Namespace) -> None:
     """Print a table of the first scenes of one split or of all splits."""
-    for name in _splits(store, split):
-        scenes = SceneStore(store, name)
-        print(f"{name}: {min(count, len(scenes))} of {len(scenes)} scenes")
-        _print_table([_HEAD, *(_row(index, *first) for index, first in enumerate(_first(scenes, count)))])
+    import pandas as pd
+
+    for name in _splits(args.store, args.split):
+        scenes = SceneStore(args.store, name)
+        print(f"{name}: {min(args.count, len(scenes))} of {len(scenes)} scenes")
+        pairs = ((shard.scene(row), size) for shard in scenes.shards() for row, size in enumerate(shard.row_bytes().tolist()))
+        table = pd.DataFrame([_row(*pair) for pair in islice(pairs, args.count)])
+        print(textwrap.indent(table.rename_axis(columns="index").to_string(), "  "))
 
 
-def _first(scenes: SceneStore, count: int) -> Iterator[tuple[Scene, int]]:
-    pairs = ((shard.scene(row), size) for shard in scenes.shards() for row, size in enumerate(shard.row_bytes().tolist()))
-    return islice(pairs, count)
-
-
-def _row(index: int, scene: Scene, size: int) -> tuple[str, ...]:
+def _row(scene: Scene, size: int) -> dict[str, object]:
     roles = np.bincount(scene.agent_role, minlength=len(AgentRole))
-    counts = (scene.num_agents, *(roles[role] for role in (AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT)))
-    future = f"{scene.num_future}" if scene.num_steps > scene.num_history else f"({scene.num_future})"
-    numbers = (*map(str, counts), str(scene.num_history), future, str(scene.num_polylines), f"{size / 1e3:.1f}")
-    return str(index), scene.scene_id, scene.city or "-", *numbers
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Scene and city are aligned to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
-        cells[1:3] = (f"{cell:<{width}}" for cell, width in zip(row[1:3], widths[1:3], strict=True))
-        print("  " + "  ".join(cells))
+    return {
+        "scene": scene.scene_id,
+        "city": scene.city or "-",
+        "agents": scene.num_agents,
+        **{role.name.lower(): roles[role] for role in (AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT)},
+        "observed": scene.num_history,
+        "future": f"{scene.num_future}" if scene.num_steps > scene.num_history else f"({scene.num_future})",
+        "polylines": scene.num_polylines,
+        "kB": f"{size / 1e3:.1f}",
+    }
 
 
 def _bar(description: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
@@ -155,51 +140,51 @@ def _bar(description: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
     return progress
 
 
-def verify(store: Path) -> None:
+def verify(args: Namespace) -> None:
     """Check every shard and scene.
 
     Raises:
         StoreError: the store has problems; all have been printed.
     """
-    _splits(store)
-    problems = verify_store(store, _bar("verify"))
+    _splits(args.store)
+    problems = verify_store(args.store, _bar("verify"))
     for problem in problems:
         print(problem)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems, the first"
-        raise StoreError(f"{store}: {count}: {problems[0]}")
-    print(f"{store}: no problems")
+        raise StoreError(f"{args.store}: {count}: {problems[0]}")
+    print(f"{args.store}: no problems")
 
 
-def merge(stores: Sequence[Path], out: Path) -> None:
+def merge(args: Namespace) -> None:
     """Merge stores and print the content of the new store."""
     from trajformer.scenes.merge import merge_stores
 
     with stops_cleanly("store", "copied shards are kept; run the same command again to resume"):
-        manifest = merge_stores(stores, out, _bar("merge"))
+        manifest = merge_stores(args.stores, args.out, _bar("merge"))
     for split, entry in manifest["splits"].items():
         shards, skipped = len(entry["shards"]), len(entry["skipped"])
         print(f"{split}: {entry['scenes']} scenes, {entry['bytes'] / 1e6:.1f} MB, {shards} shards, {skipped} skipped")
-    print(f"{out}: merged from {len(stores)} stores")
+    print(f"{args.out}: merged from {len(args.stores)} stores")
 
 
-def export(store: Path, split: str | None, scene_id: str, out: Path) -> None:
+def export(args: Namespace) -> None:
     """Write one scene to a file.
 
     Raises:
-        StoreError: no split has the scene, or several splits have it and `split` is None.
+        StoreError: no split has the scene, or several splits have it and --split is not given.
     """
     from trajformer.scenes.export import export_scene
 
-    splits = [SceneStore(store, name) for name in _splits(store, split)]
-    matches = [(scenes, index) for scenes in splits for index in scenes.indices([scene_id]).values()]
+    splits = [SceneStore(args.store, name) for name in _splits(args.store, args.split)]
+    matches = [(scenes, index) for scenes in splits for index in scenes.indices([args.scene]).values()]
     if not matches:
-        raise StoreError(f"{store}: no scene {scene_id} in {', '.join(scenes.split for scenes in splits)}")
+        raise StoreError(f"{args.store}: no scene {args.scene} in {', '.join(scenes.split for scenes in splits)}")
     if len(matches) > 1:
         names = " and in ".join(scenes.split for scenes, _ in matches)
-        raise StoreError(f"{store}: scene {scene_id} is in {names}; choose with --split")
+        raise StoreError(f"{args.store}: scene {args.scene} is in {names}; choose with --split")
     scenes, index = matches[0]
     scene = scenes[index]
-    make_room(out)
-    export_scene(scene, out)
-    print(f"{out}: scene {scene_id} of {scenes.split}, {scene.num_agents} agents, {scene.num_polylines} polylines")
+    make_room(args.out)
+    export_scene(scene, args.out)
+    print(f"{args.out}: scene {args.scene} of {scenes.split}, {scene.num_agents} agents, {scene.num_polylines} polylines")

@@ -6,7 +6,6 @@ To add a layout, write a function `(StateDictReader, Options) -> Converted` and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,36 +22,25 @@ if TYPE_CHECKING:
 OWN = "trajformer"  # the layout of this project's checkpoints
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A published format of weights.
+def layouts() -> dict[str, tuple[str, Callable[[StateDictReader, Options], Converted]]]:
+    """Published formats by name: their source with assumptions that the shapes do not show, and a function that reads them.
 
-    Attributes:
-        summary: for the help of the command: the source of the layout, and assumptions that the shapes do not show.
-        read: makes a recipe or a model config, and a state dict.
+    The function returns a recipe or a model config, and a state dict. The models are imported here, because every command
+    imports this file.
     """
-
-    summary: str
-    read: Callable[[StateDictReader, Options], Converted]
-
-
-def layouts() -> dict[str, Layout]:
-    """All layouts by name. The models are imported here, because every command imports this file."""
     from trajformer.heads.weights import attention_is_all_you_need, facebook_detr, facebook_detr_dc5, hf_detr, hf_vit, timm_vit
     from trajformer.models.agentformer.weights import agentformer, agentformer_eth, agentformer_zara1
 
     return {
-        "attention_is_all_you_need": Layout(
-            "Transformer of attention-is-all-you-need-pytorch (8 heads)", attention_is_all_you_need
-        ),
-        "timm_vit": Layout("VisionTransformer of timm (64 channels per head)", timm_vit),
-        "hf_vit": Layout("ViTForImageClassification of Hugging Face (64 channels per head)", hf_vit),
-        "facebook_detr": Layout("DETR of its authors, with ResNet-50 or -101 (8 heads)", facebook_detr),
-        "facebook_detr_dc5": Layout("the same with a dilated last stage", facebook_detr_dc5),
-        "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", hf_detr),
-        "agentformer": Layout("AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)", agentformer),
-        "agentformer_eth": Layout("the same for eth, in units of 2 m", agentformer_eth),
-        "agentformer_zara1": Layout("the same for zara1, with positions relative to the last ones", agentformer_zara1),
+        "attention_is_all_you_need": ("Transformer of attention-is-all-you-need-pytorch (8 heads)", attention_is_all_you_need),
+        "timm_vit": ("VisionTransformer of timm (64 channels per head)", timm_vit),
+        "hf_vit": ("ViTForImageClassification of Hugging Face (64 channels per head)", hf_vit),
+        "facebook_detr": ("DETR of its authors, with ResNet-50 or -101 (8 heads)", facebook_detr),
+        "facebook_detr_dc5": ("the same with a dilated last stage", facebook_detr_dc5),
+        "hf_detr": ("DetrForObjectDetection of Hugging Face (8 heads)", hf_detr),
+        "agentformer": ("AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)", agentformer),
+        "agentformer_eth": ("the same for eth, in units of 2 m", agentformer_eth),
+        "agentformer_zara1": ("the same for zara1, with positions relative to the last ones", agentformer_zara1),
     }
 
 
@@ -63,7 +51,7 @@ def weights_parser() -> Parser:
         "FILE must be used and every parameter of the model must be given; otherwise nothing is written."
     )
     parser.add_argument("action", choices=("convert",), help="the action")
-    summaries = {OWN: "a checkpoint of a run"} | {name: layout.summary for name, layout in layouts().items()}
+    summaries = {OWN: "a checkpoint of a run"} | {name: summary for name, (summary, _) in layouts().items()}
     parser.add_argument("layout", choices=tuple(summaries), help="; ".join(f"{n}: {text}" for n, text in summaries.items()))
     parser.add_argument("file", type=Path, help=".safetensors, or .pt, .pth, .bin with plain tensors")
     parser.add_argument("out", type=Path, help="the checkpoint to write, as safetensors if it ends in .safetensors")
@@ -96,28 +84,23 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
     from trajformer.recipes.recipe import TrainConfig
 
     if layout == OWN:
-        return _convert_checkpoint(path)
+        from trajformer.cli.tasks import TASKS
+        from trajformer.recipes.checkpoint import load_checkpoint, recipe_name
+
+        task = recipe_name(path)
+        if task not in TASKS:
+            raise CheckpointError(f"{path}: is for the unknown task '{task}'")
+        model, recipe = load_checkpoint(path, TASKS[task].recipe)
+        return recipe, model.state_dict()
     source = read_state_dict(path)
     try:
-        recipe, weights = layouts()[layout].read(source, options)
+        recipe, weights = layouts()[layout][1](source, options)
     except ConfigError as error:
         raise CheckpointError(f"{path}: sizes do not fit together: {error}") from error
     source.check_all_used()
     if isinstance(recipe, AgentFormerConfig):
         recipe = TrainConfig(recipe)
     return recipe, weights
-
-
-def _convert_checkpoint(path: Path) -> Converted:
-    """The recipe and the state dict in a checkpoint of a run."""
-    from trajformer.cli.tasks import TASKS
-    from trajformer.recipes.checkpoint import load_checkpoint, recipe_name
-
-    task = recipe_name(path)
-    if task not in TASKS:
-        raise CheckpointError(f"{path}: is for the unknown task '{task}'")
-    model, recipe = load_checkpoint(path, TASKS[task].recipe)
-    return recipe, model.state_dict()
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:

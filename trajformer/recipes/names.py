@@ -5,7 +5,7 @@ This module imports no torch, so that `trajformer recipes` starts fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,26 +17,6 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 LIBRARY = _HERE / "library" if (_HERE / "library").is_dir() else _HERE.parents[1] / "configs"  # a wheel, or a checkout
 WEIGHTS = _HERE / "weights"  # weights/crowd has a checkpoint for each of the five scenes of ETH/UCY
-_FIELDS = ("Data", "Parameters", "Expected", "Time")
-
-
-@dataclass(frozen=True)
-class RecipeHeader:
-    """The comment at the start of a recipe.
-
-    Attributes:
-        title: the model and its task.
-        data: data set.
-        parameters: number of parameters of the model, in millions.
-        expected: result of the training.
-        time: duration of the training.
-    """
-
-    title: str
-    data: str = "-"
-    parameters: str = "-"
-    expected: str = "-"
-    time: str = "-"
 
 
 def recipe_names() -> list[str]:
@@ -62,26 +42,31 @@ def recipe_file(name: str | Path) -> Path:
     raise TrajformerError(f"{name}: no such file and no recipe of this name; `trajformer recipes` lists the names")
 
 
-def recipe_header(path: Path) -> RecipeHeader:
-    """The header of a recipe: a title of one or more lines, then lines such as `# Data: Argoverse 2`."""
-    title, values = [], {}
+def recipe_header(path: Path) -> dict[str, str]:
+    """The comment at the start of a recipe: a title of one or more lines, then lines such as `# Data: Argoverse 2`.
+
+    Returns:
+        The title, data set, number of parameters, expected result and duration of the training.
+    """
+    header = dict.fromkeys(("Title", "Data", "Parameters", "Expected", "Time"), "")
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.removeprefix("#").strip()
         if not line.startswith("#") or not text:
             break
         name, _, value = text.partition(": ")
-        if name in _FIELDS:
-            values[name.lower()] = value
-        elif not values:
-            title.append(text)
-    return RecipeHeader(" ".join(title), **values)
+        if name in header:
+            header[name] = value
+        elif not header["Data"]:
+            header["Title"] = f"{header['Title']} {text}".strip()
+    return header
 
 
-def read_recipe(name: str | Path) -> Any:
-    """The `TrainConfig` of a forecaster's recipe.
+def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Any:
+    """The `TrainConfig` of a forecaster's recipe, also of version 0.1.
 
     Args:
         name: a YAML file, or the name of a recipe.
+        changes: other values by field, such as {"optim.learning_rate": 1e-3}.
 
     Raises:
         TrajformerError: no such recipe, a recipe of another task, or a field has a value outside its range.
@@ -90,6 +75,7 @@ def read_recipe(name: str | Path) -> Any:
 
     from trajformer.recipes.plain import from_plain
     from trajformer.recipes.recipe import TrainConfig
+    from trajformer.recipes.upgrade import upgrade_recipe
 
     path = recipe_file(name)
     try:
@@ -101,6 +87,14 @@ def read_recipe(name: str | Path) -> Any:
     task = plain.pop("task", TrainConfig.task)
     if task != TrainConfig.task:
         raise TrajformerError(f"{path}: a recipe for {task}, expected one for {TrainConfig.task}")
+    plain = upgrade_recipe(plain)
+    for field, value in (changes or {}).items():
+        *groups, last = field.split(".")
+        values = plain
+        for group in groups:
+            values[group] = values.get(group) or {}
+            values = values[group]
+        values[last] = value
     try:
         return from_plain(TrainConfig, plain)
     except TrajformerError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
+
+from trajformer.losses.set_loss import SetLossConfig
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors"}
 _REMOVED = {"reach_m": 0.0}  # options that were removed, with the values that today's models have
@@ -14,14 +17,16 @@ _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
 def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
     """The plain values of a forecaster's recipe, converted if they are of version 0.1, which had one field for each loss."""
     renamed: dict[str, Any] = _rename(plain)
-    names = {"set", *_LOSSES.values(), *_MODEL_LOSSES.values()}
-    if not _OLD_FIELDS & renamed.keys() and set(renamed.get("loss") or {}) <= names:
+    models = renamed.get("model")
+    given = [(name, value) for name, value in models.items() if value is not None] if isinstance(models, dict) else []
+    old_weights = set(renamed.get("loss") or {}) & {item.name for item in fields(SetLossConfig)}
+    if len(given) != 1 or not (_OLD_FIELDS & renamed.keys() or old_weights):
         return renamed
+    [(model, config)] = given
     weights = {name: renamed.pop(name, None) for name in ("loss", *_OLD_FIELDS)}
-    [(model, config)] = [(name, value) for name, value in renamed["model"].items() if value is not None]
-    given = [name for name in _LOSSES if weights[name] is not None]
-    if given:
-        loss, values = _LOSSES[given[0]], weights[given[0]]
+    fitting = [name for name in _LOSSES if weights[name] is not None]
+    if fitting:
+        loss, values = _LOSSES[fitting[0]], weights[fitting[0]]
     elif model in _MODEL_LOSSES:
         loss = _MODEL_LOSSES[model]
         values = weights.get(f"{loss}_loss")

@@ -33,25 +33,20 @@ class Recipe(Protocol):
     @property
     def optim(self) -> OptimConfig:
         """Optimiser and schedule."""
-        ...
 
     @property
     def trainer(self) -> TrainerConfig:
         """Length, device and precision."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of weights, order and augmentation."""
-        ...
 
     def build_model(self) -> nn.Module:
         """The model; ValueError or TrajformerError if its sizes do not fit together."""
-        ...
 
     def check(self) -> None:
         """Raise TrajformerError for fields that do not fit together."""
-        ...
 
 
 class Items(Protocol):
@@ -64,7 +59,6 @@ class Items(Protocol):
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Lengths int [n, axes] that determine the padding of a batch."""
-        ...
 
 
 class Loading(Protocol):
@@ -73,17 +67,14 @@ class Loading(Protocol):
     @property
     def batch_size(self) -> int:
         """Largest number of items per step and device."""
-        ...
 
     @property
     def workers(self) -> int:
         """Number of loader processes."""
-        ...
 
     @property
     def bucket(self) -> int:
         """Number of steps among which items of similar size are grouped."""
-        ...
 
 
 class TaskModule(L.LightningModule):

@@ -35,21 +35,6 @@ from trajformer.training.resume import CheckpointFiles, KeepProgress
 LAST = "last.ckpt"
 
 
-def _callbacks(config: Recipe, task: Task, out: Path, progress: bool) -> list[Callback]:
-    keep = KeepProgress(out / LAST, config.trainer.checkpoint_minutes)
-    best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
-    # A separate callback: `save_last` would write the last checkpoint only together with the best one.
-    last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
-    callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
-    if config.optim.average:
-        callbacks.append(EMAWeightAveraging(decay=config.optim.average))
-    if config.trainer.early_stopping:
-        callbacks.append(EarlyStopping(task.monitor, patience=config.trainer.early_stopping, mode=task.mode))
-    if progress:
-        callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines(task.shown))
-    return callbacks
-
-
 class Bar(TQDMProgressBar):
     """Lightning's progress bars without the version of the logger."""
 
@@ -133,37 +118,23 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         torch.set_num_threads(config.trainer.threads)
     torch.set_float32_matmul_precision("high")
     L.seed_everything(config.seed, workers=True, verbose=False)
-    module = build_module(config, task)
-    module.prepare(data)
-    done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
-    try:
-        write_config(out / "config.yaml", module.config)
-        trainer = build_trainer(module, task, out, progress, done)
-    except OSError as error:
-        raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
-    fit(trainer, module, data, last if last.exists() else None)
-    return out / "best.ckpt"
-
-
-@rank_zero_only
-def write_config(path: Path, config: Recipe) -> None:
-    """Write the resolved recipe as YAML."""
-    write_atomically(path, yaml.safe_dump({"task": config.task} | to_plain(config), sort_keys=False))
-
-
-def build_module(config: Recipe, task: Task) -> TaskModule:
-    """The module of a recipe.
-
-    Raises:
-        TrajformerError: the sizes of the model do not fit together, or it has no parameters.
-    """
     try:
         module = task.module(config)
     except ValueError as error:
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
-    return module
+    module.prepare(data)
+    done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
+    try:
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            plain = {"task": config.task} | to_plain(module.config)
+            write_atomically(out / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
+        trainer = build_trainer(module, task, out, progress, done)
+    except OSError as error:
+        raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
+    fit(trainer, module, data, last if last.exists() else None)
+    return out / "best.ckpt"
 
 
 def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
@@ -172,32 +143,40 @@ def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, don
     Raises:
         TrajformerError: the accelerator or the number of devices is not available.
     """
-    config = module.config
-    options: dict[str, Any] = {"accelerator": config.trainer.accelerator, "devices": config.trainer.devices}
-    if config.trainer.devices > 1 and getattr(module.model, "partial", False):
+    config = module.config.trainer
+    keep = KeepProgress(out / LAST, config.checkpoint_minutes)
+    best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
+    # A separate callback: `save_last` would write the last checkpoint only together with the best one.
+    last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
+    callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
+    if module.config.optim.average:
+        callbacks.append(EMAWeightAveraging(decay=module.config.optim.average))
+    if config.early_stopping:
+        callbacks.append(EarlyStopping(task.monitor, patience=config.early_stopping, mode=task.mode))
+    if progress:
+        callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines(task.shown))
+    options: dict[str, Any] = {"accelerator": config.accelerator, "devices": config.devices}
+    if config.devices > 1 and getattr(module.model, "partial", False):
         options["strategy"] = "ddp_find_unused_parameters_true"
     try:
-        return L.Trainer(**options | _trainer_options(config, task, out, progress, done))
+        return L.Trainer(
+            default_root_dir=out,
+            max_epochs=config.epochs,
+            precision=config.precision,
+            gradient_clip_val=module.config.optim.clip or None,
+            check_val_every_n_epoch=config.validate_every,
+            log_every_n_steps=config.log_every,
+            num_sanity_val_steps=0,
+            callbacks=callbacks,
+            logger=make_loggers(out, done),
+            plugins=[CheckpointFiles()],
+            use_distributed_sampler=False,
+            enable_progress_bar=progress and sys.stderr.isatty(),
+            enable_model_summary=False,
+            **options,
+        )
     except (MisconfigurationException, RuntimeError) as error:
         raise TrajformerError(f"trainer: {options}: {error}") from error
-
-
-def _trainer_options(config: Recipe, task: Task, out: Path, progress: bool, done: int) -> dict[str, Any]:
-    return {
-        "default_root_dir": out,
-        "max_epochs": config.trainer.epochs,
-        "precision": config.trainer.precision,
-        "gradient_clip_val": config.optim.clip or None,
-        "check_val_every_n_epoch": config.trainer.validate_every,
-        "log_every_n_steps": config.trainer.log_every,
-        "num_sanity_val_steps": 0,
-        "callbacks": _callbacks(config, task, out, progress),
-        "logger": make_loggers(out, done),
-        "plugins": [CheckpointFiles()],
-        "use_distributed_sampler": False,
-        "enable_progress_bar": progress and sys.stderr.isatty(),
-        "enable_model_summary": False,
-    }
 
 
 def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | None) -> None:

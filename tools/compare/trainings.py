@@ -1,0 +1,228 @@
+"""Trainings of a comparison: rows of a table, and processes that can be stopped and resumed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from measure import origin
+
+from trajformer.data.loading import BranchDataset, SceneDataset
+from trajformer.data.sample import BatchConfig
+from trajformer.errors import TrajformerError
+from trajformer.recipes.checkpoint import UNTRAINED
+from trajformer.recipes.names import read_recipe
+from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.upgrade import upgrade_recipe
+from trajformer.scenes.files import write_atomically
+from trajformer.scenes.store import SceneStore
+
+COMMAND = [sys.executable, "-m", "trajformer.cli"]
+VALIDATIONS = 8  # approximate number in a training
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A model to compare: a recipe with changes, or a model without training.
+
+    Attributes:
+        name: in tables; also gives the name of the folder.
+        config: file of the recipe.
+        arguments: values by field of the recipe (`optim.learning_rate`).
+        epochs: length of the training, in place of the number of futures.
+        after: name of the row that is the first stage; its checkpoint with the same seed is used.
+        model: name of a model without training, in place of `config`.
+    """
+
+    name: str
+    config: str = ""
+    arguments: dict = field(default_factory=dict)
+    epochs: int = 0
+    after: str = ""
+    model: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder with its results."""
+        return folder_of(self.name)
+
+    @functools.cached_property
+    def recipe(self) -> TrainConfig:
+        """Its recipe; `plan` replaces the name of the first stage by a checkpoint.
+
+        Raises:
+            TrajformerError: the recipe or an argument is invalid.
+        """
+        if self.model:
+            return TrainConfig(UNTRAINED[self.model])
+        return replace(read_recipe(self.config, self.arguments), first_stage=folder_of(self.after))
+
+
+def folder_of(name: str) -> str:
+    """Name of the folder with the results of a row."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file.
+
+    Raises:
+        TrajformerError: the file cannot be read, or an entry is malformed; names the row.
+    """
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise TrajformerError(f"{path}: {error}") from error
+    if not isinstance(entries, list) or not entries:
+        raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
+    rows = [from_plain(Row, entry, f"{path}: row {number}") for number, entry in enumerate(entries, 1)]
+    folders = Counter(row.folder for row in rows)
+    first_stages = {row.name for row in rows if not row.after}
+    for number, row in enumerate(rows, 1):
+        reason = ""
+        if bool(row.config) == bool(row.model) or not row.folder:
+            reason = "expected a name, and either a config or a model"
+        elif row.model and row.model not in UNTRAINED:
+            reason = f"unknown model '{row.model}' (without training: {', '.join(UNTRAINED)})"
+        elif folders[row.folder] > 1:
+            reason = f"another row has the same folder, '{row.folder}'; rename it"
+        elif row.after and row.after not in first_stages:
+            reason = f"after: '{row.after}' is not a row without a first stage"
+        if reason:
+            raise TrajformerError(f"{path}: row {number}: {reason}")
+    return [replace(row, config=str(path.parent / row.config)) for row in rows]
+
+
+def futures_in_epoch(data: DataConfig) -> int:
+    """Number of targets with a known future in an epoch."""
+    return _count(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
+
+
+@functools.cache
+def _count(data: DataConfig) -> int:
+    kind = BranchDataset if data.branches else SceneDataset
+    scenes = kind(SceneStore(data.train, data.train_split), data.batch, data.limit_train)
+    return sum(int(scenes.sample(index).padded["target_valid"].any(-1).sum()) for index in range(len(scenes)))
+
+
+@dataclass(eq=False)
+class Training:
+    """One training: a row with a seed and a length.
+
+    Attributes:
+        row: the model.
+        seed: of the training.
+        folder: of the run; the output of the process is in log.txt.
+        recipe: the recipe of the row with stores, seed and length.
+        futures: targets with a known future in the whole training.
+        process: `trajformer train`, once it has started.
+        start_time: of the process.
+    """
+
+    row: Row
+    seed: int
+    folder: Path
+    recipe: TrainConfig
+    futures: int
+    process: subprocess.Popen[bytes] | None = None
+    start_time: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command.
+
+        Raises:
+            TrajformerError: the folder has a run with another recipe, length or store.
+        """
+        path = self.folder / "run.json"
+        recipe = replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=self.row.recipe.first_stage)
+        if not path.exists():
+            progress = {"minutes": 0.0, "epochs": recipe.trainer.epochs, "futures": self.futures, "done": False}
+            return progress | origin() | {"recipe": to_plain(recipe)}
+        record: dict[str, Any] = json.loads(path.read_text())
+        try:
+            same = from_plain(TrainConfig, upgrade_recipe(record["recipe"])) == recipe
+        except (TrajformerError, AttributeError):
+            same = False
+        if not same or record["futures"] != self.futures:
+            raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out")
+        return record
+
+    def start(self) -> None:
+        """Start the process; it resumes an interrupted run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_record()
+        write_atomically(self.folder / "recipe.yaml", yaml.safe_dump(to_plain(self.recipe)))
+        command = [*COMMAND, "train", "--config", str(self.folder / "recipe.yaml"), f"--out={self.folder}"]
+        if (self.folder / "last.ckpt").exists():
+            command.append("--resume")
+        with (self.folder / "log.txt").open("ab") as log:
+            self.process, self.start_time = subprocess.Popen(command, stdout=log, stderr=log), time.monotonic()
+
+    def write_record(self, minutes: float = 0.0, done: bool = False) -> None:
+        """Update run.json."""
+        record = self.record()
+        record |= {"minutes": record["minutes"] + minutes, "done": done}
+        write_atomically(self.folder / "run.json", json.dumps(record, indent=1) + "\n")
+
+    def finish(self) -> str:
+        """Wait for the end of the process and update run.json; returns the last line of the log after a failure."""
+        assert self.process
+        code = self.process.wait()
+        self.write_record((time.monotonic() - self.start_time) / 60, done=code == 0)
+        lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").split("\n") if line.strip()]
+        return (lines[-1].strip() if lines else "no output") if code else ""
+
+
+def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
+    """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row.
+
+    Raises:
+        TrajformerError: the recipe or the store cannot be used.
+    """
+    data = replace(row.recipe.data, train=str(store), val=str(store))
+    per_epoch = futures_in_epoch(data)
+    if not per_epoch:
+        raise TrajformerError(f"{store}: no agent has a known future to train on")
+    epochs = row.epochs or max(round(futures / per_epoch), 1)
+    trainer = replace(row.recipe.trainer, threads=1, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
+    first_stage = str(out / folder_of(row.after) / f"seed{seed}" / "best.ckpt") if row.after else ""
+    recipe = replace(row.recipe, data=data, trainer=trainer, seed=seed, first_stage=first_stage)
+    return Training(row, seed, out / row.folder / f"seed{seed}", recipe, epochs * per_epoch)
+
+
+def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
+    """Run trainings, `jobs` at a time; returns the failed ones with the last lines of their logs.
+
+    Raises:
+        KeyboardInterrupt: after an interrupt, when all processes have ended; the same call resumes them.
+    """
+    waiting, running, failed = list(trainings), list[Training](), dict[Training, str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop(0))
+                running[-1].start()
+                print(f"{running[-1].folder}: {running[-1].recipe.trainer.epochs} epochs", flush=True)
+            time.sleep(0.1)
+            for training in [one for one in running if one.process and one.process.poll() is not None]:
+                running.remove(training)
+                if failure := training.finish():
+                    failed[training] = failure
+                print(f"{training.folder}: {failure or 'done'}, {training.record()['minutes']:.1f} minutes", flush=True)
+    finally:
+        for training in running:
+            if training.process:
+                training.process.terminate()  # a training writes a checkpoint and exits
+        for training in running:
+            training.finish()
+    return failed

@@ -63,16 +63,6 @@ def test_equals_the_likelihood_of_torch_distributions(least: float) -> None:
     )
 
 
-def test_the_nearest_mean_is_selected_for_any_probability_and_sigma() -> None:
-    position = torch.tensor([[[[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [5.0, 0.0]]]]])
-    sigma = torch.tensor([1e-6, 3.0])[:, None, None].expand_as(position)
-    forecast = Forecast(position, torch.tensor([[[-9.0, 9.0]]]), Frame.SCENE, scale=sigma)
-    target = torch.tensor([[[[0.0, 0.0], [2.0, 0.0]]]])
-    terms = mixture_loss(forecast, target, torch.ones(1, 1, 2, dtype=torch.bool), CONFIG)
-    assert terms["classification"].item() == pytest.approx(18.0, abs=1e-3)
-    assert terms["regression"].item() == pytest.approx(0.5 * (2.0 / 0.1) ** 2 + 4 * (0.9189385 - 2.3025851), rel=1e-5)
-
-
 def test_only_valid_steps_of_the_nearest_mode_receive_a_gradient() -> None:
     forecast, target, valid = make()
     mixture_loss(forecast, target, valid, CONFIG)["loss"].backward()
@@ -81,13 +71,6 @@ def test_only_valid_steps_of_the_nearest_mode_receive_a_gradient() -> None:
     for tensor in (forecast.position, forecast.scale):
         assert torch.equal(tensor.grad.abs().sum(-1) > 0, expected)
     assert torch.equal(forecast.logit.grad.abs().sum(-1) > 0, valid.any(-1))
-
-
-def test_invalid_steps_are_ignored() -> None:
-    forecast, target, valid = make()
-    expected = mixture_loss(forecast, target, valid, CONFIG)["loss"]
-    spoiled = torch.where(valid[..., None], target, torch.tensor(1e6))
-    torch.testing.assert_close(mixture_loss(forecast, spoiled, valid, CONFIG)["loss"], expected)
 
 
 def test_a_large_error_with_sigma_zero_has_a_finite_loss() -> None:
@@ -143,16 +126,6 @@ def test_agent_frame_equals_batch_frame_for_any_rotation() -> None:
     turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
     moved = mixture_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
     assert moved["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-4)
-
-
-def test_earlier_layers_have_the_same_loss() -> None:
-    forecast, target, valid = make()
-    layer = replace(forecast, position=draw(2, 3, 4, 5, 2, seed=7))
-    alone = [mixture_loss(f, target, valid, CONFIG)["loss"].item() for f in (forecast, layer)]
-    terms = mixture_loss(replace(forecast, auxiliary=(layer,)), target, valid, CONFIG)
-    assert terms["auxiliary"].item() == pytest.approx(alone[1]) and terms["loss"].item() == pytest.approx(
-        alone[0] + 0.5 * alone[1]
-    )
 
 
 def test_without_valid_steps_loss_and_gradient_are_zero() -> None:

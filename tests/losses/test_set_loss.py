@@ -83,14 +83,6 @@ def test_mode_0_can_be_trained_as_the_best_single_prediction() -> None:
     assert (terms["loss"] - plain["loss"]).item() == pytest.approx(0.5 * terms["single"].item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("futures", [0, 2])
-def test_the_order_of_modes_has_no_effect(futures: int) -> None:
-    forecast, target, valid = make(modes=4, futures=futures)
-    order = torch.tensor([2, 0, 3, 1])
-    mixed = replace(forecast, position=forecast.position[:, :, order], logit=forecast.logit[..., order])
-    assert_equal_terms(set_loss(mixed, target, valid, CONFIG), set_loss(forecast, target, valid, CONFIG))
-
-
 def test_only_the_matched_mode_receives_a_position_gradient() -> None:
     forecast, target, valid = make(modes=5)
     ade, fde = pairwise_errors(forecast.position.flatten(0, 1), target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None])

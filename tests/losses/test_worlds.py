@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.evaluation.metrics.joint import world_errors
-from trajformer.losses.set_loss import SetLossConfig, set_loss
 from trajformer.losses.worlds import WorldLossConfig, world_loss
 from trajformer.scenes.geometry import to_frame
 
@@ -92,26 +90,6 @@ def test_only_known_targets_of_the_best_world_receive_a_position_gradient() -> N
     assert (forecast.logit.grad.abs() > 0).all(-1).tolist() == [True, True, False]
 
 
-def test_the_best_world_is_the_same_as_in_the_metric() -> None:
-    forecast, target, _ = case()
-    errors = world_errors(forecast, target, torch.ones(target.shape[:-1], dtype=torch.bool))
-    world_loss(forecast, target, torch.ones(target.shape[:-1], dtype=torch.bool), CONFIG)["loss"].backward()
-    assert forecast.position.grad is not None
-    assert torch.equal(forecast.position.grad.abs().sum((1, 3, 4)).argmax(-1), (0.5 * errors[0] + errors[1]).argmin(-1))
-
-
-def test_with_one_target_the_terms_equal_the_set_loss() -> None:
-    forecast, target, valid = case()
-    target, valid = target[:, :1], valid[:, :1].clone()
-    valid[2] = True
-    alone = replace(forecast, position=forecast.position[:, :1])
-    marginal = replace(alone, logit=forecast.logit[:, None])
-    terms = world_loss(alone, target, valid, CONFIG)
-    expected = set_loss(marginal, target, valid, SetLossConfig(huber_m=0.8))
-    for name in ("regression", "endpoint", "classification"):
-        torch.testing.assert_close(terms[name], expected[name])
-
-
 def test_layers_frames_and_unknown_futures() -> None:
     forecast, target, valid = case()
     layers = tuple(case(seed)[0] for seed in (1, 2))
@@ -129,40 +107,3 @@ def test_layers_frames_and_unknown_futures() -> None:
     nothing = world_loss(forecast, target, torch.zeros_like(valid), CONFIG)
     nothing["loss"].backward()
     assert nothing["loss"] == 0
-
-
-class FreeModes(nn.Module):
-    """Two modes of two agents as parameters; initially, mode 0 is slightly ahead of mode 1 for both agents."""
-
-    def __init__(self, joint: bool) -> None:
-        super().__init__()
-        ahead = torch.tensor([[1.0, 0.0], [0.5, 0.4]])[..., None, None]  # [S, K, 1, 1]
-        self.position = nn.Parameter(ahead * torch.tensor([1.0, 0.0]).expand(12, 2))
-        self.logit = nn.Parameter(torch.zeros(2) if joint else torch.zeros(2, 2))
-
-    def forward(self, count: int) -> Forecast:
-        logit = self.logit.expand(count, *self.logit.shape)
-        return Forecast(self.position.expand(count, -1, -1, -1, -1), logit, Frame.SCENE)
-
-
-@pytest.mark.parametrize("joint", [False, True])
-def test_two_agents_that_never_move_together(joint: bool) -> None:
-    """Exactly one of two agents moves: joint worlds learn both cases, independent modes combine them wrongly."""
-    first = torch.rand(64, generator=torch.Generator().manual_seed(0)) < 0.5
-    moves = torch.stack([first, ~first], 1)[:, :, None, None]
-    target = moves * torch.stack([torch.arange(1.0, 13.0), torch.zeros(12)], -1)
-    valid = torch.ones(target.shape[:-1], dtype=torch.bool)
-    model = FreeModes(joint)
-    optimizer = torch.optim.Adam(model.parameters(), 0.3)
-    for _ in range(150):
-        optimizer.zero_grad()
-        forecast = model(64)
-        terms = (
-            world_loss(forecast, target, valid, WorldLossConfig())
-            if joint
-            else set_loss(forecast, target, valid, SetLossConfig())
-        )
-        terms["loss"].backward()
-        optimizer.step()
-    error = world_errors(model(64), target, valid)[1].min(-1).values.mean().item()
-    assert error < 0.3 if joint else 5.0 < error < 7.0

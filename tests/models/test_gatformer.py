@@ -10,7 +10,7 @@ from support.scenes import make_scene
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import Observation, collate, transform
+from trajformer.data.batch import Observation, collate
 from trajformer.models.gatformer import Gatformer, GatformerConfig, Graph
 from trajformer.scenes.geometry import relative_pose, rotate
 
@@ -88,17 +88,6 @@ def test_edge_features_are_relative_to_the_position_in_this_step_and_the_last_he
         assert 10 * values[2] == pytest.approx(relative[:2].norm().item(), abs=1e-3)
         torch.testing.assert_close(values[3:5], torch.stack([relative[2].cos(), relative[2].sin()]), atol=1e-5, rtol=0)
     assert (graph.edges.query == query).sum() > 6
-
-
-def test_lane_features_are_independent_of_the_frame_of_the_batch() -> None:
-    model, both = build(), collate([make_scene(12), make_scene(7, seed=1)])
-    batch = both.observation
-    shift = torch.tensor([[30.0, -7.0, 1.1], [2.0, 90.0, -2.0]])
-    (node, pose), (other, moved) = model.lanes(batch), model.lanes(transform(both, shift).observation)
-    torch.testing.assert_close(other[batch.polyline_mask], node[batch.polyline_mask], atol=1e-4, rtol=0)
-    expected = relative_pose(pose, shift[:, None])
-    error = (moved - expected)[batch.polyline_mask]
-    assert error[:, :2].abs().max() < 1e-3 and error[:, 2].cos().min() > 0.999
 
 
 def test_nodes_without_an_edge_have_no_influence() -> None:

@@ -118,16 +118,6 @@ def test_agents_and_lanes_beyond_the_radius_have_no_influence() -> None:
     assert (model(inside).position - model(batch).position).abs().amax((2, 3, 4)).min() > 1e-5
 
 
-def test_lanes_beyond_the_nearest_have_no_influence() -> None:
-    model, batch = build(max_polylines=3), collate([make_scene(6, num_scored=0)]).observation
-    distance = (batch.polyline[0, :, batch.polyline.shape[2] // 2] - batch.pose[0, 0, :2]).norm(dim=-1)
-    order = distance.argsort()
-    for lanes, same in ((order[3:], True), (order[2:3], False)):
-        bent = batch.polyline.clone()
-        bent[0, lanes, 0] += 1.0
-        assert torch.equal(model(replace(batch, polyline=bent)).position, model(batch).position) == same
-
-
 def test_the_feature_of_a_lane_depends_on_its_waypoints_only() -> None:
     model, batch = build(), collate([make_scene(6, num_scored=0)]).observation
     lanes: list[Tensor] = []
@@ -141,13 +131,6 @@ def test_the_feature_of_a_lane_depends_on_its_waypoints_only() -> None:
     bent[0, distance.argsort()[5], -1] += 2.0  # the last point of the sixth lane
     model(replace(batch, polyline=bent))
     assert (lanes[0] != lanes[1]).any(-1).tolist() == [number == 5 for number in range(8)]
-
-
-def test_neighbors_have_an_influence() -> None:
-    model, batch = build(), collate([make_scene(6)]).observation
-    other = batch.position.clone()
-    other[0, 4, 5] += 1.0
-    assert (model(replace(batch, position=other)).position != model(batch).position).any()
 
 
 def test_modes_differ_without_lanes() -> None:

@@ -178,15 +178,6 @@ def test_terms_equal_plain_python(error: Literal["offsets", "positions"], learn:
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected | {"loss": loss}, rel=1e-4)
 
 
-def test_earlier_decoder_layers_have_the_same_loss() -> None:
-    (first, second, last), target, valid = case(layers=3)
-    terms = region_loss(replace(last, auxiliary=(first, second)), target, valid, REGIONS, SIGMAS, CONFIG)
-    alone = [by_hand(layer, target, valid)[0] for layer in (first, second, last)]
-    assert terms["loss"].item() == pytest.approx(alone[2] + 0.6 * (alone[0] + alone[1]) / 2, rel=1e-4)
-    terms["loss"].backward()
-    assert all(layer.position.grad.abs().sum() > 0 for layer in (first, second, last))
-
-
 def test_only_proposals_of_the_true_region_have_a_gradient() -> None:
     [forecast], target, valid = case()
     sigmas = SIGMAS.clone().requires_grad_()

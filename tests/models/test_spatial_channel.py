@@ -123,12 +123,3 @@ def test_lanes_have_an_influence_with_road_only() -> None:
         assert (with_road(batch).position - with_road(bent).position).abs().max() > 1e-4
         assert torch.equal(without(batch).position, without(bent).position)
         assert not any("road" in name for name, _ in without.named_parameters())
-
-
-def test_all_decoder_layers_have_forecasts() -> None:
-    batch = collate([make_scene(6)]).observation
-    forecast = build(decoder_layers=3, modes=20)(batch)
-    assert forecast.num_modes == 20 and len(forecast.auxiliary) == 2
-    for layer in forecast.auxiliary:
-        assert layer.position.shape == forecast.position.shape and layer.pose is not None
-        assert (layer.position - forecast.position).abs().max() > 1e-3

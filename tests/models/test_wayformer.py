@@ -13,7 +13,7 @@ from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, EncoderBlock, LatentBlock, apply_along_axis
+from trajformer.core.blocks import BlockConfig, LatentBlock, apply_along_axis
 from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
 from trajformer.models.modes import aggregate
@@ -59,13 +59,6 @@ def influence(apply: Callable[[Tensor], Tensor], x: Tensor, index: tuple[int, ..
     return (apply(x) != apply(other)).any(-1)
 
 
-def test_axes_of_each_kind_of_attention() -> None:
-    orders = {kind: replace(PLAIN, attention=kind).axes(4) for kind in ("multi_axis", *FACTORISED)}  # type: ignore[arg-type]
-    assert orders["multi_axis"] == [SPACE] * 4
-    assert orders["sequential"] == [TIME, TIME, SPACE, SPACE] and orders["interleaved"] == [TIME, SPACE, TIME, SPACE]
-    assert [replace(PLAIN, attention=kind).axes(3).count(SPACE) for kind in FACTORISED] == [2, 2]  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("latents", [None, LatentConfig(counts=(2, 3))])
 def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(latents: LatentConfig | None) -> None:
     torch.manual_seed(0)
@@ -88,16 +81,6 @@ def test_blocks_along_an_axis_of_length_one_use_the_other_axis(kind: str) -> Non
     history, agents, road = encoder("late", kind).own
     assert history.axes == [TIME] * 4 and road.axes == [SPACE] * 4
     assert agents.axes == replace(PLAIN, attention=kind).axes(4)
-
-
-def test_an_encoder_applies_its_blocks_in_order() -> None:
-    torch.manual_seed(0)
-    one = AxisEncoder(replace(PLAIN, attention="interleaved"), 2, (5, 3))
-    token, real = grids()[1]
-    expected = apply_along_axis(2, one.blocks[1], apply_along_axis(1, one.blocks[0], token, real), real)
-    out = one(Grid(token, real))
-    assert torch.equal(out.token, one.norm(expected)) and torch.equal(out.real, real)
-    assert isinstance(one.norm, nn.LayerNorm) and all(isinstance(block, EncoderBlock) for block in one.blocks)
 
 
 @pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
@@ -159,18 +142,6 @@ def test_a_latent_block_equals_its_formula() -> None:
     expected = z + block.feedforward.sublayer(block.feedforward.norm(z))
     torch.testing.assert_close(block(x, mask), expected)
     torch.testing.assert_close(block(x, mask)[1], block(x[1:, [0, 2]])[0])
-
-
-@pytest.mark.parametrize("axis", [1, 2, -2])
-def test_shortening_an_axis_equals_loops(axis: int) -> None:
-    torch.manual_seed(0)
-    block, x, real = LatentBlock(BLOCK, 2), draw(2, 3, 4, 16), draw(2, 3, 4, seed=1) > -0.5
-    out, rows = apply_along_axis(axis, block, x, real).movedim(axis, 2), x.movedim(axis, 2)
-    keys = real.movedim(axis % 4, 2)
-    assert out.shape == (*rows.shape[:2], 2, 16)
-    for i in range(2):
-        for j in range(rows.shape[1]):
-            torch.testing.assert_close(out[i, j], block(rows[i, j], keys[i, j][None]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", FACTORISED)
@@ -239,20 +210,6 @@ def test_components_are_merged_in_evaluation_only() -> None:
     assert merged.num_modes == 4
     torch.testing.assert_close(merged.position, expected.position)
     torch.testing.assert_close(merged.scale, expected.scale)
-
-
-def test_distant_agents_and_polylines_are_no_inputs() -> None:
-    model, observation = small(social_radius_m=20.0, map_radius_m=20.0), collate([make_scene(12)]).observation
-    far = (observation.pose[0, :, None, :2] - observation.pose[0, None, : observation.num_targets, :2]).norm(dim=-1).amin(
-        1
-    ) > 20.0
-    middle = observation.polyline[0, :, observation.polyline.shape[2] // 2]
-    out = (middle[:, None] - observation.pose[0, : observation.num_targets, :2]).norm(dim=-1).amin(1) > 20.0
-    assert far.any() and out.any()
-    moved = replace(
-        observation, velocity=observation.velocity + far[:, None, None], polyline_flags=observation.polyline_flags ^ out.long()
-    )
-    assert torch.equal(model(moved).position, model(observation).position)
 
 
 @pytest.mark.parametrize(

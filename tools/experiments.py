@@ -47,7 +47,7 @@ from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.metrics.displacement import futures_covered
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
 from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
-from trajformer.losses.worlds import WorldLossConfig
+from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.scene_set import SceneSet, SceneTrajectories

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.losses.worlds import WorldLossConfig, world_loss
+from trajformer.losses.set_loss import WorldLossConfig, world_loss
 from trajformer.scenes.geometry import to_frame
 
 CONFIG = WorldLossConfig(endpoint=0.3, classification=0.7, huber_m=0.8, auxiliary=0.4)

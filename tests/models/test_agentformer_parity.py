@@ -25,8 +25,7 @@ from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Gaussian
 from trajformer.errors import CheckpointError
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
-from trajformer.models.agentformer.model import AgentFormer
-from trajformer.models.agentformer.sampler import AgentFormerSampler, AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormer, AgentFormerSampler, AgentFormerSamplerConfig
 from trajformer.models.agentformer.weights import agentformer_eth
 from trajformer.recipes.checkpoint import load_checkpoint
 

@@ -19,8 +19,7 @@ from support.training import log_of, logged, recipe, weights
 from trajformer.data.augment import AugmentConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate, track_forecasts
-from trajformer.models.agentformer.model import AgentFormerConfig
-from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig

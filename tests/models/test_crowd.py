@@ -95,13 +95,3 @@ def test_trust_moves_mode_0_towards_constant_velocity_in_evaluation(model: Crowd
     assert not torch.allclose(raw[0, 0, 0], straight, atol=1e-3)
     assert torch.allclose(moved[0, 0, 0] - straight, 0.7 * (raw[0, 0, 0] - straight), atol=1e-4)
     assert torch.equal(moved[0, 0, 1:], raw[0, 0, 1:])
-
-
-def test_without_first_the_consensus_decides_the_most_probable_mode() -> None:
-    torch.manual_seed(0)
-    model = CrowdForecaster(replace(CONFIG, first=False)).eval()
-    result = model(walkers(line((0, 0), (0.3, 0))))
-    end = result.position[0, 0, :, -1]
-    raw = model.train()(walkers(line((0, 0), (0.3, 0)))).logit[0, 0].softmax(-1)
-    expected = (torch.cdist(end, end) * raw).sum(-1)
-    assert int(result.logit[0, 0].argmax()) == int(expected.argmin())

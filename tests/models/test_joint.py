@@ -15,7 +15,7 @@ from support.training import recipe, training_store
 
 from trajformer.data.batch import collate
 from trajformer.evaluation.evaluate import evaluate
-from trajformer.losses.worlds import WorldLossConfig
+from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.gatformer import Gatformer
 from trajformer.models.mmtransformer.model import MMTransformer
 from trajformer.recipes.checkpoint import load_predictor

@@ -21,8 +21,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
-from trajformer.losses.set_loss import SetLossConfig
-from trajformer.losses.worlds import WorldLossConfig
+from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
 from trajformer.models.mmtransformer.regions import (
     FanConfig,

@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.models.agentformer.model import AgentFormerConfig, RoadConfig
-from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, RoadConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig

@@ -123,8 +123,8 @@ class StateDictReader:
             raise CheckpointError(f"{self.name}: sizes do not fit together: {error}") from error
         weights = dict(known or {})
         for name, tensor in weights.items():
-            if name not in expected or expected[name].shape != tensor.shape:
-                shape = list(expected[name].shape) if name in expected else "nothing"
+            shape = list(expected[name].shape) if name in expected else "nothing"
+            if shape != list(tensor.shape):
                 raise CheckpointError(f"{self.name}: '{name}' has shape {list(tensor.shape)}, the model expects {shape}")
         for name, tensor in expected.items():
             if name not in weights:
@@ -186,16 +186,11 @@ def read_state_dict(path: Path) -> StateDictReader:
     for key, value in raw.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise CheckpointError(f"{path}: entry {str(key)[:80]!r} is no tensor")
-        if not _is_dense(value):
+        plain = value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
+        # An expanded tensor, with fewer stored elements, could exhaust the memory when it is copied.
+        if not plain or value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise CheckpointError(f"{path}: '{key}' is no plain dense tensor")
     return StateDictReader(raw, str(path))
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the storage holds every element: an expanded tensor could exhaust the memory when it is copied."""
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
-        return False
-    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _read_torch(path: Path) -> Any:

@@ -44,9 +44,8 @@ class CrowdConfig:
         max_history: longest history, which determines the number of learned positions.
         step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
-        first: mode 0 is trained as the best single prediction (`SetLossConfig.single`) and is the most probable in evaluation.
-        trust: factor of mode 0's offset from constant velocity in evaluation. A factor below 1 reduces the error on data sets
-            that differ from the training data.
+        trust: factor of the offset from constant velocity of mode 0, which is trained as the best single prediction
+            (`SetLossConfig.single`), in evaluation. Below 1, errors on data sets that differ from the training data are smaller.
     """
 
     num_future: int = 12
@@ -59,7 +58,6 @@ class CrowdConfig:
     max_history: int = 20
     step_m: float = 0.1
     consensus_m: float = 1.0
-    first: bool = True
     trust: float = 0.7
 
     def __post_init__(self) -> None:
@@ -173,13 +171,11 @@ class CrowdForecaster(Forecaster):
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
-        if self.config.first and not self.training:
+        if not self.training:
             offset = torch.cat([self.config.trust * offset[:, :, :1], offset[:, :, 1:]], 2)
         forecast = Forecast(straight[:, :, None] + offset, self.score(x).float(), Frame.AGENT, tracks.pose[:, :targets])
         if self.training:
             return forecast
-        forecast = consensus(forecast, self.config.consensus_m)
-        if self.config.first:  # mode 0 becomes the most probable mode
-            best = forecast.logit.amax(-1, keepdim=True) + 1e-3
-            forecast = replace(forecast, logit=torch.cat([best, forecast.logit[..., 1:]], -1))
-        return forecast
+        logit = consensus(forecast, self.config.consensus_m).logit
+        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0 becomes the most probable mode
+        return replace(forecast, logit=torch.cat([most, logit[..., 1:]], -1))

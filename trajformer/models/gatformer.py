@@ -30,8 +30,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.losses.set_loss import SetLossConfig
-from trajformer.losses.worlds import WorldLossConfig
+from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus
@@ -129,15 +128,9 @@ class SceneGraph(nn.Module):
 def _nearest_nodes(
     frame: Tensor, exists: Tensor, pose: Tensor, visible: Tensor, radius_m: float, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest nodes of each receiver.
+    """The nearest nodes within `radius_m`, with poses [N, S, 3], of receivers with poses `frame` [N, R, 3].
 
-    Args:
-        frame, exists: poses [N, R, 3] of receivers and bool [N, R].
-        pose, visible: poses [N, S, 3] of nodes and bool [N, S].
-        radius_m, count: maximum distance and number of nodes.
-
-    Returns:
-        indices [N, R, n], bool [N, R, n]: False for missing nodes, and relative poses [N, R, n, 3].
+    Returns indices [N, R, n], bool [N, R, n]: False for missing nodes, and relative poses [N, R, n, 3].
     """
     index, real = nearest(pairwise_distances(frame[..., :2], pose[..., :2]), visible[:, None], radius_m, count)
     return index, real & exists[..., None], relative_pose(take(pose, index), frame[:, :, None])
@@ -211,9 +204,9 @@ class Gatformer(Forecaster):
         mode = mode.unflatten(0, (observation.num_scenes, observation.num_targets))
         if self.worlds is not None:
             mode = self.worlds(observation, mode)
-            return forecast_from_offsets(observation, self.trajectory(mode), self.score(world_features(observation, mode)))
-        forecast = forecast_from_offsets(observation, self.trajectory(mode), self.score(mode))
-        return forecast if self.training else consensus(forecast, self.config.consensus_m)
+        scored = mode if self.worlds is None else world_features(observation, mode)
+        forecast = forecast_from_offsets(observation, self.trajectory(mode), self.score(scored))
+        return forecast if self.training or forecast.is_joint else consensus(forecast, self.config.consensus_m)
 
     def _agent_features(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Features of the targets in each step after the graph layers [B, S, T, D], and their mask bool [B, S, T]."""

@@ -11,11 +11,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from trajformer.losses.mixture import MixtureLossConfig
-from trajformer.losses.set_loss import SetLossConfig
-from trajformer.losses.worlds import WorldLossConfig
+from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
-from trajformer.models.agentformer.model import AgentFormerConfig
-from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig

@@ -8,7 +8,7 @@ from typing import Any
 from trajformer.losses.set_loss import SetLossConfig
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors"}
-_REMOVED = {"reach_m": 0.0}  # options that were removed, with the values that today's models have
+_REMOVED = {"reach_m": 0.0, "first": True}  # options that were removed, with the values that today's models have
 _LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
 _MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
 _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}

@@ -121,13 +121,7 @@ def check_pose(model: Forecaster, batch: SceneBatch) -> None:
 
 @torch.no_grad()
 def pose_error(model: Forecaster, batch: SceneBatch, angle: float) -> float:
-    """Largest distance in metres between forecasts of a transformed scene and transformed forecasts of the scene.
-
-    Args:
-        model: any model.
-        batch: with at least one target.
-        angle: of the rotation in radians; the scene is also shifted.
-    """
+    """Largest distance in metres between forecasts of a moved scene (rotated by `angle`, in radians) and moved forecasts."""
     pose = torch.tensor([30.0, -20.0, angle]).expand(batch.num_scenes, 3)
     expected = to_frame(model.eval()(batch.observation).in_batch_frame(), pose[:, None, None, None])
     moved = model(transform(batch, pose).observation).in_batch_frame()
@@ -138,9 +132,8 @@ def pose_error(model: Forecaster, batch: SceneBatch, angle: float) -> float:
 def check_truth(model: Forecaster, batch: SceneBatch) -> None:
     """The recorded future, also one of NaN, never changes a forecast.
 
-    Forecasts in evaluation are compared before and after training steps with other futures, and forecasts that the loss
-    asks for between these steps. A loss calls `model(observation)`; a loss that needs the future inside the model, for a
-    posterior for example, calls another method, and its result is not a forecast.
+    Forecasts in evaluation are compared before and after training steps with other futures, and forecasts that the loss asks
+    for. A loss that needs the future inside the model, for a posterior for example, calls another method than the model.
     """
     truth, generator = batch.truth, torch.Generator().manual_seed(4)
     other = Truth(torch.randn(truth.position.shape, generator=generator), torch.ones_like(truth.valid))
@@ -189,11 +182,10 @@ def check_gradients(model: Forecaster, batch: SceneBatch) -> None:
 @torch.no_grad()
 def check_determinism(model: Forecaster, batch: SceneBatch) -> None:
     """In evaluation, forecasts are equal bit by bit, for any state of the random number generator."""
-    forecasts = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        forecasts.append(model.eval()(batch.observation))
-    left, right = forecasts
+    torch.manual_seed(1)
+    left = model.eval()(batch.observation)
+    torch.manual_seed(2)
+    right = model(batch.observation)
     assert torch.equal(left.position, right.position) and torch.equal(left.logit, right.logit), "a second call differs"
 
 
@@ -312,7 +304,7 @@ def _assert_finite(model: Forecaster, batch: SceneBatch, case: str) -> None:
 
 def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 10, num_future: int = 12) -> list[Scene]:
     """Random scenes: agents on arcs near straight lanes; two or three are targets, the others are not seen in all steps."""
-    scenes = []
+    scenes, roles = [], np.array([AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT], np.uint8)
     for seed, count in enumerate(num_agents):
         rng, targets = np.random.default_rng(seed), min(3, count - 2)
         time = 0.1 * (np.arange(num_history + num_future) - num_history + 1)
@@ -340,9 +332,7 @@ def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 
             origin=np.zeros(2),
             agent_id=tuple(str(number) for number in range(count)),
             agent_kind=rng.integers(len(AgentKind), size=count).astype(np.uint8),
-            agent_role=np.array(
-                [AgentRole.FOCAL, *[AgentRole.SCORED] * (targets - 1), *[AgentRole.CONTEXT] * (count - targets)], np.uint8
-            ),
+            agent_role=np.repeat(roles, (1, targets - 1, count - targets)),
             valid=valid,
             polyline_id=np.arange(lanes),
             polyline_kind=rng.integers(PolylineKind.DRIVABLE_AREA, size=lanes).astype(np.uint8),

@@ -14,7 +14,7 @@ from support.scenes import hide, make_scene
 from support.tensors import draw
 from torch import Tensor
 
-from trajformer.data.batch import Observation, SceneBatch, collate
+from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
@@ -198,7 +198,7 @@ def test_the_gradient_equals_decoding_all_samples() -> None:
             out = model.reconstruct(batch.observation, batch.truth)
         if decode_all:
             out = replace(out, best=best_of_all(model, batch, noise)[0])
-        cvae_loss(out, batch.truth.position, batch.truth.valid, 2.0, config)["loss"].backward()
+        cvae_loss(out, batch.truth, 2.0, config)["loss"].backward()
         results.append(gradients(model))
     assert sum(bool(value.any()) for value in results[0].values()) > 40
     for name, value in results[0].items():
@@ -364,7 +364,7 @@ def loss_of_modes(position: Tensor, unit_m: float, config: SamplerLossConfig) ->
     """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent; latents are distributed as the prior."""
     same = Gaussian(*torch.zeros(2, 1, 1, position.shape[2], 2))
     forecast = Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same)
-    return sampler_loss(forecast, torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool), unit_m, config)
+    return sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
 
 
 def test_diversity_by_hand() -> None:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from trajformer.core.attention import Groups, MultiHeadAttention
 from trajformer.core.dropout import Dropout
-from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
@@ -114,7 +114,7 @@ def test_the_first_stage_of_agentformer_is_one_graph_with_the_same_gradient() ->
     gradients = []
     for output in assert_one_graph(model.reconstruct, batch.observation, batch.truth):
         model.zero_grad()
-        cvae_loss(output, batch.truth.position, batch.truth.valid, 1.0, CVAELossConfig())["loss"].backward()
+        cvae_loss(output, batch.truth, 1.0, CVAELossConfig())["loss"].backward()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for plain, compiled in zip(*gradients, strict=True):
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-3)
@@ -165,7 +165,7 @@ def losses() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
     return {
         "mixture": (mixture_loss, (forecast, *truth, MixtureLossConfig())),
         "regions": (region_loss, (replace(forecast, auxiliary=(forecast,)), *truth, *regions)),
-        "sampler": (sampler_loss, (forecast, *truth, 1.0, SamplerLossConfig())),
+        "sampler": (sampler_loss, (forecast, Truth(*truth), 1.0, SamplerLossConfig())),
     }
 
 

@@ -16,8 +16,8 @@ Terms = dict[str, Tensor]  # scalars by name; only "loss" has a gradient
 class ForecastLoss(nn.Module):
     """A loss of a model's forecast: calls `function(forecast, target, valid, config)`.
 
-    A loss is a module `(model, batch) -> Terms` that the `build()` of its config returns. Losses with parameters, or with
-    other inputs than a forecast, are separate modules (see `models/mmtransformer/loss.py`).
+    A loss is a module `(model, batch) -> Terms` that the `build()` of its config returns. Losses with parameters are separate
+    modules (see `models/mmtransformer/loss.py`).
     """
 
     def __init__(self, function: Callable[[Any, Tensor, Tensor, Any], Terms], config: Any) -> None:
@@ -27,6 +27,18 @@ class ForecastLoss(nn.Module):
     def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
         """The terms of the loss by name."""
         return self.function(model(batch.observation), batch.truth.position, batch.truth.valid, self.config)
+
+
+class ModelLoss(nn.Module):
+    """A loss without parameters that needs more than a forecast: `config.terms(model, batch)`."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """The terms of the loss by name."""
+        return self.config.terms(model, batch)
 
 
 def weigh(terms: Terms, config: object) -> Tensor:

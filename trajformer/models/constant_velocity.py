@@ -18,24 +18,20 @@ from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster
 from trajformer.scenes.geometry import rotate
 
+WINDOW_S = 0.5  # of the mean velocity
+SPEED_SPREAD, TURN_SPREAD = 0.3, 0.15  # standard deviations of the factor of the speed, and of the direction in radians
+SAMPLED_TURN_SPREAD = math.radians(25.0)
+
 
 @dataclass(frozen=True)
 class ConstantVelocityConfig:
-    """Number and variation of the modes.
+    """Number of the modes.
 
     Attributes:
-        modes: K; the first mode is the extrapolation, the others vary its speed and direction.
-        window_s: the velocity is the mean over the last `window_s` seconds (at least one step).
-        speed_spread: standard deviation of the factor of the speed.
-        turn_spread: standard deviation of the change of direction, in radians.
-        seed: seed of the variations, which are the same for all agents and calls.
+        modes: K; the first mode is the extrapolation, the others vary its speed and direction, equally for all agents and calls.
     """
 
     modes: int = 1
-    window_s: float = 0.5
-    speed_spread: float = 0.3
-    turn_spread: float = 0.15
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("modes",))
@@ -53,19 +49,19 @@ class ConstantVelocity(Forecaster):
     def __init__(self, config: ConstantVelocityConfig = ConstantVelocityConfig()) -> None:
         super().__init__()
         self.config = config
-        generator = torch.Generator().manual_seed(config.seed)
+        generator = torch.Generator().manual_seed(0)
         noise = torch.randn(2, config.modes, generator=generator)
         noise[:, 0] = 0.0
         self.register_buffer("noise", noise, persistent=False)
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target."""
-        start, velocity = extrapolate(observation, self.config.window_s, observation.num_targets)
-        factor = (1.0 + self.config.speed_spread * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
-        turn = self.config.turn_spread * self.noise[1].to(velocity)
+        start, velocity = extrapolate(observation, observation.num_targets)
+        factor = (1.0 + SPEED_SPREAD * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
+        turn = TURN_SPREAD * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
         position = _positions(observation, start, velocity)
-        logit = -0.5 * ((factor - 1.0) / self.config.speed_spread) ** 2 - 0.5 * (turn / self.config.turn_spread) ** 2
+        logit = -0.5 * ((factor - 1.0) / SPEED_SPREAD) ** 2 - 0.5 * (turn / TURN_SPREAD) ** 2
         return Forecast(position, logit.expand(position.shape[:3]), Frame(observation.frame))
 
 
@@ -73,16 +69,14 @@ class ConstantVelocity(Forecaster):
 class SampledConstantVelocityConfig:
     """Sampled directions (OUR-S in Schoeller et al. 2020, "What the Constant Velocity Model Can Teach Us").
 
+    The standard deviation of the direction is the paper's; the paper's velocity is from the last step only.
+
     Attributes:
         modes: K samples.
-        window_s: as for `ConstantVelocityConfig`; the paper uses the last step.
-        turn_spread: standard deviation of the change of direction, in radians; 25 degrees in the paper.
         seed: seed of the samples.
     """
 
     modes: int = 20
-    window_s: float = 0.5
-    turn_spread: float = math.radians(25.0)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,9 +100,9 @@ class SampledConstantVelocity(Forecaster):
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target in K directions."""
-        start, velocity = extrapolate(observation, self.config.window_s, observation.num_targets)
+        start, velocity = extrapolate(observation, observation.num_targets)
         noise = named_noise(observation, observation.num_targets, self.config.modes, self.config.seed).to(velocity)
-        position = _positions(observation, start, rotate(velocity[:, :, None], self.config.turn_spread * noise))
+        position = _positions(observation, start, rotate(velocity[:, :, None], SAMPLED_TURN_SPREAD * noise))
         return Forecast(position, -0.5 * noise**2, Frame(observation.frame))
 
 
@@ -118,17 +112,13 @@ def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Ten
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
-def extrapolate(observation: Observation, window_s: float = 0.5, agents: int | None = None) -> tuple[Tensor, Tensor]:
-    """Positions in the last step of the history and mean velocities, each [B, A, 2].
+def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Tensor, Tensor]:
+    """Positions in the last step and velocities, each [B, A, 2], of the first A agents, by default all.
 
-    Args:
-        observation: B scenes.
-        window_s: the velocity is the mean over the last observed `window_s` seconds of an agent (at least one step).
-        agents: A, by default all agents.
-
-    The position of an agent that was lost earlier is extrapolated to the last step.
+    The velocity is the mean over the last `WINDOW_S` seconds (at least one step) in which the agent is seen. The position of an
+    agent that was lost earlier is extrapolated to the last step.
     """
-    steps = max(1, round(window_s / observation.period_s))
+    steps = max(1, round(WINDOW_S / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
     last = last_valid(valid)
     index = torch.arange(observation.num_history, device=valid.device)

@@ -38,7 +38,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.errors import check_numbers
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import huber, pairwise_errors
-from trajformer.losses.terms import Terms, combine
+from trajformer.losses.terms import ModelLoss, Terms, combine
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
@@ -96,23 +96,15 @@ class SceneSetLossConfig:
     def __post_init__(self) -> None:
         check_numbers(self, positive=("huber_m",))
 
-    def build(self) -> SceneSetLoss:
+    def build(self) -> ModelLoss:
         """The loss with these weights."""
-        return SceneSetLoss(self)
+        return ModelLoss(self)
 
-
-class SceneSetLoss(nn.Module):
-    """`scene_set_loss` of a model with `trajectories(observation)`."""
-
-    def __init__(self, config: SceneSetLossConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, model: Any, batch: SceneBatch) -> Terms:
-        """The terms of the loss by name."""
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`scene_set_loss` of a model with `trajectories(observation)`."""
         observation, truth = batch.observation, batch.truth
         start = observation.pose[:, : observation.num_targets, :2]
-        return scene_set_loss(model.trajectories(observation), start, truth.position, truth.valid, self.config)
+        return scene_set_loss(model.trajectories(observation), start, truth.position, truth.valid, self)
 
 
 def scene_set_loss(

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trajformer.data.batch import SceneBatch
+from trajformer.data.batch import SceneBatch, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.errors import check_numbers
-from trajformer.losses.terms import Terms
+from trajformer.losses.terms import ModelLoss, Terms, weigh
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +54,14 @@ class CVAELossConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
 
-    def build(self) -> CVAELoss:
+    def build(self) -> ModelLoss:
         """The loss with these weights."""
-        return CVAELoss(self)
+        return ModelLoss(self)
 
-
-class CVAELoss(nn.Module):
-    """`cvae_loss` of an `AgentFormer`; its posterior receives the recorded future."""
-
-    def __init__(self, config: CVAELossConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, model: Any, batch: SceneBatch) -> Terms:
-        """The terms of the loss by name."""
-        truth, output = batch.truth, model.reconstruct(batch.observation, batch.truth)
-        return cvae_loss(output, truth.position, truth.valid, model.config.scale_m, self.config)
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`cvae_loss` of an `AgentFormer`; its posterior receives the recorded future."""
+        output = model.reconstruct(batch.observation, batch.truth)
+        return cvae_loss(output, batch.truth, model.config.scale_m, self)
 
 
 @dataclass(frozen=True)
@@ -93,61 +85,39 @@ class SamplerLossConfig:
     def __post_init__(self) -> None:
         check_numbers(self, positive=("spread",))
 
-    def build(self) -> SamplerLoss:
+    def build(self) -> ModelLoss:
         """The loss with these weights."""
-        return SamplerLoss(self)
+        return ModelLoss(self)
+
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`sampler_loss` of an `AgentFormerSampler`."""
+        return sampler_loss(model(batch.observation), batch.truth, model.config.cvae.scale_m, self)
 
 
-class SamplerLoss(nn.Module):
-    """`sampler_loss` of an `AgentFormerSampler`."""
-
-    def __init__(self, config: SamplerLossConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    def forward(self, model: Any, batch: SceneBatch) -> Terms:
-        """The terms of the loss by name."""
-        truth, scale_m = batch.truth, model.config.cvae.scale_m
-        return sampler_loss(model(batch.observation), truth.position, truth.valid, scale_m, self.config)
-
-
-def cvae_loss(output: Reconstruction, target: Tensor, valid: Tensor, unit_m: float, config: CVAELossConfig) -> Terms:
-    """The loss of the first stage.
-
-    Args:
-        output: from `AgentFormer.reconstruct`.
-        target: [B, S, F, 2], metres, in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are ignored.
-        unit_m: unit of the model in metres.
+def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAELossConfig) -> Terms:
+    """The loss of the first stage, in a model with a unit of `unit_m` metres; agents without a valid step are ignored.
 
     Returns:
         "reconstruction", "divergence" and "best" (means over scenes, detached), and their weighted sum "loss".
     """
-    known = valid.any(-1)
     terms = {
-        "reconstruction": _squared_error(output.position, target, valid, unit_m),
+        "reconstruction": _squared_error(output.position, truth, unit_m),
         "divergence": output.posterior.divergence(output.prior),
-        "best": _squared_error(output.best, target, valid, unit_m),
+        "best": _squared_error(output.best, truth, unit_m),
     }
-    return _scene_means(terms, known, config)
+    return _scene_means(terms, truth.valid.any(-1), config)
 
 
-def sampler_loss(forecast: Forecast, target: Tensor, valid: Tensor, unit_m: float, config: SamplerLossConfig) -> Terms:
-    """The loss of the second stage.
-
-    Args:
-        forecast: from `AgentFormerSampler`, with latents and prior.
-        target: [B, S, F, 2], metres, in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are ignored.
-        unit_m: unit of the model in metres.
+def sampler_loss(forecast: Forecast, truth: Truth, unit_m: float, config: SamplerLossConfig) -> Terms:
+    """The loss of the second stage; the forecast has latents and prior. Other arguments as for `cvae_loss`.
 
     Returns:
         "best", "divergence" and "diversity" (means over scenes, detached), and their weighted sum "loss".
     """
     assert forecast.latent is not None and forecast.prior is not None
-    known, position = valid.any(-1), forecast.in_batch_frame()
-    error = _squared_error(position, target[:, :, None], valid[:, :, None], unit_m)  # [B, S, K]
-    first, second = torch.triu_indices(forecast.num_modes, forecast.num_modes, 1, device=known.device)
+    position = forecast.in_batch_frame()
+    error = _squared_error(position.transpose(1, 2), truth.map(lambda value: value[:, None]), unit_m).transpose(1, 2)  # [B, S, K]
+    first, second = torch.triu_indices(forecast.num_modes, forecast.num_modes, 1, device=position.device)
     future = (position / unit_m).flatten(-2)  # [B, S, K, F * 2]
     squared_distance = (future[:, :, first] - future[:, :, second]).square().sum(-1)
     terms = {
@@ -155,12 +125,12 @@ def sampler_loss(forecast: Forecast, target: Tensor, valid: Tensor, unit_m: floa
         "divergence": forecast.latent.divergence(forecast.prior).sum(-1),
         "diversity": (-squared_distance / config.spread).exp().sum(-1) / max(len(first), 1),
     }
-    return _scene_means(terms, known, config)
+    return _scene_means(terms, truth.valid.any(-1), config)
 
 
-def _squared_error(position: Tensor, target: Tensor, valid: Tensor, unit_m: float) -> Tensor:
+def _squared_error(position: Tensor, truth: Truth, unit_m: float) -> Tensor:
     """Sum over valid steps and both coordinates: [..., F, 2] to [...]."""
-    return (((position - target) / unit_m).square().sum(-1) * valid).sum(-1)
+    return (((position - truth.position) / unit_m).square().sum(-1) * truth.valid).sum(-1)
 
 
 def _scene_means(terms: Terms, known: Tensor, config: CVAELossConfig | SamplerLossConfig) -> Terms:
@@ -169,5 +139,4 @@ def _scene_means(terms: Terms, known: Tensor, config: CVAELossConfig | SamplerLo
     means["divergence"] = means["divergence"].clamp(min=config.free)
     scenes = known.any(-1)
     means = {name: torch.where(scenes, value, 0.0).sum() / scenes.sum().clamp(min=1) for name, value in means.items()}
-    total = torch.stack([getattr(config, name) * value for name, value in means.items()]).sum()
-    return {name: value.detach() for name, value in means.items()} | {"loss": total}
+    return {name: value.detach() for name, value in means.items()} | {"loss": weigh(means, config)}

@@ -9,7 +9,7 @@ import pytest
 from support.cli import error_line, run
 
 from trajformer import cli
-from trajformer.cli.models import with_recipe_files
+from trajformer.cli.models import read_words
 from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
 
 
@@ -60,9 +60,7 @@ def test_recipe_headers_are_complete(name: str) -> None:
 
 def test_config_takes_a_name_or_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(recipe_file("mmtransformer_argoverse1"))
-    assert (
-        with_recipe_files(["--config", "mmtransformer_argoverse1"])
-        == with_recipe_files([f"--config={file}"])
-        == ["--config", file]
-    )
+    for words in (["--config", "mmtransformer_argoverse1"], [f"--config={file}"]):
+        assert read_words(words) == (["--config", file], "")
+    assert read_words(["--config", "heads/vit_digits"])[1] == read_words(["--task=classification"])[1] == "classification"
     assert "moon: no such file and no recipe of this name" in error_line(capsys, "train", "--config", "moon", "--out", "r")

@@ -54,10 +54,10 @@ def run_command(name: str, words: list[str]) -> None:
     make_parser, run = load_command(name)
     variant = words[:1] if name in ("preprocess", "store") else []
     if name == "train":
-        from trajformer.cli.models import task_in, with_recipe_files
+        from trajformer.cli.models import read_words
 
-        words = with_recipe_files(words)
-        variant = [task_in(words)]
+        words, task = read_words(words)
+        variant = [task]
     parser = make_parser(*variant)
     parser.prog = f"trajformer {name}"
     run(parser.parse_words(words))

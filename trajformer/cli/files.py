@@ -14,11 +14,7 @@ def bars() -> bool:
 
 
 def make_folder(out: Path, file: Path | None = None) -> None:
-    """Make a folder, before the work of a command starts.
-
-    Args:
-        out: the folder.
-        file: the file that will be written there, for the error message.
+    """Make a folder before the work of a command starts; `file` is the name for the error message, by default `out`.
 
     Raises:
         TrajformerError: the folder cannot be made.
@@ -30,13 +26,12 @@ def make_folder(out: Path, file: Path | None = None) -> None:
 
 
 def make_room(*files: Path | None) -> None:
-    """Make the folders of output files, before the work of a command starts.
+    """Make the folders of output files before the work of a command starts.
 
     Raises:
         TrajformerError: a folder cannot be made, or a file is a folder.
     """
-    for file in files:
-        if file is not None and file.is_dir():
+    for file in filter(None, files):
+        if file.is_dir():
             raise TrajformerError(f"{file}: cannot be written: is a folder")
-        if file is not None:
-            make_folder(file.parent, file)
+        make_folder(file.parent, file)

@@ -47,44 +47,35 @@ def run_recipes(args: Namespace) -> None:
         print(f"  expected  {header['Expected']}\n  time      {header['Time']}")
 
 
-def with_recipe_files(words: Sequence[str]) -> list[str]:
-    """The words of a command line with the names of recipes after `--config` replaced by their files.
+def read_words(words: Sequence[str]) -> tuple[list[str], str]:
+    """Resolve the recipes of a command line of `trajformer train`.
 
-    A recipe of version 0.1 is replaced by the text of its present form.
+    Returns:
+        The words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
+        they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string.
 
     Raises:
-        TrajformerError: a value is neither a file nor the name of a recipe.
+        TrajformerError: a value of `--config` is neither a file nor the name of a recipe.
     """
-    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
-    return [_recipe_word(word) if before == "--config" else word for before, word in pairwise(["", *split])]
-
-
-def _recipe_word(name: str) -> str:
     from trajformer.recipes.upgrade import upgrade_recipe
 
-    file = recipe_file(name)
-    try:
-        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return str(file)  # the parser will report the error
-    upgraded = upgrade_recipe(recipe) if isinstance(recipe, dict) and "task" not in recipe else recipe
-    return str(file) if upgraded == recipe else yaml.safe_dump(upgraded)
-
-
-def task_in(words: Sequence[str]) -> str:
-    """The task of a command line: of its `--task`, else of its recipe; empty if neither names one."""
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    task = ""
-    for option, value in pairwise(words):
-        if option == "--task":
-            return value
-        if option == "--config" and not task:
-            try:
-                recipe = yaml.safe_load(value if "\n" in value else Path(value).read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError):
-                continue  # the parser will report the error
-            task = str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
-    return task
+    start = ("--config=", "--task=")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]
+    resolved, tasks = list(words), [value for option, value in pairwise(words) if option == "--task"]
+    for index, (option, value) in enumerate(pairwise(words), 1):
+        if option != "--config":
+            continue
+        file = recipe_file(value)
+        resolved[index] = str(file)
+        try:
+            recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            continue  # the parser will report the error
+        if isinstance(recipe, dict):
+            tasks += [str(recipe["task"])] if "task" in recipe else []
+            if recipe.get("task", "forecasting") == "forecasting" and (upgraded := upgrade_recipe(recipe)) != recipe:
+                resolved[index] = yaml.safe_dump(upgraded)
+    return resolved, tasks[0] if tasks else ""
 
 
 def train_parser(task: str = "") -> Parser:
@@ -202,7 +193,7 @@ def run_evaluate(args: Namespace) -> None:
 
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
-    """Print one line per model: metres and shares of the best of 1 and 6; of 20 modes and of worlds in further tables."""
+    """Print one line per model, in metres and shares: best of 1 and 6; further tables for 20 modes and for worlds."""
     width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if name[-1].isdigit()]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]

@@ -108,7 +108,7 @@ def _splits(store: Path, split: str | None = None) -> list[str]:
 
 
 def head(args: Namespace) -> None:
-    """Print a table of the first scenes of one split or of all splits."""
+    """Print a table of the first scenes for each split."""
     import pandas as pd
 
     for name in _splits(args.store, args.split):

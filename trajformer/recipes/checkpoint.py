@@ -93,8 +93,6 @@ def load_predictor(
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
-    if not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
-        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
     expected: Any = recipe
     try:
         task = raw[CONFIG_KEY].get("task", TrainConfig.task)
@@ -118,13 +116,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
         if path.suffix == ".safetensors":
-            return _read_safetensors(path)
-        with warnings.catch_warnings(action="ignore"):  # warnings about pickles, which are refused
-            raw = torch.load(path, map_location="cpu", weights_only=True)
+            raw: Any = _read_safetensors(path)
+        else:
+            with warnings.catch_warnings(action="ignore"):  # warnings about pickles, which are refused
+                raw = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: not a trajformer checkpoint")
+    if not isinstance(raw, dict) or not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
+        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
     return raw
 
 
@@ -166,10 +165,7 @@ def recipe_name(path: Path) -> str:
     Raises:
         CheckpointError: it is damaged or foreign.
     """
-    raw = _read(path)
-    if not isinstance(raw.get(CONFIG_KEY), dict):
-        raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
-    return str(raw[CONFIG_KEY].get("task", TrainConfig.task))
+    return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))
 
 
 def check_resume(path: Path, config: Any) -> int:

@@ -113,7 +113,7 @@ def schema(kind: type[Any]) -> type[Any]:
     for item in fields(kind):
         choices = item.metadata.get(_CHOICES)
         if choices is None:
-            changed.append((item.name, hints[item.name], _same_default(item)))
+            changed.append((item.name, hints[item.name], field(default=item.default, default_factory=item.default_factory)))
             continue
         options = [(name, config | None, field(default=None)) for name, config in choices.items()]
         nested = make_dataclass(f"{kind.__name__}_{item.name}", options, frozen=True)
@@ -122,14 +122,6 @@ def schema(kind: type[Any]) -> type[Any]:
     made = make_dataclass(kind.__name__, changed, frozen=True)
     made.__doc__ = kind.__doc__
     return made
-
-
-def _same_default(item: Field) -> Any:
-    if item.default is not MISSING:
-        return field(default=item.default)
-    if item.default_factory is not MISSING:
-        return field(default_factory=item.default_factory)
-    return field()
 
 
 def _is_required(item: Field) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.imports import ROOT, ImportGraph, imported_modules, source_files
+from draw_architecture import ROOT, ImportGraph, imported_modules, source_files
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 600, 80, 8
 MAX_NAMES, MAX_NODES, MAX_LEVELS, MAX_EDGES = 14, 16, 10, 80

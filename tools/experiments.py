@@ -28,11 +28,12 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from measure import environment, write_json
+from measure import report
 from torch import Tensor
 
 from data_prep.engine.prepare import PrepareOptions, prepare
@@ -72,18 +73,17 @@ Score = Callable[[str, Path], dict[str, list[float]]]  # figures by name, of a v
 
 def compare(args: argparse.Namespace, figures: tuple[str, ...], recipes: dict[str, TrainConfig], score: Score) -> None:
     """Train missing runs, then print the figures of each seed and their means over the seeds."""
-    rows = []
-    for seed in args.seeds:
-        for variant, config in recipes.items():
-            run = args.out / f"{variant}-{seed}"
-            train(replace(config, seed=seed), TASK, run, resume=True)
-            for name, values in score(variant, run / "last.ckpt").items():
-                rows.append({"name": name, "seed": seed} | dict(zip(figures, values, strict=True)))
-    table = pd.DataFrame(rows)
-    print(table.round(3).to_string(index=False))
-    print("\nmeans\n" + table.groupby("name", sort=False)[list(figures)].mean().round(3).to_string())
-    if args.json:
-        write_json(args.json, rows, environment())
+
+    def measured() -> Iterator[dict[str, Any]]:
+        for seed in args.seeds:
+            for variant, config in recipes.items():
+                run = args.out / f"{variant}-{seed}"
+                train(replace(config, seed=seed), TASK, run, resume=True)
+                for name, values in score(variant, run / "last.ckpt").items():
+                    yield {"name": name, "seed": seed} | dict(zip(figures, values, strict=True))
+
+    table = pd.DataFrame(report(args, {"Figures": measured()}))
+    print("\nMeans\n" + table.groupby("name", sort=False)[list(figures)].mean().round(3).to_string())
 
 
 def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int) -> TrainConfig:

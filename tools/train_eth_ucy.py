@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pandas as pd
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
 FIGURES = ("ADE_20", "FDE_20", "ADE_1", "FDE_1")
@@ -67,14 +68,10 @@ def main() -> None:
     score = ["trajformer.cli", "evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results)]
     subprocess.run([sys.executable, "-m", *score, "--checkpoint", *folders], check=True)
     rows = json.loads(results.read_text())
-    print("\nmean over seeds +- standard deviation")
-    for name in (*args.sets, *(["mean"] if set(args.sets) == set(SETS) else [])):
-        parts = []
-        for figure in FIGURES:
-            values = [rows[f"seed{seed}"][name][figure] for seed in args.seeds]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            parts.append(f"{figure} {statistics.mean(values):.3f} +- {spread:.3f}")
-        print(f"{name:>6}  " + "  ".join(parts))
+    names = [*args.sets, "mean"] if set(args.sets) == set(SETS) else args.sets
+    figures = {(name, seed): rows[f"seed{seed}"][name] for name in names for seed in args.seeds}
+    table = pd.DataFrame(figures).T[list(FIGURES)].groupby(level=0, sort=False).agg(["mean", "std"])
+    print("\nmean and standard deviation over seeds\n" + table.to_string(float_format="{:.3f}".format, na_rep="-"))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from measure import medians_ms, new_parser, parse, report
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.heads.translation.decoding import Hypotheses
-from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig
 
 
 class EncoderDecoder(nn.Module):

@@ -17,9 +17,8 @@ from support.cli import run
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
-from trajformer.heads.vit.data import ImageDataConfig, load_digits, load_split
 from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe
+from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, ImageDataConfig, load_digits, load_split
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train

@@ -18,12 +18,11 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
 from trajformer.heads.detr.boxes import iou
-from trajformer.heads.detr.data import collate
+from trajformer.heads.detr.data import VocConfig, collate
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
 from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import TASK, DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
-from trajformer.heads.detr.voc import VocConfig
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
@@ -125,7 +124,6 @@ def test_the_backbone_has_its_learning_rate_and_frozen_parts_are_not_optimized()
     [
         ({"data": replace(DATA, voc=VocConfig())}, r"data\.voc\.root: give a folder"),
         ({"data": replace(DATA, voc=VocConfig("x"))}, "labels: name the classes"),
-        ({"data": replace(DATA, shapes=replace(DATA.shapes, objects=(3, 2)))}, r"data\.shapes\.objects: 3, 2"),
     ],
 )
 def test_invalid_recipes_are_rejected_with_the_field(change: dict[str, Any], complaint: str, tmp_path: Path) -> None:

@@ -11,13 +11,21 @@ import pytest
 import torch
 from PIL import Image
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import ConfigError, TrajformerError
 from trajformer.heads.detr import shapes
-from trajformer.heads.detr.data import BoxAugmentConfig, Example, augment_example, collate, resize_example
-from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
+from trajformer.heads.detr.data import (
+    BoxAugmentConfig,
+    Example,
+    VocConfig,
+    VocDataset,
+    augment_example,
+    collate,
+    read_annotation,
+    resize_example,
+)
 from trajformer.heads.detr.model import Objects
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
-from trajformer.heads.detr.voc import VocConfig, VocDataset, read_annotation
+from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
 
@@ -52,6 +60,8 @@ def test_generated_images_follow_the_config() -> None:
         assert (example.box[:, 2] <= 56).all() and (example.box[:, 3] <= 40).all()
         assert set(example.label.tolist()) <= {0, 1, 2}
     assert counts == set(range(1, 9))
+    with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
+        replace(SMALL, objects=(3, 2))
 
 
 def test_an_image_follows_from_split_seed_epoch_and_index() -> None:

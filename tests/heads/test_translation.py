@@ -31,8 +31,7 @@ from trajformer.heads.translation.data import (
     read_lines,
     read_pairs,
 )
-from trajformer.heads.translation.decoding import Translator
-from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.model import Transformer, TransformerConfig, Translator
 from trajformer.heads.translation.task import TranslationRecipe, token_loss
 from trajformer.heads.weights import hugging_face_layers, torch_layers
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,14 +21,14 @@ from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-    from trajformer.heads.detr.data import DetectionBatch, Example
-    from trajformer.heads.detr.model import Objects
+    from trajformer.heads.detr.data import DetectionBatch
+    from trajformer.heads.detr.model import Detr, Objects
 
 NMS_IOU = 0.7  # IoU threshold of --nms
 MAX_DRAWN = 8  # number of images of a split that are drawn
 MAX_MAPS = 3  # number of objects per image with attention maps
+ROWS = "detections.jsonl"
 T = TypeVar("T")
 
 
@@ -59,11 +59,7 @@ def _list_inputs(args: Namespace) -> list[Path]:
 
 
 def _read_batches(files: list[Path], size: int, read: Callable[[Path], T]) -> Iterator[list[tuple[Path, T]]]:
-    """Batches of files with their content; at the end, unreadable files are printed.
-
-    Raises:
-        TrajformerError: no file can be read.
-    """
+    """Batches of files with their content; unreadable files are printed at the end, and it is an error if all are."""
     skipped = []
     for first in range(0, len(files), size):
         batch = []
@@ -118,11 +114,7 @@ def classify_parser() -> Parser:
 
 
 def run_classify(args: Namespace) -> None:
-    """Print the most probable classes of each image, and draw it; or score a split.
-
-    Raises:
-        TrajformerError: there are no images, none can be read, or the split cannot be used.
-    """
+    """Print the most probable classes of each image, and draw it; or score a split."""
     import torch
 
     from trajformer.heads.vit.model import classify_with_rollout
@@ -189,116 +181,96 @@ def detect_parser() -> Parser:
     return _add_model_options(parser, 8, "images")
 
 
-class Detector:
-    """The detector of the command and the writer of its output folder, if one is given."""
+def _predict(model: Detr, batch: DetectionBatch, score: float, nms: bool) -> list[Objects]:
+    """Objects with a higher score in each image of a batch, in pixels of the original image, on the CPU."""
+    import torch
 
-    def __init__(self, args: Namespace) -> None:
-        from trajformer.heads.detr.task import DetectionRecipe
+    from trajformer.heads.detr.model import postprocess
 
-        self.model, self.recipe, self.device = _load_model(args, DetectionRecipe)
-        self.args, self.names, self.out = args, self.recipe.names(), args.out
-        self.rows: list[dict[str, Any]] = []  # lines of detections.jsonl
-        self.used: set[Path] = set()
-        if self.out is not None:
-            make_folder(self.out)
+    with torch.no_grad():
+        detections = model(batch.pixels, batch.mask)
+    return [o.to("cpu") for o in postprocess(detections, batch.original, score=score, nms=NMS_IOU if nms else None)]
 
-    def predict(self, batch: DetectionBatch, score: float) -> list[Objects]:
-        """Objects with a higher score in each image of a batch, in pixels of the original image, on the CPU."""
-        import torch
 
-        from trajformer.heads.detr.model import postprocess
-
-        batch = batch.to(self.device)
-        with torch.no_grad():
-            detections = self.model(batch.pixels, batch.mask)
-        results = postprocess(detections, batch.original, score=score, nms=NMS_IOU if self.args.nms else None)
-        return [objects.to("cpu") for objects in results]
-
-    def add(self, image: str, example: Example, objects: Objects) -> None:
-        """Add a line of detections.jsonl: boxes are left, top, right and bottom in pixels of the original image."""
-        rows = [
-            {"label": self.names[label], "score": round(value, 5), "box": [round(corner, 2) for corner in box]}
-            for box, value, label in objects.rows()
-        ]
-        height, width = example.original
-        self.rows.append({"image": image, "width": width, "height": height, "objects": rows})
-
-    def draw(self, example: Example, objects: Objects, maps: tuple[Tensor, Tensor] | None = None, *, true: bool = False) -> None:
-        """Write a picture, see `save_detections`."""
-        from trajformer.heads.plot import save_detections
-
-        path = _free_file(self.out, example.name, self.used)
-        save_detections(path, example, objects, self.names, maps, true=true)
-
-    def write(self) -> None:
-        """Write detections.jsonl."""
-        if self.out is not None:
-            write_atomically(self.out / "detections.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows))
+def _json_line(image: str, size: tuple[int, int], objects: Objects, names: Sequence[str]) -> str:
+    """A line of detections.jsonl: boxes are left, top, right and bottom in pixels of the original image."""
+    rows = [
+        {"label": names[label], "score": round(value, 5), "box": [round(corner, 2) for corner in box]}
+        for box, value, label in objects.rows()
+    ]
+    return json.dumps({"image": image, "width": size[1], "height": size[0], "objects": rows}) + "\n"
 
 
 def run_detect(args: Namespace) -> None:
-    """Print the objects in each image, and write and draw them with --out; or score a split.
-
-    Raises:
-        TrajformerError: there are no images, none can be read, or the split cannot be used.
-    """
+    """Print the objects in each image, and write and draw them with --out; or score a split."""
     from trajformer.heads.detr.data import collate, read_example, resize_example
     from trajformer.heads.detr.model import attention_maps
+    from trajformer.heads.detr.task import DetectionRecipe
 
     if args.split is not None:
         return _score_detector(args)
-    files = _list_inputs(args)
+    files, used, lines = _list_inputs(args), set[Path](), []
     if args.attention and args.out is None:
         raise TrajformerError("--attention needs a folder for its pictures: --out DIR")
-    detector = Detector(args)
-    names, data = detector.names, detector.recipe.data
+    model, recipe, device = _load_model(args, DetectionRecipe)
+    names = recipe.names()
+    if args.out is not None:
+        make_folder(args.out)
     for batch in _read_batches(files, args.batch_size, read_example):
-        resized = [resize_example(example, data.shorter, data.longest) for _, example in batch]
-        for (path, example), small, objects in zip(batch, resized, detector.predict(collate(resized), args.score), strict=True):
+        resized = [resize_example(example, recipe.data.shorter, recipe.data.longest) for _, example in batch]
+        predicted = _predict(model, collate(resized).to(device), args.score, args.nms)
+        for (path, example), small, objects in zip(batch, resized, predicted, strict=True):
             counts = Counter(names[label] for label in objects.label.tolist())
             summary = ", ".join(f"{number} {name}" for name, number in counts.most_common())
             print(f"{path}: {summary or 'no objects'}")
             width = max((len(name) for name in counts), default=0)
             for box, value, label in objects.rows():
                 print(f"  {names[label]:<{width}} {value:.3f} " + " ".join(f"{corner:8.1f}" for corner in box))
-            detector.add(str(path), example, objects)
+            lines.append(_json_line(str(path), example.original, objects, names))
             if args.out is not None:
+                from trajformer.heads.plot import save_detections
+
                 maps = None
                 if args.attention:
-                    single = collate([small]).to(detector.device)
-                    maps = attention_maps(detector.model, single.pixels, single.original, objects.first(MAX_MAPS))
-                detector.draw(example, objects, maps)
-    detector.write()
+                    single = collate([small]).to(device)
+                    maps = attention_maps(model, single.pixels, single.original, objects.first(MAX_MAPS))
+                save_detections(_free_file(args.out, path.stem, used), example, objects, names, maps, true=False)
+    if args.out is not None:
+        write_atomically(args.out / ROWS, "".join(lines))
 
 
 def _score_detector(args: Namespace) -> None:
     """Print the average precision on a split; with --out, write it, the detections, and pictures of some images."""
-    from trajformer.heads.detr.data import collate
-    from trajformer.heads.detr.metrics import average_precision, pair_with_labels
-    from trajformer.heads.detr.voc import VocConfig
+    from trajformer.heads.detr.data import VocConfig, collate
+    from trajformer.heads.detr.task import DetectionRecipe, average_precision, pair_with_labels
 
-    folder, detector = _other_folder(args, "Annotations/, ImageSets/Main/ and JPEGImages/"), Detector(args)
-    recipe = detector.recipe
+    folder = _other_folder(args, "Annotations/, ImageSets/Main/ and JPEGImages/")
+    model, recipe, device = _load_model(args, DetectionRecipe)
     if folder:
         recipe = replace(recipe, data=replace(recipe.data, voc=VocConfig(root=folder)))
-    data, pairs = recipe.load(args.split), []
+    if args.out is not None:
+        make_folder(args.out)
+    data, names, pairs, lines = recipe.load(args.split), recipe.names(), [], []
     for line in data.skipped:
         print(line)
     drawn = {round(index * (len(data) - 1) / (MAX_DRAWN - 1)) for index in range(MAX_DRAWN)}
     for numbers in _numbers(len(data), args):
         examples = [data.example(number) for number in numbers]
-        batch = collate(examples)
-        predicted = detector.predict(batch, 0.0)  # average precision uses all scores
+        batch = collate(examples).to(device)
+        predicted = _predict(model, batch, 0.0, args.nms)  # average precision uses all scores
         pairs += pair_with_labels(batch, predicted)
         for number, example, objects in zip(numbers, examples, predicted, strict=True):
-            detector.add(example.name, example, objects)
+            lines.append(_json_line(example.name, example.original, objects, names))
             if args.out is not None and number in drawn:
-                detector.draw(example, objects.first(int((objects.score > args.score).sum())), true=True)
-    result = average_precision(pairs, detector.names)
+                from trajformer.heads.plot import save_detections
+
+                shown = objects.first(int((objects.score > args.score).sum()))
+                save_detections(args.out / f"{example.name}.png", example, shown, names, true=True)
+    result = average_precision(pairs, names)
     print(f"{data.name}: {len(data)} images, {sum(len(true) for _, true in pairs)} objects")
     print("  ".join(f"{name} {value:.3f}" for name, value in result.items()))
-    detector.write()
     if args.out is not None:
+        write_atomically(args.out / ROWS, "".join(lines))
         write_atomically(args.out / "average_precision.json", json.dumps(result, indent=1) + "\n")
 
 
@@ -319,16 +291,16 @@ def translate_parser() -> Parser:
 
 
 def run_translate(args: Namespace) -> None:
-    """Translate a file line by line and print the translation or write it to --out; with a reference, print BLEU.
-
-    Raises:
-        TrajformerError: a file cannot be read or written, or the reference has another number of lines.
-    """
+    """Translate a file line by line and print the translation or write it to --out; with a reference, print BLEU."""
+    from trajformer.heads.translation.data import read_lines
     from trajformer.heads.translation.task import TranslationRecipe
 
     model, _, _ = _load_model(args, TranslationRecipe)
-    sentences = _read_text(args.file)
-    reference = None if args.reference is None else _read_text(args.reference)
+    piped = str(args.file) == "-"
+    sentences = [line.strip() for line in sys.stdin.read().splitlines()] if piped else read_lines(args.file)
+    if not sentences:
+        raise TrajformerError(f"{args.file}: has no sentence")
+    reference = None if args.reference is None else read_lines(args.reference)
     if reference is not None and len(reference) != len(sentences):
         raise TrajformerError(f"{args.reference}: has {len(reference)} lines, {args.file} has {len(sentences)}")
     make_room(args.out)
@@ -341,7 +313,14 @@ def run_translate(args: Namespace) -> None:
     elif reference is None:
         print("\n".join(output))
     if reference is not None:
-        print(json.dumps(_score_translations(output, reference), ensure_ascii=False))
+        try:
+            from sacrebleu.metrics import BLEU, CHRF
+        except ModuleNotFoundError as error:
+            raise TrajformerError("--reference needs sacrebleu: pip install 'trajformer[heads]'") from error
+        metrics = {"BLEU": BLEU(), "chrF": CHRF()}
+        scores = {name: round(metric.corpus_score(output, [reference]).score, 2) for name, metric in metrics.items()}
+        about = {"sentences": len(output), "signature": str(metrics["BLEU"].get_signature())}
+        print(json.dumps(scores | about, ensure_ascii=False))
     if args.attention is not None:
         from trajformer.heads.plot import save_cross_attention
 
@@ -351,25 +330,3 @@ def run_translate(args: Namespace) -> None:
             path = args.attention / f"sentence_{number:03d}.png"
             save_cross_attention(path, model, source, target)
             print(path)
-
-
-def _read_text(file: Path) -> list[str]:
-    """The sentences of a file, or of standard input for `-`; an error if it has none."""
-    from trajformer.heads.translation.data import read_lines
-
-    lines = [line.strip() for line in sys.stdin.read().splitlines()] if str(file) == "-" else read_lines(file)
-    if not lines:
-        raise TrajformerError(f"{file}: has no sentence")
-    return lines
-
-
-def _score_translations(predicted: list[str], reference: list[str]) -> dict[str, float | str]:
-    """BLEU and chrF of a text in 0..100, the number of sentences, and the signature of sacrebleu."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ModuleNotFoundError as error:
-        raise TrajformerError("--reference needs sacrebleu: pip install 'trajformer[heads]'") from error
-    bleu = BLEU()
-    figures = {"BLEU": bleu, "chrF": CHRF()}
-    scores = {name: round(metric.corpus_score(predicted, [reference]).score, 2) for name, metric in figures.items()}
-    return {**scores, "sentences": len(predicted), "signature": str(bleu.get_signature())}

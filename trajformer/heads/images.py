@@ -1,14 +1,14 @@
-"""Images as tensors: reading, listing, resizing, normalization and augmentation."""
+"""The common part of image tasks: images as tensors, their augmentation, and recipes with classes."""
 
 from __future__ import annotations
 
 import os
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import CheckpointError, TrajformerError, check_numbers
+from trajformer.recipes.checkpoint import list_changes, load_checkpoint
+from trajformer.recipes.plain import to_plain
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 Normalization = Literal["half", "imagenet"]
@@ -73,11 +75,7 @@ def to_bytes(image: Tensor) -> Tensor:
 
 
 def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:
-    """Normalize [..., C, H, W] in 0..1: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of ImageNet.
-
-    Raises:
-        ValueError: "imagenet" with a number of channels other than three.
-    """
+    """Normalize [..., C, H, W] in 0..1: "half" maps to -1..1, "imagenet" uses ImageNet's mean and standard deviation (C = 3)."""
     if how == "half":
         return image * 2.0 - 1.0
     if image.shape[-3] != 3:
@@ -87,23 +85,16 @@ def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:
 
 
 def list_images(paths: Sequence[Path]) -> list[Path]:
-    """List image files: a folder is replaced by all images below it, sorted by name; a file is kept with any suffix.
-
-    Raises:
-        TrajformerError: a path does not exist, or a folder has no images.
-    """
+    """Image files; a folder is replaced by all images below it, sorted, and a missing path or an empty folder is an error."""
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            images = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
-            below = sorted(file for file in images if not file.is_dir())
-            if not below:
-                raise TrajformerError(f"{path}: no images in this folder ({', '.join(SUFFIXES)})")
-            files += below
-        elif os.path.lexists(path):
-            files.append(path)
-        else:
+        if not os.path.lexists(path):
             raise TrajformerError(f"{path}: no such file or folder")
+        below = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES and not file.is_dir())
+        images = sorted(below) if path.is_dir() else [path]
+        if not images:
+            raise TrajformerError(f"{path}: no images in this folder ({', '.join(SUFFIXES)})")
+        files += images
     return files
 
 
@@ -128,13 +119,7 @@ class ImageAugmentConfig:
 
 
 def augment_images(image: Tensor, config: ImageAugmentConfig, generator: torch.Generator) -> Tensor:
-    """Change each image of [B, C, H, W] in 0..1 at random. Pixels from outside of the image are black.
-
-    Args:
-        image: the images.
-        config: ranges of the changes.
-        generator: random numbers, on the CPU.
-    """
+    """Change each image of [B, C, H, W] in 0..1 at random, with a generator on the CPU. Pixels from outside are black."""
     if config == ImageAugmentConfig():
         return image
     draws = torch.rand(5, len(image), generator=generator)
@@ -146,3 +131,28 @@ def augment_images(image: Tensor, config: ImageAugmentConfig, generator: torch.G
     matrix = [torch.stack([cos * mirror, -sin, 2 * shift[0]], -1), torch.stack([sin * mirror, cos, 2 * shift[1]], -1)]
     grid = F.affine_grid(torch.stack(matrix, 1).to(image), list(image.shape), align_corners=False)
     return F.grid_sample(image, grid, mode="bicubic", align_corners=False).clamp(0.0, 1.0)  # bilinear would blur small images
+
+
+class ClassRecipe:
+    """Base of the recipes of models with classes."""
+
+    model: Any  # config with the number of `classes`
+    labels: tuple[str, ...]
+    start: str
+
+    def names(self) -> tuple[str, ...]:
+        """A name for every class of the model; "class 0" and so on if `labels` is empty."""
+        return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
+
+    def load_start(self, may_differ: Collection[str]) -> tuple[dict[str, Tensor], Self]:
+        """The state dict and the recipe of the checkpoint `start`.
+
+        An error if its model config differs in a field other than `may_differ`, the number of classes and dropout.
+        """
+        model, recipe = load_checkpoint(self.start, type(self))
+        allowed = {"classes", "dropout", "attention_dropout", *may_differ}
+        changes = list_changes(to_plain(recipe.model), to_plain(self.model), "model")
+        changes = [line for line in changes if line.split()[0].rpartition(".")[2] not in allowed]
+        if changes:
+            raise CheckpointError(f"{self.start}: has {'; '.join(changes)}")
+        return model.state_dict(), recipe

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trajformer.heads.detr.data import Example
 from trajformer.heads.detr.model import Objects
-from trajformer.heads.translation.decoding import Translator
+from trajformer.heads.translation.model import Translator
 from trajformer.plotting import style
 from trajformer.plotting.attention import draw_attention_map, draw_attention_matrix, draw_image, draw_shares
 from trajformer.plotting.scene import save_figure
@@ -56,7 +56,7 @@ def save_classification(path: Path, title: str, image: Tensor, rollout: Tensor, 
 def save_detections(
     path: Path, example: Example, objects: Objects, names: Sequence[str], maps: tuple[Tensor, Tensor] | None = None, *, true: bool
 ) -> None:
-    """Write an image with its detected objects as PNG, with attention maps at the right.
+    """Write an image with its detected objects as PNG, with attention maps at the right. Each class has its color and dashes.
 
     Args:
         path: path of the PNG.
@@ -84,7 +84,15 @@ def save_detections(
             _draw_box(ax, box[column], edgecolor=style.TRUTH, linewidth=0.9)
             ax.set_title(title, fontsize=style.SMALL_PT, parse_math=False)
             ax.set(xlim=(0.0, width), ylim=(height, 0.0))
-    draw_boxes(main, image, box, label, text)
+    draw_image(main, image)
+    for rank, (corners, kind, words) in enumerate(zip(box, label, text, strict=True)):  # the first box is drawn on top
+        color, dash, zorder = COLORS[kind % len(COLORS)], DASHES[kind % len(DASHES)], style.Z_MODE - rank * 1e-3
+        for line, shade, stroke in (("-", style.PAPER, 2.6), (dash, color, 1.4)):
+            _draw_box(main, corners, edgecolor=shade, linestyle=line, linewidth=stroke, zorder=zorder, gid="box")
+        backing = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none", "alpha": 0.85}
+        note = main.annotate(words, corners[:2].clip(0.0), (1.5, -1.5), textcoords="offset points", bbox=backing)
+        note.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=zorder, parse_math=False, gid="label")
+    main.set(xlim=(0.0, width), ylim=(height, 0.0))
     if true:
         for corners in example.box.numpy():  # visible on any background: a dotted black line over a white one
             for line, color, stroke in (("-", style.PAPER, 1.8), (":", style.TRUTH, 1.0)):
@@ -93,27 +101,6 @@ def save_detections(
     main.set_title(title, fontsize=style.FONT_PT, parse_math=False)
     save_figure(figure, path)
     figure.clear()
-
-
-def draw_boxes(ax: Axes, image: np.ndarray, box: np.ndarray, label: Sequence[int], text: Sequence[str]) -> None:
-    """Draw an image and boxes; each class has its color and dashes.
-
-    Args:
-        ax: axes with pixels as units, row 0 at the top.
-        image: float [H, W, 3] in 0..1.
-        box: corners [N, 4], pixels; the first box is drawn on top.
-        label: classes [N].
-        text: [N], written at the upper left corners.
-    """
-    draw_image(ax, image)
-    for rank, (corners, kind, words) in enumerate(zip(box, label, text, strict=True)):
-        color, dash, zorder = COLORS[kind % len(COLORS)], DASHES[kind % len(DASHES)], style.Z_MODE - rank * 1e-3
-        for line, shade, stroke in (("-", style.PAPER, 2.6), (dash, color, 1.4)):
-            _draw_box(ax, corners, edgecolor=shade, linestyle=line, linewidth=stroke, zorder=zorder, gid="box")
-        backing = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none", "alpha": 0.85}
-        note = ax.annotate(words, corners[:2].clip(0.0), (1.5, -1.5), textcoords="offset points", bbox=backing)
-        note.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=zorder, parse_math=False, gid="label")
-    ax.set(xlim=(0.0, image.shape[1]), ylim=(image.shape[0], 0.0))
 
 
 def _draw_box(ax: Axes, corners: np.ndarray, **options: object) -> None:

@@ -6,6 +6,7 @@ The caller checks that all tensors of the file were used. The rules are explaine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -52,7 +53,7 @@ def _fused(joint: str, out: str) -> list[str]:
     return [*(f"{joint}[{index}/3]" for index in range(3)), out]
 
 
-def _separate(name: str, parts: Sequence[str]) -> list[str]:
+def _separate(name: str, *parts: str) -> list[str]:
     return [f"{name}.{part}.*" for part in parts]
 
 
@@ -67,7 +68,7 @@ def torch_layers(prefix: str) -> Rules:
 def hugging_face_layers(prefix: str) -> Rules:
     """Rules for encoder and decoder of DETR and Marian of Hugging Face."""
     names = "self_attn", "encoder_attn"
-    own, cross = ((_separate(name, ("q_proj", "k_proj", "v_proj", "out_proj")), f"{name}_layer_norm") for name in names)
+    own, cross = ((_separate(name, "q_proj", "k_proj", "v_proj", "out_proj"), f"{name}_layer_norm") for name in names)
     feedforward = "final_layer_norm", "fc1", "fc2"
     rules = layer_rules("encoder", f"{prefix}encoder.layers.{{n}}", {"attention": own}, feedforward)
     decoder = {"self_attention": own, "cross_attention": cross}
@@ -77,15 +78,14 @@ def hugging_face_layers(prefix: str) -> Rules:
 # translation
 
 _WORDS = ("w_qs", "w_ks", "w_vs", "fc")
-_SELF, _CROSS = ((_separate(name, _WORDS), f"{name}.layer_norm") for name in ("slf_attn", "enc_attn"))
+_SELF, _CROSS = ((_separate(name, *_WORDS), f"{name}.layer_norm") for name in ("slf_attn", "enc_attn"))
+_DECODER = {"self_attention": _SELF, "cross_attention": _CROSS}
 _FEEDFORWARD = ("pos_ffn.layer_norm", "pos_ffn.w_1", "pos_ffn.w_2")
 _TRANSFORMER = {
     "transformer.source.norm.*": "encoder.layer_norm.*",
     "transformer.target.norm.*": "decoder.layer_norm.*",
     **layer_rules("transformer.encoder", "encoder.layer_stack.{n}", {"attention": _SELF}, _FEEDFORWARD),
-    **layer_rules(
-        "transformer.decoder", "decoder.layer_stack.{n}", {"self_attention": _SELF, "cross_attention": _CROSS}, _FEEDFORWARD
-    ),
+    **layer_rules("transformer.decoder", "decoder.layer_stack.{n}", _DECODER, _FEEDFORWARD),
 }
 
 
@@ -106,12 +106,11 @@ def attention_is_all_you_need(source: StateDictReader, options: Options) -> Conv
     embeddings = {name: source.take(key, *shapes[name]) for name, key in names.items()}
     tied = torch.equal(projection, embeddings["target"])
     all_tied = tied and torch.equal(projection, embeddings["source"])
+    block = BlockConfig(width, heads, feedforward, norm_first=False, bias=False, norm_eps=1e-6)
     config = TransformerConfig(
         source_tokens=len(embeddings["source"]),
         target_tokens=len(projection),
-        block=BlockConfig(
-            width, heads, feedforward, norm_first=False, bias=False, norm_eps=1e-6, d_k=keys // heads, d_v=values // heads
-        ),
+        block=replace(block, d_k=keys // heads, d_v=values // heads),
         layers=(encoder, decoder),
         tied=("all" if all_tied else "projection") if tied else "none",
         scale="projection" if tied else "none",
@@ -140,7 +139,7 @@ _TIMM = {
     "head.*": "head.*",
     **layer_rules("encoder", "blocks.{n}", {"attention": _TIMM_ATTENTION}, ("norm2", "mlp.fc1", "mlp.fc2")),
 }
-_HF_ATTENTION = [*_separate("attention.attention", ("query", "key", "value")), "attention.output.dense.*"], "layernorm_before"
+_HF_ATTENTION = [*_separate("attention.attention", "query", "key", "value"), "attention.output.dense.*"], "layernorm_before"
 _HF_FEEDFORWARD = "layernorm_after", "intermediate.dense", "output.dense"
 _HF_VIT = {
     "token": "vit.embeddings.cls_token",

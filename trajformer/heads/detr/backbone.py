@@ -61,7 +61,7 @@ class BackboneConfig:
 
 
 def _coarser(mask: Tensor | None) -> Tensor | None:
-    """The mask at every second row and column, the positions of the outputs of a convolution with stride 2."""
+    """The mask at the outputs of a convolution with stride 2."""
     return None if mask is None else mask[:, ::2, ::2]
 
 
@@ -136,9 +136,7 @@ class Cnn(nn.Module):
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features [B, C, h, w] of pixels [B, 3, H, W] with h = ceil(H / stride), and their mask bool [B, h, w].
 
-        Args:
-            pixels: the images.
-            mask: bool [B, H, W], True = image, False = padding; None without padding.
+        The given mask is bool [B, H, W], True = image, False = padding; None without padding.
         """
         x, mask = self.stem(_clear(pixels, mask)), _coarser(mask)
         x = _clear(F.relu(self.norm(x, mask)), mask)
@@ -197,16 +195,14 @@ class ResNet(nn.Module):
         self.channels, self.stride, self.padding = 32 * config.width, config.stride, config.padding
         self.stem = nn.Conv2d(3, config.width, 7, stride=2, padding=3, bias=False)
         self.norm = FrozenBatchNorm(config.width)
-        stages: list[list[_Bottleneck]] = []
+        self.stages = nn.ModuleList()
         before = config.width
         for stage, count in enumerate(config.blocks):
             width, dilated = config.width * 2**stage, stage == 3 and config.stride == 16
-            stages.append([])
-            for block in range(count):
-                stride = 2 if stage and not block and not dilated else 1
-                stages[stage].append(_Bottleneck(before, width, stride, 2 if dilated and block else 1))
-                before = 4 * width
-        self.stages = nn.ModuleList(nn.ModuleList(blocks) for blocks in stages)
+            first = _Bottleneck(before, width, 2 if stage and not dilated else 1, 1)
+            before = 4 * width
+            rest = (_Bottleneck(before, width, 1, 2 if dilated else 1) for _ in range(count - 1))
+            self.stages.append(nn.ModuleList((first, *rest)))
         for part in (self.stem, *self.stages[: config.frozen]):
             part.requires_grad_(False)
 

@@ -1,11 +1,19 @@
-"""Images with boxes: records, padded batches, augmentation, and the base class of data sets."""
+"""Images with boxes: records, padded batches, augmentation, the base class of data sets, and folders as of Pascal VOC.
+
+A folder has ImageSets/Main/<split>.txt, Annotations/<id>.xml and JPEGImages/<id>.jpg. Coordinates are read as edges in pixels,
+as current annotation tools write them.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -15,10 +23,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.data.batch import TensorRecord
 from trajformer.data.order import EpochShuffle
-from trajformer.errors import check_numbers
+from trajformer.errors import TrajformerError, check_numbers
 from trajformer.heads.detr.boxes import to_centers
-from trajformer.heads.images import normalize, read_image, resize
+from trajformer.heads.images import SUFFIXES, normalize, read_image, resize, to_bytes
 
+MAX_BYTES = 10_000_000  # size of an annotation file
+_SIDES = tuple(f"bndbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 MIN_VISIBLE = 0.3  # a crop removes boxes of which a smaller share is left
 
 
@@ -69,7 +79,8 @@ def collate(examples: Sequence[Example]) -> DetectionBatch:
     height, width = size.amax(0).tolist()
     pixels = [pad(normalize(e.image), (0, width - e.image.shape[2], 0, height - e.image.shape[1])) for e in examples]
     mask = (torch.arange(height)[:, None] < size[:, :1, None]) & (torch.arange(width) < size[:, 1:, None])
-    label, box = (pad_sequence(list(x), batch_first=True) for x in zip(*((e.label, e.box) for e in examples), strict=True))
+    label = pad_sequence([example.label for example in examples], batch_first=True)
+    box = pad_sequence([example.box for example in examples], batch_first=True)
     real = torch.arange(label.shape[1]) < torch.tensor([[len(example.label)] for example in examples])
     targets = BoxTargets(label, to_centers(box) / size.flip(1).repeat(1, 2)[:, None], real)
     original = torch.tensor([example.original for example in examples])
@@ -82,16 +93,11 @@ class DetectionDataset(ABC):
 
     For N images, number = epoch * N + index is image `index` as it appears in `epoch`. A data set may augment or generate an
     image differently in each epoch. The same number always gives the same image.
-
-    Attributes:
-        name: for error messages.
-        labels: names of the classes.
-        skipped: one line for every image or object that was left out.
     """
 
-    name: str
-    labels: tuple[str, ...]
-    skipped: Sequence[str] = ()
+    name: str  # for error messages
+    labels: tuple[str, ...]  # names of the classes
+    skipped: Sequence[str] = ()  # one line for every image or object that was left out
 
     @abstractmethod
     def __len__(self) -> int:
@@ -159,10 +165,10 @@ def augment_example(example: Example, config: BoxAugmentConfig, rng: np.random.G
 
 
 def _crop(example: Example, rng: np.random.Generator, smallest: float) -> Example:
+    """A random part of the image with at least the share `smallest` of its sides."""
     full = np.array(example.image.shape[-2:])
     size = np.maximum((full * rng.uniform(smallest, 1.0)).round().astype(int), 1)
-    top, left = rng.integers(0, full - size + 1).tolist()
-    height, width = size.tolist()
+    (top, left), (height, width) = rng.integers(0, full - size + 1).tolist(), size.tolist()
     box = example.box - torch.tensor([left, top, left, top])
     clipped = torch.stack([box[:, ::2].clamp(0, width), box[:, 1::2].clamp(0, height)], -1).flatten(1)
     before, after = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (box, clipped))
@@ -178,3 +184,129 @@ def resize_example(example: Example, shorter: int, longest: int) -> Example:
     size = max(round(height * scale), 1), max(round(width * scale), 1)
     factor = torch.tensor([size[1] / width, size[0] / height]).repeat(2)
     return replace(example, image=resize(example.image, size), box=example.box * factor)
+
+
+@dataclass(frozen=True)
+class VocConfig:
+    """A folder and the use of its images.
+
+    Attributes:
+        root: folder with Annotations/, ImageSets/Main/ and JPEGImages/.
+        train_split: the training split.
+        val_split: the split that selects the best checkpoint.
+        cache: keep images in memory, one byte per pixel and color.
+        vary: augmentation of the training images.
+    """
+
+    root: str = ""
+    train_split: str = "train"
+    val_split: str = "val"
+    cache: bool = True
+    vary: BoxAugmentConfig = field(default_factory=BoxAugmentConfig)
+
+
+def read_annotation(path: Path) -> list[tuple[str, list[float]]]:
+    """Class and corners (left, top, right, bottom; pixels) of each object of an annotation file; an error if it is not valid."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise ValueError("no such file" if not path.exists() else f"not a regular file of at most {MAX_BYTES} bytes")
+        data = path.read_bytes()
+        if b"<!DOCTYPE" in data or b"\0" in data:  # could define entities; UTF-16 could hide it, and contains zeros
+            raise ValueError("has a document type, or is not UTF-8")
+        root = ElementTree.fromstring(data, ElementTree.XMLParser(encoding="utf-8"))
+        return [_object(item) for item in root.iter("object")]
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        raise TrajformerError(f"{path}: not an annotation: {' '.join(str(error).split())[:200]}") from error
+
+
+def _object(item: ElementTree.Element) -> tuple[str, list[float]]:
+    texts = {path: (item.findtext(path) or "").strip() for path in ("name", *_SIDES)}
+    if missing := [path for path, text in texts.items() if not text]:
+        raise ValueError(f"object: no {missing[0]}")
+    corners = [float(texts[side]) for side in _SIDES]
+    if not all(map(math.isfinite, corners)):
+        raise ValueError("object: bndbox: not finite")
+    return texts["name"], corners
+
+
+class VocDataset(DetectionDataset):
+    """The images of a split. All files are read once at the start; unusable ones are left out and listed.
+
+    Args:
+        config: the folder.
+        split: a name in ImageSets/Main.
+        labels: names of the classes; objects of other classes are left out.
+        size: target length of the shorter side of an image, and maximum length of the longer side.
+        seed: seed of the augmentation; None for no augmentation.
+
+    Raises:
+        TrajformerError: the folder or the split is missing, or has no usable object.
+    """
+
+    def __init__(
+        self, config: VocConfig, split: str, labels: Sequence[str], size: tuple[int, int], seed: int | None = None
+    ) -> None:
+        self.root, self.name, self.labels = Path(config.root), f"{config.root}: {split}", tuple(labels)
+        self.config, self.size, self.seed = config, size, seed
+        self.cache: dict[int, Tensor] = {}
+        self.skipped: list[str] = []
+        self.images: list[tuple[Path, Tensor, Tensor, tuple[int, int]]] = []  # file, boxes, labels, height and width
+        counts: Counter[str] = Counter()
+        listing = self.root / "ImageSets" / "Main" / f"{split}.txt"
+        try:
+            lines = listing.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            splits = sorted(path.stem for path in listing.parent.glob("*.txt"))
+            raise TrajformerError(f"{listing}: cannot be read (splits here: {', '.join(splits) or 'none'})") from error
+        for name in (Path(line.split()[0]).name for line in lines if line.strip()):
+            try:
+                counts += self._add(name)
+            except TrajformerError as error:
+                self.skipped.append(f"skipped {error}")
+        others = [f"{counts[name]} objects of class '{name}' left out" for name in sorted(counts.keys() - set(labels))]
+        if counts.keys().isdisjoint(labels):
+            reason = "; ".join([f"no object of the classes {', '.join(labels)}", *others, *self.skipped[:1]])
+            raise TrajformerError(f"{self.name}: nothing can be used: {reason}")
+        self.skipped += others
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "cache": {}}
+
+    def _add(self, name: str) -> Counter[str]:
+        """Add an image; the number of objects of each class, also of classes that are left out."""
+        objects = read_annotation(self.root / "Annotations" / f"{name}.xml")
+        paths = [self.root / "JPEGImages" / f"{name}{suffix}" for suffix in (".jpg", *SUFFIXES)]
+        path = next((path for path in paths[1:] if path.exists()), paths[0])
+        _, height, width = self._read(len(self.images), path).shape
+        solid = [(kind, box) for kind, box in objects if box[2] > box[0] and box[3] > box[1]]
+        if len(solid) < len(objects):
+            self.skipped.append(f"{name}: {len(objects) - len(solid)} boxes without area left out")
+        known = [(kind, box) for kind, box in solid if kind in self.labels]
+        label = torch.tensor([self.labels.index(kind) for kind, _ in known], dtype=torch.int64)
+        self.images.append((path, torch.tensor([box for _, box in known]).reshape(-1, 4), label, (height, width)))
+        return Counter(kind for kind, _ in solid)
+
+    def _read(self, index: int, path: Path) -> Tensor:
+        """uint8 [3, H, W]."""
+        if index in self.cache:
+            return self.cache[index]
+        pixels = to_bytes(read_image(path))
+        if self.config.cache:
+            self.cache[index] = pixels
+        return pixels
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.images)
+
+    def example(self, index: int, epoch: int = 0) -> Example:
+        """One resized image; with a seed it is augmented, differently in every epoch."""
+        path, box, label, original = self.images[index]
+        example = Example(path.stem, self._read(index, path).float() / 255.0, box, label, original)
+        if self.seed is not None:
+            example = augment_example(example, self.config.vary, np.random.default_rng((self.seed, epoch, index)))
+        return resize_example(example, *self.size)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Height and width int [n, 2] of images as stored on disk."""
+        return np.array([self.images[index][3] for index in indices]).reshape(-1, 2)

@@ -60,11 +60,6 @@ def box_cost(logit: Tensor, box: Tensor, targets: BoxTargets, config: BoxLossCon
 def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig) -> dict[str, Tensor]:
     """The loss over all decoder layers.
 
-    Args:
-        detections: output of the last layer, with the earlier layers in `auxiliary`.
-        targets: the boxes of each image.
-        config: weights.
-
     Returns:
         For the last layer "classification", a weighted mean over queries, and "l1" and "giou", means over the boxes (per
         process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss", the weighted sum of
@@ -90,7 +85,11 @@ def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config
     weight = torch.where(expected == no_object, config.no_object, 1.0)
     entropy = F.cross_entropy(logit.flatten(0, -2), expected.flatten(), reduction="none").view_as(weight)
     predicted, true = box[layer, image, pairs.prediction], targets.box[image, pairs.target]
-    count = mean_count(targets.mask.sum())
+    count = targets.mask.sum().float()
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(count)
+        count = count / distributed.get_world_size()
+    count = count.clamp(min=1.0)
 
     def by_layer(values: Tensor) -> Tensor:
         return values.new_zeros(len(logit)).index_add(0, layer, values) / count
@@ -100,12 +99,3 @@ def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config
         "l1": by_layer((predicted - true).abs().sum(-1)),
         "giou": by_layer(1 - iou(to_corners(predicted), to_corners(true), generalized=True)),
     }
-
-
-def mean_count(count: Tensor) -> Tensor:
-    """Mean of a count over all processes, at least 1."""
-    count = count.float()
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(count)
-        count = count / distributed.get_world_size()
-    return count.clamp(min=1.0)

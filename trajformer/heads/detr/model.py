@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -34,12 +34,10 @@ class DetrConfig:
 
     classes: int = 91
     queries: int = 100
-    block: BlockConfig = field(
-        default_factory=lambda: BlockConfig(width=256, heads=8, feedforward=2048, dropout=0.1, norm_first=False)
-    )
+    block: BlockConfig = BlockConfig(width=256, heads=8, feedforward=2048, dropout=0.1, norm_first=False)
     layers: tuple[int, int] = (6, 6)
     position: Literal["sine", "learned"] = "sine"
-    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    backbone: BackboneConfig = BackboneConfig()
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -82,16 +80,12 @@ class Detr(nn.Module):
         self.decoder = Decoder(config.block, config.layers[1], final_norm=True)
         self.queries = nn.Embedding(config.queries, width)
         self.classify = nn.Linear(width, config.classes + 1)
-        self.locate = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
-        )  # fmt: skip
+        self.locate = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> Detections:
-        """Predict objects.
+        """Predict objects in normalized images float [B, 3, H, W].
 
-        Args:
-            pixels: float [B, 3, H, W], normalized.
-            mask: bool [B, H, W], True = image, False = padding at the right or bottom; None without padding.
+        The mask is bool [B, H, W], True = image, False = padding at the right or bottom; None without padding.
         """
         feature, real = self.backbone(pixels, mask)
         tokens = self.project(feature).flatten(2).transpose(1, 2)  # [B, L, D]
@@ -162,7 +156,7 @@ def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) 
     Args:
         model: the detector.
         pixels: float [1, 3, H, W], normalized, without padding.
-        size: int [1, 2], height and width of the image; the boxes of the objects are in its pixels.
+        size: int [1, 2], height and width of the image; the boxes are in its pixels.
         objects: the objects.
 
     Returns:

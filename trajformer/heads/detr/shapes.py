@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import ConfigError, TrajformerError, check_numbers
 from trajformer.heads.detr.data import DetectionDataset, Example
 
 SPLITS = ("train", "val", "test")
@@ -42,24 +42,19 @@ class ShapesConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("height", "width"))
+        for name, (low, high) in {"objects": self.objects, "radius": self.radius}.items():
+            if not 0 < low <= high:
+                raise ConfigError(name, f"{low}, {high}: expected a positive number and a number that is not smaller")
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """A shape at its position in an image.
+    """A shape at its position in an image."""
 
-    Attributes:
-        window: rows and columns of the image that the shape may touch.
-        cover: share of each pixel of the window that the shape covers.
-        area: area of the whole shape, pixels.
-        box: corners [4], pixels.
-        label: class.
-    """
-
-    window: tuple[slice, slice]
-    cover: np.ndarray
-    area: float
-    box: np.ndarray
+    window: tuple[slice, slice]  # rows and columns of the image that the shape may touch
+    cover: np.ndarray  # share of each pixel of the window that the shape covers
+    area: float  # of the whole shape, pixels
+    box: np.ndarray  # corners [4], pixels
     label: int
 
 
@@ -71,7 +66,10 @@ def draw_shapes(config: ShapesConfig, key: tuple[int, ...], name: str = "") -> E
     """
     rng = np.random.default_rng(key)
     height, width = config.height, config.width
-    image = _background(rng, height, width)
+    slope = rng.normal(0.0, 0.15, (3, 2))  # the background is a color gradient
+    down, right = (np.linspace(-0.5, 0.5, length) for length in (height, width))
+    image = rng.uniform(0.1, 0.9, 3)[:, None, None] + slope[:, :1, None] * down[:, None] + slope[:, 1:, None] * right
+    image = image.astype(np.float32)  # [3, H, W]
     base = image.mean((1, 2))
     count = int(rng.integers(config.objects[0], config.objects[1] + 1))
     owner = np.zeros((height, width), np.int64)  # number of the topmost shape at each pixel, from 1; 0 is the background
@@ -80,12 +78,14 @@ def draw_shapes(config: ShapesConfig, key: tuple[int, ...], name: str = "") -> E
     tries = 0
     while len(drawn) < count and (tries < 4 * count or not drawn):
         tries += 1
-        shape, color = draw_shape(rng, config), _draw_color(rng, base)
+        shape, color = draw_shape(rng, config), rng.uniform(0.0, 1.0, 3)
+        while np.abs(color - base).max() < MIN_CONTRAST:
+            color = rng.uniform(0.0, 1.0, 3)
         inside = shape.cover > 0.5
         left = np.append(visible - np.bincount(owner[shape.window][inside], minlength=len(visible)), inside.sum())
         if all(pixels >= MIN_VISIBLE * one.area for one, pixels in zip((*drawn, shape), left[1:], strict=True)):
             part = image[:, *shape.window]
-            part += shape.cover * (color[:, None, None] - part)
+            part += shape.cover * (color.astype(np.float32)[:, None, None] - part)
             drawn.append(shape)
             owner[shape.window][inside] = len(drawn)
             visible = left
@@ -95,21 +95,6 @@ def draw_shapes(config: ShapesConfig, key: tuple[int, ...], name: str = "") -> E
     return Example(name, torch.from_numpy(np.clip(image, 0.0, 1.0)), box, label, (height, width))
 
 
-def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A color gradient float32 [3, H, W]."""
-    slope = rng.normal(0.0, 0.15, (3, 2))
-    down, right = (np.linspace(-0.5, 0.5, length) for length in (height, width))
-    color = rng.uniform(0.1, 0.9, 3)[:, None, None] + slope[:, :1, None] * down[:, None] + slope[:, 1:, None] * right
-    return color.astype(np.float32)
-
-
-def _draw_color(rng: np.random.Generator, base: np.ndarray) -> np.ndarray:
-    while True:
-        color = rng.uniform(0.0, 1.0, 3)
-        if np.abs(color - base).max() >= MIN_CONTRAST:
-            return color.astype(np.float32)
-
-
 def draw_shape(rng: np.random.Generator, config: ShapesConfig) -> Shape:
     """A shape of random class, size, orientation and position."""
     size = np.array([config.width, config.height])
@@ -117,10 +102,8 @@ def draw_shape(rng: np.random.Generator, config: ShapesConfig) -> Shape:
     label, radius, angle = int(rng.integers(len(LABELS))), rng.uniform(low, high), rng.uniform(0.0, 2 * np.pi)
     center = rng.uniform(0.0, 1.0, 2) * size
     corner = center + (_polygon(rng, label, radius, angle) if label else np.array([(-radius, -radius), (radius, radius)]))
-    (left, top), (right, bottom) = (
-        np.floor(corner.min(0)).clip(0).astype(int),
-        np.ceil(np.minimum(corner.max(0), size)).astype(int),
-    )
+    left, top = np.floor(corner.min(0)).clip(0).astype(int)
+    right, bottom = np.ceil(np.minimum(corner.max(0), size)).astype(int)
     row, column = np.arange(top, bottom)[:, None] + 0.5, np.arange(left, right) + 0.5
     if label:
         after = np.roll(corner, -1, 0)
@@ -149,13 +132,7 @@ def _polygon(rng: np.random.Generator, label: int, radius: float, angle: float) 
 
 
 class ShapesDataset(DetectionDataset):
-    """The generated images of a split.
-
-    Args:
-        config: settings.
-        split: "train", "val" or "test".
-        seed: seed of the training images; the other splits do not depend on it.
-    """
+    """The generated images of a split: train, val or test. Only the training images depend on the seed."""
 
     labels = LABELS
 

@@ -1,24 +1,30 @@
-"""Object detection with DETR: recipe, set loss training, average precision of the validation images."""
+"""Object detection with DETR: recipe, set loss training, average precision of the validation images by pycocotools."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor, distributed
 
 from trajformer.data.order import EpochShuffle
 from trajformer.errors import TrajformerError, check_numbers
-from trajformer.heads.classes import ClassRecipe
-from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle
+from trajformer.heads.detr.boxes import to_corners
+from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
-from trajformer.heads.detr.model import Detr, DetrConfig, postprocess
+from trajformer.heads.detr.model import Detr, DetrConfig, Objects, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
-from trajformer.heads.detr.voc import VocConfig, VocDataset
+from trajformer.heads.images import ClassRecipe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
+
+MAX_DETECTIONS = 100  # per image; the ones with the highest scores count
+BoxTable = np.ndarray  # float64 [n, 6], boxes of an image: left, top, width and height in pixels, score (1 for labels), class
 
 
 @dataclass(frozen=True)
@@ -83,34 +89,73 @@ class DetectionRecipe(ClassRecipe):
         return Detr(replace(self.model, classes=len(self.labels)) if self.labels else self.model)
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            TrajformerError: names the field.
-        """
+        """Check the values; an error names the field."""
         if self.data.voc is not None and not self.data.voc.root:
             raise TrajformerError("data.voc.root: give a folder with Annotations/, ImageSets/Main/ and JPEGImages/")
         if self.data.voc is not None and not self.labels:
             raise TrajformerError("labels: name the classes of the folder's objects")
-        shapes = self.data.shapes
-        for name, (low, high) in {"data.shapes.objects": shapes.objects, "data.shapes.radius": shapes.radius}.items():
-            if not 0 < low <= high:
-                raise TrajformerError(f"{name}: {low}, {high}: expected a positive number and a number that is not smaller")
 
     def load(self, split: str, *, augmented: bool = False) -> DetectionDataset:
-        """The labeled images of a split.
-
-        Args:
-            split: name of the split.
-            augmented: augment images of files, for training.
-
-        Raises:
-            TrajformerError: the split is missing or has no usable image.
-        """
+        """The labeled images of a split, which must have usable ones; with `augmented`, images of files are augmented."""
         if self.data.voc is None:
             return ShapesDataset(self.data.shapes, split, self.seed)
         size = (self.data.shorter, self.data.longest)
         return VocDataset(self.data.voc, split, self.names(), size, self.seed if augmented else None)
+
+
+def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
+    """Mean average precision over the classes that occur.
+
+    Args:
+        pairs: detections and labels of each image.
+        labels: names of the classes.
+
+    Returns:
+        In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and
+        "AP50 <class>" for every class that occurs.
+
+    Raises:
+        TrajformerError: pycocotools is not installed, or no image has an object.
+    """
+    try:
+        from pycocotools.coco import COCO  # type: ignore[import-untyped]
+        from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise TrajformerError("average precision needs pycocotools (pip install pycocotools)") from error
+    tables = [[np.insert(table, 0, image, axis=1) for image, table in enumerate(column)] for column in zip(*pairs, strict=True)]
+    detected, true = (np.concatenate(column) for column in tables)  # [N, 7], with the image as first column
+    if not len(true):
+        raise TrajformerError("average precision: no image has an object")
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+        images = COCO()
+        images.dataset = {"info": {}, "images": [{"id": index} for index in range(len(pairs))]}
+        images.dataset["categories"] = [{"id": index, "name": name} for index, name in enumerate(labels)]
+        images.createIndex()
+        evaluation = COCOeval(images.loadRes(true), images.loadRes(detected) if len(detected) else COCO(), "bbox")
+        evaluation.params.maxDets = [1, 10, MAX_DETECTIONS]
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [thresholds, recall, classes]; -1 for a class without objects
+    means = np.where((precision > -1).any((0, 1)), precision.mean(1), np.nan)  # [thresholds, classes]
+    result = {"AP": means, "AP50": means[0], "AP75": means[5]}
+    per_class = {f"AP50 {name}": value for name, value in zip(labels, means[0].tolist(), strict=True) if not np.isnan(value)}
+    return {name: float(np.nanmean(values)) for name, values in result.items()} | per_class
+
+
+def pair_with_labels(batch: DetectionBatch, objects: Sequence[Objects]) -> list[tuple[BoxTable, BoxTable]]:
+    """Detections and labels of each image of a batch, in pixels of the original image."""
+    targets = batch.targets.to("cpu")
+    corners = to_corners(targets.box * batch.original.cpu().flip(-1).repeat(1, 2)[:, None]).numpy()
+    pairs = []
+    for found, box, label, mask in zip(objects, corners, targets.label.numpy(), targets.mask.numpy(), strict=True):
+        detected = _table(*(x.cpu().numpy() for x in (found.box, found.score, found.label)))
+        pairs.append((detected, _table(box[mask], np.ones(mask.sum()), label[mask])))
+    return pairs
+
+
+def _table(box: np.ndarray, score: np.ndarray, label: np.ndarray) -> BoxTable:
+    box = box.astype(np.float64)
+    return np.column_stack([box[:, :2], box[:, 2:] - box[:, :2], score, label])
 
 
 class DetectionModule(TaskModule):
@@ -128,11 +173,7 @@ class DetectionModule(TaskModule):
         self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
 
     def load_start(self) -> None:
-        """Load the weights of the checkpoint to start from, except for a class head or queries of another number.
-
-        Raises:
-            CheckpointError: the checkpoint cannot be read, or its model has other sizes.
-        """
+        """Load the weights of the checkpoint to start from, except for a head of other classes and another number of queries."""
         state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
         parts = {"classify.": start.names() != self.config.names(), "queries.": start.model.queries != self.config.model.queries}
         initial = tuple(part for part, differs in parts.items() if differs)
@@ -172,18 +213,14 @@ class DetectionModule(TaskModule):
 
 
 class DetectionData(TaskData):
-    """Training and validation images of a recipe."""
-
-    train: DetectionDataset
-    val: DetectionDataset
+    """Training and validation images of a recipe; those that are left out are listed on standard error."""
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         data = recipe.data
         splits = ("train", "val") if data.voc is None else (data.voc.train_split, data.voc.val_split)
         train, val = recipe.load(splits[0], augmented=True), recipe.load(splits[1])
         for dataset in (train, val):
-            for line in dataset.skipped:
-                sys.stderr.write(f"{dataset.name}: {line}\n")
+            sys.stderr.writelines(f"{dataset.name}: {line}\n" for line in dataset.skipped)
         super().__init__(train, val, data, recipe.seed)
 
     def order(self) -> EpochShuffle:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
+_SPECIAL: dict[str, Any] = {"pad_id": PAD, "bos_id": START, "eos_id": END, "unk_id": UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,7 @@ class TextConfig:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The sentences of a text file, plain or gzipped, one per line.
-
-    Raises:
-        TrajformerError: the file cannot be read or is no UTF-8 text.
-    """
+    """The sentences of a text file, plain or gzipped, one per line; an error if it is no readable UTF-8 text."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
@@ -72,11 +69,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
-    """The sentences of `root/<split>.<source>[.gz]` and `root/<split>.<target>[.gz]`.
-
-    Raises:
-        TrajformerError: a file is missing or empty, or the files have different numbers of lines.
-    """
+    """The sentences of `root/<split>.<source>[.gz]` and `root/<split>.<target>[.gz]`, which must be equal in number."""
     texts = []
     for language in (source, target):
         plain, zipped = (root / f"{split}.{language}{suffix}" for suffix in ("", ".gz"))
@@ -90,28 +83,20 @@ def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[s
 
 
 def load_tokenizer(model: bytes) -> SentencePieceProcessor:
-    """The tokenizer of a sentencepiece file.
-
-    Raises:
-        TrajformerError: the bytes are no model, or its special tokens have other numbers.
-    """
+    """The tokenizer in a sentencepiece file; an error if the bytes are no model, or its special tokens have other numbers."""
     from sentencepiece import SentencePieceProcessor
 
     try:
         tokenizer = SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise TrajformerError("not a sentencepiece model") from error
-    if (tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()) != (PAD, START, END, UNKNOWN):
+    if any(getattr(tokenizer, name)() != number for name, number in _SPECIAL.items()):
         raise TrajformerError(f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}")
     return tokenizer
 
 
 def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcessor:
-    """Learn a byte-pair encoding with at most `size` tokens (Sennrich et al. 2016); deterministic.
-
-    Raises:
-        TrajformerError: the text is too small for this size.
-    """
+    """Learn a byte-pair encoding of at most `size` tokens (Sennrich et al. 2016); deterministic. Too little text is an error."""
     from sentencepiece import SentencePieceTrainer
 
     file = io.BytesIO()
@@ -122,12 +107,9 @@ def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcess
             vocab_size=size,
             model_type="bpe",
             character_coverage=1.0,
-            pad_id=PAD,
-            bos_id=START,
-            eos_id=END,
-            unk_id=UNKNOWN,
             num_threads=1,
             minloglevel=2,
+            **_SPECIAL,
         )
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
@@ -162,7 +144,7 @@ class Pairs:
     def __init__(
         self, name: str, texts: tuple[list[str], list[str]], tokenizer: SentencePieceProcessor, max_tokens: int | None
     ) -> None:
-        self.name = name
+        self.name, self.tokenizer = name, tokenizer
         self.pairs: list[tuple[list[int], list[int], str]] = []
         for source, target, text in zip(*(tokenizer.encode(text) for text in texts), texts[1], strict=True):
             if max_tokens is None or (source and target and max(len(source), len(target)) <= max_tokens):

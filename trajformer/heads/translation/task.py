@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.data import PAD, PairBatch, Pairs, TextConfig, learn_tokenizer, read_pairs
-from trajformer.heads.translation.decoding import Translator
-from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.model import Transformer, TransformerConfig, Translator
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
@@ -45,44 +44,30 @@ class TranslationRecipe:
         return Translator(Transformer(config))
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            TrajformerError: names the field.
-        """
+        """Check the values; an error names the field."""
         if not self.data.root:
             raise TrajformerError("data.root: give a folder of parallel text, `<split>.<language>` files")
         if not 0 <= self.smoothing < 1:
             raise TrajformerError(f"smoothing: {self.smoothing}, expected at least 0 and less than 1")
 
 
-class TextData(TaskData):
-    """Sentence pairs of a folder, and the tokenizer learned from its training split."""
-
-    train: Pairs
-
-    def __init__(self, config: TextConfig, seed: int = 0) -> None:
-        root, splits = Path(config.root), (config.train_split, config.val_split)
-        train, val = (read_pairs(root, split, config.source, config.target) for split in splits)
-        self.tokenizer = learn_tokenizer(train[0] + train[1], config.vocabulary)
-        pairs = Pairs(str(root / splits[0]), train, self.tokenizer, config.max_tokens)
-        if not len(pairs):
-            raise TrajformerError(f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens")
-        super().__init__(pairs, Pairs(str(root / splits[1]), val, self.tokenizer, None), config, seed)
+def load_text(recipe: TranslationRecipe) -> TaskData:
+    """The sentence pairs of a folder, as tokens of a tokenizer that is learned from the training split."""
+    config = recipe.data
+    root, splits = Path(config.root), (config.train_split, config.val_split)
+    train, val = (read_pairs(root, split, config.source, config.target) for split in splits)
+    tokenizer = learn_tokenizer(train[0] + train[1], config.vocabulary)
+    pairs = Pairs(str(root / splits[0]), train, tokenizer, config.max_tokens)
+    if not len(pairs):
+        raise TrajformerError(f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens")
+    return TaskData(pairs, Pairs(str(root / splits[1]), val, tokenizer, None), config, recipe.seed)
 
 
 def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Mean cross-entropy; the smoothed probability is shared by the C - 1 wrong tokens (Szegedy et al. 2016).
+    """Mean cross-entropy of logits [N, C] and tokens int64 [N] without padding.
 
-    PyTorch shares it among all C tokens, so its smoothing is `smoothing * C / (C - 1)`.
-
-    Args:
-        logits: [N, C], without padding.
-        target: int64 [N].
-        smoothing: probability taken from the target token.
-
-    Returns:
-        A scalar.
+    The smoothed probability is shared by the C - 1 wrong tokens (Szegedy et al. 2016). PyTorch shares it among all C tokens, so
+    its smoothing is `smoothing * C / (C - 1)`.
     """
     classes = logits.shape[-1]
     return F.cross_entropy(logits.float(), target, label_smoothing=smoothing * classes / (classes - 1))
@@ -102,7 +87,7 @@ class TranslationModule(TaskModule):
 
     def setup(self, stage: str) -> None:
         """Give the tokenizer to the model; a checkpoint that is loaded later must have the same one."""
-        self.model.tokenizer = self.trainer.datamodule.tokenizer  # type: ignore[attr-defined]
+        self.model.tokenizer = self.trainer.datamodule.train.tokenizer  # type: ignore[attr-defined]
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         """The loss over real tokens and their number."""
@@ -134,7 +119,7 @@ class TranslationModule(TaskModule):
 TASK = Task(
     recipe=TranslationRecipe,
     module=TranslationModule,
-    data=lambda recipe: TextData(recipe.data, recipe.seed),
+    data=load_text,
     monitor="val/BLEU",
     mode="max",
     shown=("val/cross_entropy", "val/BLEU"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -35,11 +35,7 @@ class ViTConfig:
     channels: int = 3
     classes: int = 1000
     layers: int = 12
-    block: BlockConfig = field(
-        default_factory=lambda: BlockConfig(
-            width=768, heads=12, feedforward=3072, norm_first=True, activation="gelu", norm_eps=1e-6
-        )
-    )
+    block: BlockConfig = BlockConfig(768, 12, 3072, norm_first=True, activation="gelu", norm_eps=1e-6)
     pooling: Literal["token", "mean"] = "token"
 
     def __post_init__(self) -> None:
@@ -69,11 +65,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, config.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores [B, classes] (logits) of normalized images float [B, C, H, W].
-
-        Raises:
-            ValueError: H or W is no multiple of the patch size, or the number of channels is wrong.
-        """
+        """Class scores [B, classes] (logits) of normalized images float [B, C, H, W]; raises as `grid`."""
         x = self.encoder(self.dropout(self.embed(images)))
         return self.head(x.mean(-2) if self.token is None else x[:, 0])
 
@@ -86,11 +78,7 @@ class ViT(nn.Module):
         return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + interpolate_positions(self.position(), grid, 1)
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """Rows and columns of patches in images [..., C, H, W].
-
-        Raises:
-            ValueError: as `forward`.
-        """
+        """Rows and columns of patches in images [..., C, H, W]; ValueError for a wrong C, or if patches do not fill H or W."""
         channels, height, width = images.shape[-3:]
         size = self.config.patch_size
         if channels != self.config.channels:
@@ -105,9 +93,6 @@ def interpolate_positions(position: Tensor, grid: tuple[int, int], extra: int) -
 
     The first `extra` positions belong to tokens that are no patches and are kept. The interpolation is bicubic without
     antialiasing in float32, as in Hugging Face's ViT. timm uses antialiasing, so its scores at other sizes differ slightly.
-
-    Returns:
-        [extra + rows * columns, D].
     """
     kept, patches = position[:extra], position[extra:]
     side = round(len(patches) ** 0.5)
@@ -119,18 +104,12 @@ def interpolate_positions(position: Tensor, grid: tuple[int, int], extra: int) -
 
 
 def attention_rollout(weights: Sequence[Tensor]) -> Tensor:
-    """Share of each input token in each output token (attention rollout; Abnar and Zuidema 2020, section 3).
+    """Attention rollout [..., L, L] of the weights [..., heads, L, L] of each layer (Abnar and Zuidema 2020, section 3).
 
-    Each layer mixes tokens half by its attention weights, averaged over heads, and half by the residual connection.
-
-    Args:
-        weights: [..., heads, L, L] for each layer, first to last.
-
-    Returns:
-        [..., L, L]; row i holds the shares of the input tokens in output i and sums to 1.
+    Row i holds the share of each input token in output token i and sums to 1. Each layer mixes tokens half by its attention
+    weights, averaged over heads, and half by the residual connection.
     """
-    identity = torch.eye(weights[0].shape[-1], dtype=weights[0].dtype, device=weights[0].device)
-    rollout = identity
+    rollout = identity = torch.eye(weights[0].shape[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight in weights:
         mixed = 0.5 * weight.mean(-3) + 0.5 * identity
         rollout = mixed / mixed.sum(-1, keepdim=True) @ rollout

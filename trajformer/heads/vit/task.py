@@ -1,22 +1,130 @@
-"""Image classification with a Vision Transformer: recipe, cross-entropy training, accuracy on the validation images."""
+"""Image classification with a Vision Transformer: labeled images, recipe, cross-entropy training, accuracy.
+
+The images are scikit-learn's handwritten digits, or a folder with one subfolder per class.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.errors import TrajformerError
-from trajformer.heads.classes import ClassRecipe
-from trajformer.heads.images import ImageAugmentConfig, augment_images, normalize, read_image, resize
-from trajformer.heads.vit.data import ImageBatch, ImageDataConfig, LabeledImages, class_names, load_split
+from trajformer.data.batch import TensorRecord
+from trajformer.errors import TrajformerError, check_numbers
+from trajformer.heads.images import (
+    ClassRecipe,
+    ImageAugmentConfig,
+    Normalization,
+    augment_images,
+    list_images,
+    normalize,
+    read_image,
+    resize,
+    to_bytes,
+)  # fmt: skip
 from trajformer.heads.vit.model import ViT, ViTConfig, interpolate_positions
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class ImageDataConfig:
+    """Labeled images and their batches.
+
+    Attributes:
+        dataset: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, or a folder.
+        root: the folder, with images at `<split>/<class name>/*.png` (or .jpg and others); the splits are train, val, test.
+        normalise: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of ImageNet.
+        batch_size: maximum number of images per step and device.
+        workers: number of loader processes.
+    """
+
+    dataset: Literal["digits", "folder"] = "digits"
+    root: str = ""
+    normalise: Normalization = "half"
+    batch_size: int = 64
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("batch_size",))
+
+    @property
+    def bucket(self) -> int:
+        """All images have the same size, so batches are not grouped by size."""
+        return 1
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBatch(TensorRecord):
+    """B labeled images."""
+
+    image: Tensor  # float32 [B, C, H, W] in 0..1
+    label: Tensor  # int64 [B]
+
+
+class LabeledImages:
+    """The images uint8 [N, C, H, W] and labels int64 [N] of a split in memory; `name` is for error messages."""
+
+    def __init__(self, name: str, image: Tensor, label: Tensor) -> None:
+        self.name, self.image, self.label = name, image, label
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.label)
+
+    def __getitem__(self, indices: Sequence[int]) -> ImageBatch:
+        rows = torch.as_tensor(indices, dtype=torch.int64)
+        return ImageBatch(self.image[rows].float() / 255.0, self.label[rows])
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Equal sizes int [n, 1]: batches have no padding."""
+        return np.ones((len(indices), 1), np.int64)
+
+
+def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
+    """Names of the classes: the digits, or the sorted subfolders of a split; an error if there are none."""
+    if data.dataset == "digits":
+        return tuple("0123456789")
+    if not data.root:
+        raise TrajformerError("data.root: give a folder of images, `<split>/<class name>/*.png`")
+    folder = Path(data.root, split)
+    if not folder.is_dir():
+        raise TrajformerError(f"{folder}: no such folder; images are expected at {data.root}/{split}/<class name>/*.png")
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise TrajformerError(f"{folder}: has no subfolder for a class")
+    return tuple(names)
+
+
+def load_digits(split: str) -> tuple[Tensor, Tensor]:
+    """The handwritten digits of scikit-learn: images [N, 1, 8, 8] in 0..1, white on black, and labels int64 [N].
+
+    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and
+    the ninth are test images and the seventh is a validation image. Every split contains all 13 writers.
+
+    Raises:
+        TrajformerError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn import datasets  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise TrajformerError("data.dataset: digits needs scikit-learn (pip install scikit-learn)") from error
+    pixels, classes = datasets.load_digits(return_X_y=True)
+    index = pd.Series(classes).groupby(classes).cumcount().to_numpy() % 10  # index of an image within its class, modulo ten
+    test, val = np.isin(index, (3, 8)), index == 6
+    rows = {"train": ~(test | val), "val": val, "test": test}[split]
+    image = torch.from_numpy(pixels[rows]).float().reshape(-1, 1, 8, 8) / 16.0
+    return image, torch.from_numpy(classes[rows].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -52,11 +160,7 @@ class ClassificationRecipe(ClassRecipe):
         return ViT(self.model)
 
     def check(self) -> None:
-        """Check the values, and the number of classes in the data.
-
-        Raises:
-            TrajformerError: names the field.
-        """
+        """Check the values, and the number of classes in the data; an error names the field."""
         if self.model.channels not in (1, 3):
             raise TrajformerError(f"model.channels: {self.model.channels}, expected 1 (gray) or 3 (color)")
         if self.data.normalise == "imagenet" and self.model.channels != 3:
@@ -68,11 +172,7 @@ class ClassificationRecipe(ClassRecipe):
             raise TrajformerError(f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}")
 
     def read(self, path: Path) -> Tensor:
-        """Read an image file as [C, H, W] in 0..1 with the channels of the model.
-
-        Raises:
-            TrajformerError: the file cannot be read.
-        """
+        """Read an image file as [C, H, W] in 0..1 with the channels of the model; raises as `read_image`."""
         return read_image(path, gray=self.model.channels == 1)
 
     def prepare(self, image: Tensor) -> Tensor:
@@ -80,17 +180,37 @@ class ClassificationRecipe(ClassRecipe):
         return normalize(resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise)
 
     def load(self, split: str) -> LabeledImages:
-        """The labeled images of a split; see `load_split`."""
-        labels = self.labels or class_names(self.data)
-        return load_split(self.data, split, labels, self.model.channels, self.model.image_size)
+        """The labeled images of a split: train, val or test. Unreadable files are skipped and listed on standard error.
+
+        Raises:
+            TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
+        """
+        if split not in SPLITS:
+            raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")
+        data, channels, size = self.data, self.model.channels, (self.model.image_size, self.model.image_size)
+        labels, name = self.labels or class_names(data), f"{data.root or data.dataset}: {split}"
+        if data.dataset == "digits":
+            digits, label = load_digits(split)
+            return LabeledImages(name, to_bytes(resize(digits, size).expand(-1, channels, -1, -1)), label)
+        images, classes = [], []
+        for kind in class_names(data, split):
+            if kind not in labels:
+                raise TrajformerError(
+                    f"{data.root}: split '{split}' has a class '{kind}' that is not in {', '.join(labels)[:200]}"
+                )
+            for path in list_images([Path(data.root, split, kind)]):
+                try:
+                    images.append(to_bytes(resize(self.read(path), size)))
+                    classes.append(labels.index(kind))
+                except TrajformerError as error:
+                    sys.stderr.write(f"skipped {error}\n")
+        if not images:
+            raise TrajformerError(f"{data.root}: split '{split}' has no readable image")
+        return LabeledImages(name, torch.stack(images), torch.tensor(classes))
 
 
 class ClassificationModule(TaskModule):
-    """Trains a classifier with cross-entropy and validates its accuracy.
-
-    Raises:
-        TrajformerError: the names of the classes cannot be read from the data, or the checkpoint to start from does not fit.
-    """
+    """Trains a classifier with cross-entropy and validates its accuracy."""
 
     config: ClassificationRecipe
     model: ViT
@@ -101,11 +221,7 @@ class ClassificationModule(TaskModule):
             self.load_start()
 
     def load_start(self) -> None:
-        """Load the weights of the checkpoint to start from, adapted to the image size and the classes of the recipe.
-
-        Raises:
-            CheckpointError: the checkpoint cannot be read, or its model has other sizes.
-        """
+        """Load the weights of the checkpoint to start from, adapted to the image size and the classes of the recipe."""
         state, start = self.config.load_start(("image_size",))
         sizes, position = self.config.model, "position.tables.0"
         side = sizes.image_size // sizes.patch_size

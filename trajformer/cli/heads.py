@@ -93,12 +93,6 @@ def _other_folder(args: Namespace, content: str) -> str | None:
     return str(args.images[0]) if args.images else None
 
 
-def _numbers(count: int, args: Namespace) -> Iterator[list[int]]:
-    """Numbers of the images of a split in batches, with a progress bar."""
-    for first in tqdm(range(0, count, args.batch_size), desc=args.split, unit="batch", disable=not bars()):
-        yield list(range(first, min(first + args.batch_size, count)))
-
-
 def classify_parser() -> Parser:
     """--checkpoint CKPT (IMAGE_OR_FOLDER... [--out DIR] | --split SPLIT)."""
     parser = new_parser(
@@ -152,9 +146,10 @@ def _score_classifier(args: Namespace) -> None:
     model, recipe, device = _load_model(args, ClassificationRecipe)
     if folder := _other_folder(args, "<split>/<class name>/"):
         recipe = replace(recipe, data=replace(recipe.data, dataset="folder", root=folder))
-    data, names = recipe.load(args.split), recipe.names()
+    data, names, batches = recipe.load(args.split), recipe.names(), []
     with torch.no_grad():
-        batches = [model(recipe.prepare(data[rows].image).to(device)).float().cpu() for rows in _numbers(len(data), args)]
+        for rows in tqdm(torch.arange(len(data)).split(args.batch_size), desc=args.split, unit="batch", disable=not bars()):
+            batches.append(model(recipe.prepare(data[rows.tolist()].image).to(device)).float().cpu())
     scores = torch.cat(batches)
     predicted, entropy = scores.argmax(-1), F.cross_entropy(scores, data.label)
     mistakes = Counter(pair for pair in zip(data.label.tolist(), predicted.tolist(), strict=True) if pair[0] != pair[1])
@@ -254,7 +249,8 @@ def _score_detector(args: Namespace) -> None:
     for line in data.skipped:
         print(line)
     drawn = {round(index * (len(data) - 1) / (MAX_DRAWN - 1)) for index in range(MAX_DRAWN)}
-    for numbers in _numbers(len(data), args):
+    for first in tqdm(range(0, len(data), args.batch_size), desc=args.split, unit="batch", disable=not bars()):
+        numbers = range(first, min(first + args.batch_size, len(data)))
         examples = [data.example(number) for number in numbers]
         batch = collate(examples).to(device)
         predicted = _predict(model, batch, 0.0, args.nms)  # average precision uses all scores

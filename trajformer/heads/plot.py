@@ -32,16 +32,7 @@ def save_cross_attention(path: Path, model: Translator, source: str, target: str
 
 
 def save_classification(path: Path, title: str, image: Tensor, rollout: Tensor, names: list[str], p: np.ndarray) -> None:
-    """Write an image, its attention rollout and its class probabilities as PNG.
-
-    Args:
-        path: path of the PNG.
-        title: title of the image.
-        image: [C, H, W] in 0..1.
-        rollout: attention rollout [rows, columns] over the patches.
-        names: names of the most probable classes.
-        p: their probabilities.
-    """
+    """Write an image [C, H, W] in 0..1, its attention rollout [rows, columns] and its most probable classes as PNG."""
     pixels = image.permute(1, 2, 0).squeeze(-1).numpy()
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))

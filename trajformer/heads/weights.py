@@ -108,14 +108,10 @@ def attention_is_all_you_need(source: StateDictReader, options: Options) -> Conv
     all_tied = tied and torch.equal(projection, embeddings["source"])
     block = BlockConfig(width, heads, feedforward, norm_first=False, bias=False, norm_eps=1e-6)
     config = TransformerConfig(
-        source_tokens=len(embeddings["source"]),
-        target_tokens=len(projection),
-        block=replace(block, d_k=keys // heads, d_v=values // heads),
-        layers=(encoder, decoder),
-        tied=("all" if all_tied else "projection") if tied else "none",
-        scale="projection" if tied else "none",
+        len(embeddings["source"]), len(projection), replace(block, d_k=keys // heads, d_v=values // heads), (encoder, decoder),
+        tied=("all" if all_tied else "projection") if tied else "none", scale="projection" if tied else "none",
         embedding_norm=True,
-    )
+    )  # fmt: skip
     for stack in ("encoder", "decoder"):
         key = f"{stack}.position_enc.pos_table"
         table = sinusoid(torch.arange(source.peek(key, 3).shape[1], dtype=torch.float64), width)

@@ -6,7 +6,7 @@ and are left out of the statistics of norms. So the features of an image do not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -56,7 +56,7 @@ class ResNetConfig:
 class BackboneConfig:
     """The backbone: a ResNet if `resnet` is given, else the small network."""
 
-    cnn: CnnConfig = field(default_factory=CnnConfig)
+    cnn: CnnConfig = CnnConfig()
     resnet: ResNetConfig | None = None
 
 
@@ -72,7 +72,7 @@ def _clear(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def _coordinates(x: Tensor, mask: Tensor | None) -> Tensor:
     """Row and column [B, 2, h, w] of features x, from -1.7 to 1.7 over the image: the variance of a normalized channel."""
-    real = x.new_ones(x.shape[0], *x.shape[-2:], dtype=torch.bool) if mask is None else mask
+    real = torch.ones_like(x[:, 0], dtype=torch.bool) if mask is None else mask
     index = torch.stack([real.cumsum(axis, dtype=x.dtype) for axis in (1, 2)], 1)
     share = (index - 0.5) / index.amax((2, 3), keepdim=True).clamp(min=1.0)
     return _clear((2.0 * share - 1.0) * 3.0**0.5, mask)

@@ -50,16 +50,10 @@ def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
 
 
 def suppress(box: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
-    """Greedy non-maximum suppression within each class.
+    """Greedy non-maximum suppression within each class: indices int64 [M] of the kept boxes, best first.
 
-    Args:
-        box: corners [N, 4].
-        score: [N].
-        label: int64 [N].
-        threshold: a box is removed if its IoU with a better box of the same class is larger.
-
-    Returns:
-        Indices int64 [M] of the kept boxes, best first.
+    A box of corners [N, 4], scores [N] and labels int64 [N] is removed if its IoU with a better box of its class exceeds
+    `threshold`.
     """
     order = score.argsort(descending=True, stable=True)
     ranked, ranked_label = box[order], label[order]

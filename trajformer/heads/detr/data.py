@@ -68,10 +68,6 @@ class DetectionBatch(TensorRecord):
     targets: BoxTargets
     original: Tensor  # int64 [B, 2], height and width before resizing
 
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self.name)
-
 
 def collate(examples: Sequence[Example]) -> DetectionBatch:
     """Pad images to the largest height and width among them."""

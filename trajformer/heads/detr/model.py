@@ -126,14 +126,10 @@ class Objects(TensorRecord):
 
 
 def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms: float | None = None) -> list[Objects]:
-    """Objects with their most probable class, in pixels.
+    """Objects with their most probable class and a higher score than `score`.
 
-    Args:
-        detections: predictions for B images.
-        size: int [B, 2], height and width of each image; boxes are in its pixels.
-        score: only objects with a higher score are returned.
-        nms: join the predictions of all decoder layers by non-maximum suppression with this IoU threshold; by default the last
-            layer is used without suppression.
+    Boxes are in pixels of the images of `size` int [B, 2], height and width. By default the last layer is used without
+    suppression; `nms` joins the predictions of all decoder layers by non-maximum suppression with this IoU threshold.
     """
     layers = (detections,) if nms is None else (detections, *detections.auxiliary)
     best, label = torch.cat([one.logit for one in layers], 1).float().softmax(-1)[..., :-1].max(-1)
@@ -151,13 +147,7 @@ def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms
 
 @torch.no_grad()
 def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
-    """Attention maps of n objects in one image.
-
-    Args:
-        model: the detector.
-        pixels: float [1, 3, H, W], normalized, without padding.
-        size: int [1, 2], height and width of the image; the boxes are in its pixels.
-        objects: the objects.
+    """Attention maps of n objects in one image, pixels float [1, 3, H, W] without padding, of height and width `size` int [1, 2].
 
     Returns:
         Two maps over the feature grid, float [n, h, w] on the CPU, averaged over heads: attention of the query of each object

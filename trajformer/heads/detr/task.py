@@ -41,7 +41,7 @@ class DetectionDataConfig:
         bucket: images of similar size share a batch; they are sorted within groups of this number of steps; 1 is off.
     """
 
-    shapes: ShapesConfig = field(default_factory=ShapesConfig)
+    shapes: ShapesConfig = ShapesConfig()
     voc: VocConfig | None = None
     shorter: int = 800
     longest: int = 1333
@@ -104,11 +104,7 @@ class DetectionRecipe(ClassRecipe):
 
 
 def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
-    """Mean average precision over the classes that occur.
-
-    Args:
-        pairs: detections and labels of each image.
-        labels: names of the classes.
+    """Mean average precision over the classes that occur, from detections and labels of each image.
 
     Returns:
         In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and
@@ -192,12 +188,13 @@ class DetectionModule(TaskModule):
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
         self.seed_step()
-        return self.log_terms(box_loss(self(batch.pixels, batch.mask), batch.targets, self.config.loss), len(batch))
+        return self.log_terms(box_loss(self(batch.pixels, batch.mask), batch.targets, self.config.loss), len(batch.pixels))
 
     def validation_step(self, batch: DetectionBatch, batch_idx: int) -> None:
         """Collect the detections of one batch."""
         detections = self(batch.pixels, batch.mask)
-        self.log("val/loss", box_loss(detections, batch.targets, self.config.loss)["loss"], batch_size=len(batch), sync_dist=True)
+        loss = box_loss(detections, batch.targets, self.config.loss)["loss"]
+        self.log("val/loss", loss, batch_size=len(batch.pixels), sync_dist=True)
         self.pairs += pair_with_labels(batch, postprocess(detections, batch.original))
 
     def on_validation_epoch_end(self) -> None:

@@ -102,15 +102,9 @@ def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcess
     file = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=file,
-            vocab_size=size,
-            model_type="bpe",
-            character_coverage=1.0,
-            num_threads=1,
-            minloglevel=2,
-            **_SPECIAL,
-        )
+            sentence_iterator=iter(sentences), model_writer=file, vocab_size=size, model_type="bpe", character_coverage=1.0,
+            num_threads=1, minloglevel=2, **_SPECIAL,
+        )  # fmt: skip
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise TrajformerError(f"data.vocabulary: {size}: {reason}") from error
@@ -132,13 +126,9 @@ class PairBatch(TensorRecord):
 
 
 class Pairs:
-    """Sentence pairs as tokens: `pairs[[3, 1, 4]]` is the batch of these three pairs.
+    """Sentence pairs as tokens: `pairs[[3, 1, 4]]` is the batch of these three pairs; `name` is for error messages.
 
-    Args:
-        name: the files, for error messages.
-        texts: source and target sentences.
-        tokenizer: the tokenizer of both languages.
-        max_tokens: pairs in which a side is longer or empty are left out; None keeps all pairs.
+    Pairs in which a side is empty or longer than `max_tokens` are left out and counted; None keeps all pairs.
     """
 
     def __init__(

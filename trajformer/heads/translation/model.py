@@ -120,13 +120,9 @@ class Transformer(nn.Module):
 
 
 class Hypotheses:
-    """Partial translations of B sentences, N = B * copies rows; the rows of a sentence are adjacent.
+    """Partial translations of source sentences int64 [B, S], N = B * copies rows; the rows of a sentence are adjacent.
 
-    Args:
-        model: the model, in evaluation mode.
-        source: int64 [B, S].
-        copies: hypotheses per sentence.
-        cached: keep keys and values; otherwise every step decodes the whole prefix again, for comparison.
+    The model is in evaluation mode. Without `cached`, every step decodes the whole prefix again, for comparison.
     """
 
     def __init__(self, model: Transformer, source: Tensor, copies: int = 1, *, cached: bool = True) -> None:

@@ -72,11 +72,13 @@ class ImageBatch(TensorRecord):
     label: Tensor  # int64 [B]
 
 
+@dataclass(frozen=True, eq=False)
 class LabeledImages:
-    """The images uint8 [N, C, H, W] and labels int64 [N] of a split in memory; `name` is for error messages."""
+    """The images of a split in memory."""
 
-    def __init__(self, name: str, image: Tensor, label: Tensor) -> None:
-        self.name, self.image, self.label = name, image, label
+    name: str  # for error messages
+    image: Tensor  # uint8 [N, C, H, W]
+    label: Tensor  # int64 [N]
 
     def __len__(self) -> int:
         """Number of images."""
@@ -244,11 +246,12 @@ class ClassificationModule(TaskModule):
         self.log("val/cross_entropy", F.cross_entropy(scores, batch.label), batch_size=count, sync_dist=True)
 
 
+# On a small split many checkpoints share the highest accuracy.
 TASK = Task(
     recipe=ClassificationRecipe,
     module=ClassificationModule,
     data=lambda recipe: TaskData(recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed),
-    monitor="val/cross_entropy",  # on a small split many checkpoints share the highest accuracy
+    monitor="val/cross_entropy",
     mode="min",
     shown=("val/accuracy", "val/cross_entropy"),
 )

@@ -31,9 +31,12 @@ def sentences(count: int, length: int, tokens: int, seed: int = 0) -> Tensor:
     return torch.where(torch.arange(length) < lengths, source, PAD)
 
 
-def limits(source: Tensor, limit: int) -> Tensor:
-    """The same limit for every sentence."""
-    return torch.full((len(source),), limit)
+def search(
+    model: Transformer, source: Tensor, limit: int, width: int, alpha: float = 0.6, cached: bool = True
+) -> list[list[int]]:
+    """Translations by beam search, with the same limit for every sentence."""
+    steps = Hypotheses(model, source, width, cached=cached)
+    return [row.tolist() for row in beam_search(steps, torch.full((len(source),), limit), width, alpha)]
 
 
 def exhaustive(model: Transformer, source: Tensor, tokens: int, limit: int, alpha: float) -> list[int]:
@@ -57,8 +60,7 @@ def test_a_wide_beam_equals_exhaustive_search(alpha: float) -> None:
     for seed in range(3):
         model = make_model(seed, tokens)
         width = tokens ** (limit - 1)  # all hypotheses are kept
-        translations = beam_search(Hypotheses(model, source, width), limits(source, limit), width, alpha)
-        assert [row.tolist() for row in translations] == [exhaustive(model, row, tokens, limit, alpha) for row in source]
+        assert search(model, source, limit, width, alpha) == [exhaustive(model, row, tokens, limit, alpha) for row in source]
 
 
 def greedy(model: Transformer, sentence: Tensor, limit: int) -> list[int]:
@@ -73,7 +75,7 @@ def greedy(model: Transformer, sentence: Tensor, limit: int) -> list[int]:
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_a_beam_of_one_is_greedy(alpha: float) -> None:
     model, source = make_model(5, 8), sentences(7, 5, 8)
-    narrow = [row.tolist() for row in beam_search(Hypotheses(model, source), limits(source, 9), 1, alpha)]
+    narrow = search(model, source, 9, 1, alpha)
     assert narrow == [greedy(model, row[row != PAD], 9) for row in source]
     assert len({len(row) for row in narrow}) > 1, "sentences should end at different steps"
 
@@ -82,12 +84,8 @@ def test_a_beam_of_one_is_greedy(alpha: float) -> None:
 @pytest.mark.parametrize("cached", [True, False])
 def test_translations_do_not_depend_on_the_batch(width: int, cached: bool) -> None:
     model, source = make_model(5, 12), sentences(6, 5, 12, seed=2)
-
-    def search(rows: Tensor) -> list[list[int]]:
-        steps = Hypotheses(model, rows, width, cached=cached)
-        return [row.tolist() for row in beam_search(steps, limits(rows, 9), width)]
-
-    assert search(source) == [search(row[row != PAD][None])[0] for row in source]
+    alone = [search(model, row[row != PAD][None], 9, width, cached=cached)[0] for row in source]
+    assert search(model, source, 9, width, cached=cached) == alone
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

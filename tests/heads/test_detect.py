@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from support.cli import error_line
+from support.cli import run as command
 
-from trajformer import cli
 from trajformer.core.blocks import BlockConfig
+from trajformer.core.record import recorded_weights
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
@@ -75,12 +78,6 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     pixels = (example.image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
     Image.fromarray(pixels).save(folder / "known.png")
     return folder / "best.ckpt", folder / "known.png"
-
-
-def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = cli.main(["detect", *map(str, words)])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_a_run_stores_its_classes_and_metrics(run: Path) -> None:
@@ -165,16 +162,15 @@ def test_average_precision_is_over_the_images_of_all_processes(
     assert logged == alone
 
 
-def test_detect_prints_writes_and_draws_objects(
-    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_detect_prints_writes_and_draws_objects(expert: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
     checkpoint, source = expert
     broken = tmp_path / "in" / "broken.png"
     broken.parent.mkdir()
     broken.write_bytes(b"no image")
     Image.open(source).resize((48, 48)).save(broken.parent / "known.png")  # another size with the same name
-    code, out, _ = command(capsys, source, broken.parent, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention")
-    assert code == 0
+    words = "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention"
+    assert command("detect", source, broken.parent, *words) == 0
+    out = capsys.readouterr().out
     truth = draw_shapes(DATA.shapes, (8, 4))
     name = LABELS[truth.label[0]]
     assert f"{source}: " in out and f" {name}" in out and f"skipped {broken}: not a readable image" in out
@@ -188,37 +184,33 @@ def test_detect_prints_writes_and_draws_objects(
     torch.testing.assert_close(larger, detected * 1.5, atol=2.0, rtol=0.0)  # in pixels of the larger image
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["known-2.png", "known.png"]
     widths = {Image.open(path).size for path in (tmp_path / "out").glob("*.png")}
-    code, _, _ = command(capsys, source, "--checkpoint", checkpoint, "--out", tmp_path / "plain")
-    assert code == 0 and Image.open(tmp_path / "plain" / "known.png").width < min(width for width, _ in widths)
+    assert command("detect", source, "--checkpoint", checkpoint, "--out", tmp_path / "plain") == 0
+    assert Image.open(tmp_path / "plain" / "known.png").width < min(width for width, _ in widths)
 
 
-def test_detect_filters_by_score_and_can_join_layers(
-    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_detect_filters_by_score_and_can_join_layers(expert: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, source = expert
     counts = {}
     for words in (("--score", "1"), ("--score", "0"), ("--score", "0", "--nms"), ("--nms",)):
-        code, _, _ = command(capsys, source, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words)
-        assert code == 0
+        assert command("detect", source, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words) == 0
         counts[words] = len(json.loads((tmp_path / "out" / "detections.jsonl").read_text())["objects"])
     truth = len(draw_shapes(DATA.shapes, (8, 4)).label)
     assert counts["--score", "1"] == 0 and counts["--score", "0"] == MODEL.queries and counts[("--nms",)] == truth
     assert counts["--score", "0", "--nms"] <= 2 * MODEL.queries
 
 
-def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command(capsys, "--checkpoint", run / "last.ckpt", "--split", "val", "--out", tmp_path / "out")
-    assert code == 0 and "shapes: val: 6 images" in out and "AP50 " in out
+def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: Any) -> None:
+    assert command("detect", "--checkpoint", run / "last.ckpt", "--split", "val", "--out", tmp_path / "out") == 0
+    out = capsys.readouterr().out
+    assert "shapes: val: 6 images" in out and "AP50 " in out
     result = json.loads((tmp_path / "out" / "average_precision.json").read_text())
-    last = [line for line in (run / "csv" / "metrics.csv").read_text().splitlines() if line]
-    columns = last[0].split(",")
-    logged = [dict(zip(columns, line.split(","), strict=True))["val/AP50"] for line in last[1:]]
-    assert result["AP50"] == pytest.approx(float([value for value in logged if value][-1]), abs=1e-6)
+    logged = pd.read_csv(run / "csv" / "metrics.csv")["val/AP50"].dropna()
+    assert result["AP50"] == pytest.approx(logged.iloc[-1], abs=1e-6)
     assert len((tmp_path / "out" / "detections.jsonl").read_text().splitlines()) == 6
     assert len(list((tmp_path / "out").glob("val_*.png"))) == 6
 
 
-def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
     checkpoint, source = expert
     for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (tmp_path / part).mkdir(parents=True)
@@ -226,32 +218,30 @@ def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsy
     (tmp_path / "ImageSets/Main/test.txt").write_text("known\n")
     truth = draw_shapes(DATA.shapes, (8, 4))
     objects = ""
-    for (left, top, right, bottom), label in zip(truth.box.tolist(), truth.label.tolist(), strict=True):
-        corners = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
+    for box, label in zip(truth.box.tolist(), truth.label.tolist(), strict=True):
+        sides = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+        corners = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
         objects += f"<object><name>{LABELS[label]}</name><bndbox>{corners}</bndbox></object>"
     (tmp_path / "Annotations" / "known.xml").write_text(f"<annotation>{objects}</annotation>")
-    code, out, _ = command(capsys, tmp_path, "--checkpoint", checkpoint, "--split", "test")
-    assert code == 0 and f"{tmp_path}: test: 1 images, {len(truth.label)} objects" in out and "AP50 1.000" in out
+    assert command("detect", tmp_path, "--checkpoint", checkpoint, "--split", "test") == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path}: test: 1 images, {len(truth.label)} objects" in out and "AP50 1.000" in out
 
 
-def test_mistakes_of_the_user_are_one_line_errors(
-    expert: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint, source = expert
-    broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"")
-    cases: list[tuple[list[object], str]] = [
-        (["--checkpoint", checkpoint], "give images or folders"),
-        ([source, "--checkpoint", tmp_path / "none.ckpt"], "no such checkpoint"),
-        ([broken, "--checkpoint", checkpoint], "none of the 1 images can be read"),
-        ([source, "--checkpoint", checkpoint, "--attention"], "--out DIR"),
-        (["--checkpoint", checkpoint, "--split", "tset"], "no split 'tset'"),
-        ([tmp_path, "--checkpoint", checkpoint, "--split", "test"], "cannot be read"),
-        ([tmp_path, tmp_path, "--checkpoint", checkpoint, "--split", "test"], "one folder at most"),
+def test_mistakes_of_the_user_are_one_line_errors(expert: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
+    known = ("--checkpoint", expert[0])
+    (tmp_path / "broken.jpg").touch()
+    cases: list[tuple[tuple[object, ...], str]] = [
+        (known, "give images or folders"),
+        ((expert[1], "--checkpoint", tmp_path / "none.ckpt"), "no such checkpoint"),
+        ((tmp_path / "broken.jpg", *known), "none of the 1 images can be read"),
+        ((expert[1], *known, "--attention"), "--out DIR"),
+        ((*known, "--split", "tset"), "no split 'tset'"),
+        ((tmp_path, *known, "--split", "test"), "cannot be read"),
+        ((tmp_path, tmp_path, *known, "--split", "test"), "one folder at most"),
     ]
     for words, complaint in cases:
-        code, _, err = command(capsys, *words)
-        assert code == 1 and complaint in err and len(err.splitlines()) == 1, words
+        assert complaint in error_line(capsys, "detect", *words)
 
 
 def test_attention_maps_belong_to_the_queries_of_the_objects(expert: tuple[Path, Path]) -> None:
@@ -264,11 +254,9 @@ def test_attention_maps_belong_to_the_queries_of_the_objects(expert: tuple[Path,
     decoder, encoder = attention_maps(model, batch.pixels, batch.original, detected)
     assert decoder.shape == encoder.shape == (len(detected.label), 4, 4)
     torch.testing.assert_close(decoder.sum((1, 2)), torch.ones(len(detected.label)))
-    with torch.no_grad():
-        feature, _ = model.backbone(batch.pixels)
-        x, position = model.project(feature).flatten(2).transpose(1, 2), model.position_encoding(feature, None).flatten(1, 2)
-        block = model.encoder.layers[0]
-        weights = block.attention.sublayer.weights(x + position, x + position, x)[0].mean(0)  # [L, L]
-        row, column = (detected.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
+    with recorded_weights(model) as record:
+        model(batch.pixels)
+    weights = record["encoder.layers.0.attention.sublayer"][0][0].mean(0)  # [L, L]
+    row, column = (detected.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
     torch.testing.assert_close(encoder[0].flatten(), weights[4 * row + column])
     assert torch.equal(model(batch.pixels).logit, before.logit)

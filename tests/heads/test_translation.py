@@ -1,9 +1,9 @@
-"""The Transformer equals PyTorch's, Marian and `attention-is-all-you-need-pytorch`; loss, tokens, padding and commands."""
+"""The Transformer equals PyTorch's and `attention-is-all-you-need-pytorch`; loss, tokens, padding and commands."""
 
 from __future__ import annotations
 
 import json
-import math
+import re
 import shutil
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from trajformer.heads.translation.data import (
 )
 from trajformer.heads.translation.model import Transformer, TransformerConfig, Translator
 from trajformer.heads.translation.task import TranslationRecipe, token_loss
-from trajformer.heads.weights import hugging_face_layers, torch_layers
+from trajformer.heads.weights import torch_layers
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
@@ -46,20 +46,15 @@ def sentences(count: int, length: int, seed: int = 0) -> Tensor:
     return torch.where(torch.arange(length) < torch.randint(2, length + 1, (count, 1), generator=generator), body, PAD)
 
 
-def load_foreign(model: Transformer, foreign: nn.Module, rules: dict[str, str], prefix: str = "") -> None:
-    """Copy the layers of PyTorch's transformer or Marian into a model."""
-    rules = rules | {f"{stack}.norm.*": f"{prefix}{stack}.norm.*" for stack in ("encoder", "decoder")}
-    known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("encoder", "decoder"))}
-    model.load_state_dict(StateDictReader(foreign.state_dict(), "foreign").take_model(lambda: model, rules, known))
-
-
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) -> None:
     torch.manual_seed(0)
     reference = randomize(nn.Transformer(WIDTH, HEADS, 2, 3, INNER, 0.0, batch_first=True, norm_first=norm_first))
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=norm_first)
     model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
-    load_foreign(model, reference, torch_layers(""))
+    rules = torch_layers("") | {f"{stack}.norm.*": f"{stack}.norm.*" for stack in ("encoder", "decoder")}
+    known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("encoder", "decoder"))}
+    model.load_state_dict(StateDictReader(reference.state_dict(), "reference").take_model(lambda: model, rules, known))
     source, target = sentences(5, 7), sentences(5, 6, seed=1)
     embedded = [
         (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()
@@ -85,107 +80,54 @@ def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) 
         torch.testing.assert_close(weight.grad, reference_weight.grad, **tolerance(60, INNER, 10.0))
 
 
-def test_equals_hugging_face_marian() -> None:
-    transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    config = transformers.MarianConfig(
-        vocab_size=TOKENS, d_model=WIDTH, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, activation_function="relu", dropout=0.0,
-        scale_embedding=True, pad_token_id=PAD, eos_token_id=END, decoder_start_token_id=START, max_position_embeddings=64,
-        forced_eos_token_id=None,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    reference = randomize(transformers.MarianMTModel(config)).eval()
-    reference.final_logits_bias.zero_()
-    table = sinusoid(torch.arange(64).float(), WIDTH)  # Marian puts all sines before the cosines
-    for stack in (reference.model.encoder, reference.model.decoder):
-        stack.embed_positions.weight.data.copy_(table)
-    block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
-    model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).eval()
-    model.target.token.weight.data.copy_(reference.model.shared.weight)
-    load_foreign(model, reference, hugging_face_layers("model."), "model.")
-    source, target = sentences(5, 7), sentences(5, 6, seed=1)
-    expected_output = reference(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target).logits
-    output, real = model(source, target), target != PAD
-    torch.testing.assert_close(output[real], expected_output[real], **tolerance(30, INNER))
-    expected_output[real].square().mean().backward()
-    output[real].square().mean().backward()
-    torch.testing.assert_close(model.target.token.weight.grad, reference.model.shared.weight.grad, **tolerance(60, INNER, 10.0))
-
-
-def official(state: dict[str, Tensor], source: Tensor, target: Tensor, heads: int, pad: int) -> Tensor:
-    """The forward pass of `attention-is-all-you-need-pytorch`: logits [B, L, V] from its state dict."""
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return nn.functional.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], 1e-6)
-
-    def attention(x: Tensor, memory: Tensor, mask: Tensor, name: str) -> Tensor:
-        q, k, v = (
-            (y @ state[f"{name}.{part}.weight"].T).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for y, part in ((x, "w_qs"), (memory, "w_ks"), (memory, "w_vs"))
-        )
-        weights = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
-        return norm(x + (weights @ v).transpose(1, 2).flatten(-2) @ state[f"{name}.fc.weight"].T, f"{name}.layer_norm")
-
-    def feedforward(x: Tensor, name: str) -> Tensor:
-        hidden = (x @ state[f"{name}.w_1.weight"].T + state[f"{name}.w_1.bias"]).relu()
-        return norm(x + hidden @ state[f"{name}.w_2.weight"].T + state[f"{name}.w_2.bias"], f"{name}.layer_norm")
-
-    def embed(tokens: Tensor, stack: str, word: str) -> Tensor:
-        x = state[f"{stack}.{word}_word_emb.weight"][tokens] + state[f"{stack}.position_enc.pos_table"][:, : tokens.shape[1]]
-        return norm(x, f"{stack}.layer_norm")
-
-    source_mask, length = (source != pad)[:, None], target.shape[1]
-    memory = embed(source, "encoder", "src")
-    for n in range(2):
-        memory = attention(memory, memory, source_mask, f"encoder.layer_stack.{n}.slf_attn")
-        memory = feedforward(memory, f"encoder.layer_stack.{n}.pos_ffn")
-    x, causal = embed(target, "decoder", "trg"), (target != pad)[:, None] & torch.ones(length, length, dtype=torch.bool).tril()
-    for n in range(2):
-        x = attention(x, x, causal, f"decoder.layer_stack.{n}.slf_attn")
-        x = attention(x, memory, source_mask, f"decoder.layer_stack.{n}.enc_attn")
-        x = feedforward(x, f"decoder.layer_stack.{n}.pos_ffn")
-    return x @ state["trg_word_prj.weight"].T * x.shape[-1] ** -0.5
-
-
-def official_state(width: int, heads: int, d_k: int, d_v: int) -> dict[str, Tensor]:
-    """Random weights with the names of `attention-is-all-you-need-pytorch`; embeddings and projection are shared."""
-    generator = torch.Generator().manual_seed(0)
-    position, channel = torch.arange(20, dtype=torch.float64)[:, None], torch.arange(width)
-    angle = position / 10_000 ** (2 * (channel // 2) / width)
-    shapes: dict[str, tuple[int, ...]] = {"encoder.src_word_emb.weight": (TOKENS, width)}
-    for stack, kinds in (("encoder", ("slf_attn",)), ("decoder", ("slf_attn", "enc_attn"))):
-        shapes |= {f"{stack}.layer_norm.{part}": (width,) for part in ("weight", "bias")}
-        for n in range(2):
-            here = f"{stack}.layer_stack.{n}"
-            for kind in kinds:
-                rows = {"w_qs": (heads * d_k, width), "w_ks": (heads * d_k, width), "w_vs": (heads * d_v, width)}
-                shapes |= {f"{here}.{kind}.{name}.weight": shape for name, shape in rows.items()}
-                shapes |= {f"{here}.{kind}.fc.weight": (width, heads * d_v)}
-                shapes |= {f"{here}.{kind}.layer_norm.{part}": (width,) for part in ("weight", "bias")}
-            shapes |= {f"{here}.pos_ffn.w_1.weight": (INNER, width), f"{here}.pos_ffn.w_1.bias": (INNER,)}
-            shapes |= {f"{here}.pos_ffn.w_2.weight": (width, INNER), f"{here}.pos_ffn.w_2.bias": (width,)}
-            shapes |= {f"{here}.pos_ffn.layer_norm.{part}": (width,) for part in ("weight", "bias")}
-    state = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
-    for stack in ("encoder", "decoder"):
-        state[f"{stack}.position_enc.pos_table"] = torch.where(channel % 2 == 0, angle.sin(), angle.cos())[None].float()
-    state["decoder.trg_word_emb.weight"] = state["trg_word_prj.weight"] = state["encoder.src_word_emb.weight"].clone()
+def official(reference: nn.Transformer, table: Tensor) -> dict[str, Tensor]:
+    """Weights of PyTorch's transformer in the layout of `attention-is-all-you-need-pytorch`, which has fewer biases."""
+    words = {
+        r"multihead_attn\.": "enc_attn.", r"self_attn\.": "slf_attn.", r"out_proj\.": "fc.", r"linear(\d)": r"pos_ffn.w_\1",
+        r"layers\.": "layer_stack.", r"norm1": "slf_attn.layer_norm",
+        r"(encoder\S*)norm2": r"\1pos_ffn.layer_norm",
+        r"(decoder\S*)norm2": r"\1enc_attn.layer_norm", r"norm3": "pos_ffn.layer_norm",
+    }  # fmt: skip
+    state = {"trg_word_prj.weight": table}
+    for stack, word in (("encoder", "src"), ("decoder", "trg")):
+        state[f"{stack}.{word}_word_emb.weight"] = table
+        state[f"{stack}.position_enc.pos_table"] = sinusoid(torch.arange(20.0), WIDTH)[None]
+        state |= {f"{stack}.layer_norm.weight": torch.ones(WIDTH), f"{stack}.layer_norm.bias": torch.zeros(WIDTH)}
+    for name, tensor in reference.state_dict().items():
+        for old, new in words.items():
+            name = re.sub(old, new, name)
+        if name.endswith("in_proj_weight"):
+            parts = zip(("w_qs", "w_ks", "w_vs"), tensor.chunk(3), strict=True)
+            state |= {name.replace("in_proj_weight", f"{part}.weight"): rows for part, rows in parts}
+        elif not name.endswith(("in_proj_bias", "fc.bias")):
+            state[name] = tensor
     return state
 
 
 def test_published_weights_give_the_published_logits(tmp_path: Path) -> None:
-    state = official_state(WIDTH, heads=3, d_k=10, d_v=7)
-    torch.save(state, tmp_path / "official.pt")
-    recipe, weights = convert("attention_is_all_you_need", tmp_path / "official.pt", Options(heads=3))
+    torch.manual_seed(0)
+    reference = randomize(nn.Transformer(WIDTH, HEADS, 2, 2, INNER, 0.0, batch_first=True, layer_norm_eps=1e-6)).eval()
+    reference.encoder.norm = reference.decoder.norm = None
+    for name, parameter in reference.named_parameters():
+        if name.endswith(("in_proj_bias", "out_proj.bias")):
+            nn.init.zeros_(parameter)
+    table, rows = torch.randn(TOKENS, WIDTH) * 0.3, [1, 2, 3, 0]  # foreign numbers of our first tokens
+    torch.save(official(reference, table), tmp_path / "official.pt")
+    recipe, weights = convert("attention_is_all_you_need", tmp_path / "official.pt", Options(heads=HEADS))
     write_checkpoint(tmp_path / "ours.ckpt", recipe, weights)
     model, again = load_checkpoint(tmp_path / "ours.ckpt", TranslationRecipe)
-    assert again.model.block.d_k == 10 and again.model.block.d_v == 7 and again.model.tied == "all"
-    rows = torch.tensor([3, 0, 1, 2])  # our numbers of unknown, padding, start and end
+    assert (again.model.block.d_k, again.model.block.d_v, again.model.tied) == (8, 8, "all")
+    table = table[[*rows, *range(4, TOKENS)]]
     source, target = sentences(4, 8), sentences(4, 6, seed=1)
-    reference = [torch.where(tokens == PAD, 1, tokens) for tokens in (source, target)]
-    expected_output, real = official(state, *reference, heads=3, pad=1), target != PAD
-    output = model(source, target)
-    torch.testing.assert_close(output[..., rows][real], expected_output[..., :4][real], **tolerance(30, INNER))
-    torch.testing.assert_close(output[..., 4:][real], expected_output[..., 4:][real], **tolerance(30, INNER))
+    embedded = [
+        nn.functional.layer_norm(table[tokens] + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH), (WIDTH,), eps=1e-6)
+        for tokens in (source, target)
+    ]
+    causal = nn.Transformer.generate_square_subsequent_mask(6).isinf()
+    masks = {"src_key_padding_mask": source == PAD, "memory_key_padding_mask": source == PAD}
+    expected_output = reference(*embedded, tgt_mask=causal, **masks) @ table.T * WIDTH**-0.5
+    real = target != PAD
+    torch.testing.assert_close(model(source, target)[real], expected_output[real], **tolerance(30, INNER))
 
 
 @pytest.mark.parametrize("scale", ["none", "embedding", "projection"])
@@ -253,9 +195,8 @@ def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted() -> None:
     assert len(Pairs("x", (source, target), tokenizer, None)) == 4
     batch = pairs[[1, 0]]
     assert batch.text == ("runs", "the dog sings.") and (batch.target[:, 0] == START).all()
-    for row, text in zip(batch.target, batch.text, strict=True):
-        body = row[row != PAD][1:]
-        assert body[-1] == END and tokenizer.decode([body[:-1].tolist()]) == [text]
+    rows = batch.target.tolist()
+    assert rows[0][-1] == PAD and [tokenizer.decode(row[1 : row.index(END)]) for row in rows] == list(batch.text)
     assert pairs.sizes(torch.arange(2).numpy()).tolist() == [[len(s), len(t)] for s, t, _ in pairs.pairs]
 
 
@@ -282,18 +223,14 @@ def translator() -> Translator:
     return Translator(Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer).eval()
 
 
-def test_translation_needs_a_tokenizer() -> None:
-    model = translator()
-    model.tokenizer = None
-    with pytest.raises(TrajformerError, match="no tokenizer"):
-        list(model.translate(["x"]))
-
-
 def test_translations_keep_their_index_and_empty_sentences_stay_empty() -> None:
     model, texts = translator(), ["the dog sings in the park.", "", "a man runs here.", "Grün"]
     output = dict(model.translate(texts, beam=3, batch_size=2))
     assert sorted(output) == [0, 1, 2, 3] and output[1] == ""
     assert {index: dict(model.translate([text], beam=3))[0] for index, text in enumerate(texts)} == output
+    model.tokenizer = None
+    with pytest.raises(TrajformerError, match="no tokenizer"):
+        list(model.translate(texts))
 
 
 def test_cross_attention_has_a_row_per_piece_and_does_not_change_the_output() -> None:

@@ -6,23 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.heads import (
-    BLOCK,
-    CLASSES,
-    HEADS,
-    INNER,
-    LAYERS,
-    PATCH,
-    SIZE,
-    VIT,
-    hf_vit,
-    randomize,
-    timm_forward,
-    timm_state,
-    tolerance,
-)
+from support import heads
+from support.heads import BLOCK, CLASSES, HEADS, INNER, LAYERS, PATCH, SIZE, VIT, randomize, tolerance
 from support.tensors import draw
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.core.record import recorded_weights
@@ -33,7 +20,6 @@ from trajformer.heads.vit.model import (
     ViTConfig,
     attention_rollout,
     classify_with_rollout,
-    interpolate_positions,
 )
 
 
@@ -60,7 +46,7 @@ def converted(reference: Any) -> ViT:
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_scores_and_gradients_equal_hugging_face(qkv_bias: bool) -> None:
-    reference = hf_vit(qkv_bias=qkv_bias)
+    reference = heads.hf_vit(qkv_bias=qkv_bias)
     model, x, y = converted(reference), images(), torch.tensor([1, 3])
     assert model.config.block.norm_eps == reference.config.layer_norm_eps == 1e-12
     expected = reference(x).logits
@@ -78,39 +64,22 @@ def test_scores_and_gradients_equal_hugging_face(qkv_bias: bool) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (8, 8), (12, 32), (16, 20)])
 def test_other_image_sizes_equal_hugging_face(height: int, width: int) -> None:
-    reference = hf_vit()
+    reference = heads.hf_vit()
     x = images(height=height, width=width)
     expected = reference(x, interpolate_pos_encoding=True).logits
     torch.testing.assert_close(converted(reference)(x), expected, **tolerance(20, INNER))
 
 
-def test_interpolated_positions_keep_the_class_token_and_a_constant() -> None:
-    position = torch.cat([torch.full((1, 6), 7.0), torch.arange(6.0).expand(9, 6)])
-    result = interpolate_positions(position, (2, 5), 1)
-    torch.testing.assert_close(result, torch.cat([position[:1], torch.arange(6.0).expand(10, 6)]))
-    assert interpolate_positions(position, (3, 3), 1) is position
-
-
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_scores_equal_timm(qkv_bias: bool) -> None:
-    state = timm_state(qkv_bias)
+    state = heads.timm_state(qkv_bias)
     source = StateDictReader(state, "timm")
     recipe, weights = layouts.timm_vit(source, Options(heads=HEADS))
     source.check_all_used()
     model = ViT(recipe.model).eval()
     model.load_state_dict(weights)
     assert recipe.model == VIT
-    torch.testing.assert_close(model(images()).double(), timm_forward(state, images()), **tolerance(20, INNER))
-
-
-def test_only_positions_distinguish_the_order_of_patches() -> None:
-    model = ViT(VIT).eval()
-    randomize(model)
-    x = images()
-    swapped = torch.cat([x[..., PATCH:], x[..., :PATCH]], -1)  # another order of the columns of patches
-    assert not torch.allclose(model(x), model(swapped), atol=1e-3)
-    nn.init.zeros_(model.position.tables[0])
-    torch.testing.assert_close(model(x), model(swapped), **tolerance(20, INNER))
+    torch.testing.assert_close(model(images()).double(), heads.timm_forward(state, images()), **tolerance(20, INNER))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

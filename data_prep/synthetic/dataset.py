@@ -42,12 +42,7 @@ def synthesize(
 
     Args:
         out: folder to write to, created if missing.
-        num_scenes: number of scenes over all splits.
-        seed: non-negative number.
-        val_fraction: share of scenes in "val".
-        test_fraction: share of scenes in "test"; with three scenes or more each split gets at least one.
-        workers: number of processes.
-        progress: whether to draw a progress bar.
+        num_scenes: number of scenes over all splits; of three scenes or more each split gets at least one.
         branches: whether to write two or three futures of each past as separate scenes with ids that differ after
             the last dot (in "test", which has no futures, only one).
 

@@ -10,7 +10,7 @@ import copy
 import numpy as np
 
 from data_prep.synthetic.agents import Fleet, Pedestrians
-from data_prep.synthetic.curves import Array, Bools, Ints
+from data_prep.synthetic.curves import Array, Ints
 from data_prep.synthetic.network import Lane, Network
 from data_prep.synthetic.routes import UPSTREAM_M, Paths, at_sample
 
@@ -71,9 +71,16 @@ class Simulation:
         number = (self.at[:, None] >= self.paths.start[self.row]).sum(axis=1) - 1
         lane = self.paths.lane[self.row, np.maximum(number, 0)]
         along = self.at - self.paths.relevant[0, self.row, lane]
-        self._grant(time)
-        interaction = np.maximum(self._following(lane, along), self._stop_lines())
-        fleet, speed = self.fleet, self.speed
+        fleet, speed, paths = self.fleet, self.speed, self.paths
+        passed = self.at - fleet.length / 2 > paths.clear[self.row, self.gate]
+        self.granted &= ~passed
+        self.gate += passed
+        line = paths.stop[self.row, self.gate] - self.at - fleet.length / 2  # distance to the next stop line
+        reach = speed**2 / 3.4 + speed + 7.0  # distance at which a decision is needed, enough to stop comfortably
+        self._grant(time, line, reach)
+        stopping = ((0.7 + 0.3 * speed + speed**2 / self.brake_root) / np.maximum(line, 0.25)) ** 2
+        interaction = self._following(lane, along, line)
+        interaction = np.where(~self.granted & (line < reach + 3.0), np.maximum(interaction, stopping), interaction)
         desired = np.maximum(at_sample(self.paths.profile, self.row, self.at + 0.5 * speed + UPSTREAM_M), 0.5)
         free = np.where(speed <= desired, fleet.accel * (1.0 - (speed / desired) ** 4), np.maximum((desired - speed) / 0.6, -3.0))
         accel = np.clip(free - fleet.accel * interaction, _MAX_BRAKE, fleet.accel)
@@ -86,27 +93,26 @@ class Simulation:
         self._walk(time)
         self.history.append((self.at, self.speed, self.walked, self.pace))
 
-    def _following(self, lane: Ints, along: Array) -> Array:
+    def _following(self, lane: Ints, along: Array, line: Array) -> Array:
         """Return the strongest car-following interaction term [N] (to be scaled by ``accel``)."""
-        interaction = self._interaction(lane, along, np.arange(len(lane)))
+        interaction = self._interaction(lane, along, line, np.arange(len(lane)))
         begin, end = self.paths.change[self.row].T
         moving = np.flatnonzero((self.at >= begin) & (self.at <= end))
         if len(moving):  # an agent that changes lanes still occupies the lane it leaves
             left = self.paths.change_from[self.row[moving]]
             rest = self.at[moving] - self.paths.relevant[0, self.row[moving], left]
-            interaction = np.maximum(interaction, self._interaction(left, rest, moving))
+            interaction = np.maximum(interaction, self._interaction(left, rest, line, moving))
         return interaction
 
-    def _interaction(self, lane: Ints, along: Array, others: Ints) -> Array:
+    def _interaction(self, lane: Ints, along: Array, line: Array, others: Ints) -> Array:
         """Return the interaction [N] with agents ``others`` [M], ``along`` [M] metres on ``lane`` [M]."""
         fleet, speed = self.fleet, self.speed[:, None]
         origin, low, high, merging = np.take(self.view, lane, axis=2)
         distance = origin + along - self.at[:, None]
         near = (along >= low) & (along <= high) & (distance > 0.0) & (distance < 120.0) & self.notself[:, others]
-        away = self._distance_to_line() > 30.0
         # A moving car moves over to pass a cyclist; a cyclist stays behind a standing car.
         flows = fleet.edge[others] | (self.speed[others] > 2.5)
-        near &= ~(self.passing[:, others] & away[:, None] & flows)
+        near &= ~(self.passing[:, others] & (line > 30.0)[:, None] & flows)
         gap = np.maximum(distance - self.half_sum[:, others], 0.25)
         closing = speed * (speed - self.speed[others]) / self.brake_root[:, None]
         desired_gap = fleet.standstill[:, None] + np.maximum(speed * fleet.headway[:, None] + closing, 0.0)
@@ -115,29 +121,10 @@ class Simulation:
         interaction = np.where(soft, np.minimum(interaction, 1.0 - _SOFT_BRAKE / fleet.accel[:, None]), interaction)
         return np.where(near, interaction, 0.0).max(axis=1, initial=0.0)
 
-    def _distance_to_line(self) -> Array:
-        return self.paths.stop[self.row, self.gate] - self.at - self.fleet.length / 2
-
-    def _stop_lines(self) -> Array:
-        """Return the interaction term [N] with the stop line of a junction that may not be entered yet."""
-        distance, speed = self._distance_to_line(), self.speed
-        seen = ~self.granted & (distance < self._reach() + 3.0)
-        desired_gap = 0.7 + 0.3 * speed + speed**2 / self.brake_root
-        return np.where(seen, (desired_gap / np.maximum(distance, 0.25)) ** 2, 0.0)
-
-    def _reach(self) -> Array:
-        """Return the distance [N] before a line at which a decision is needed, enough to stop comfortably."""
-        return self.speed**2 / 3.4 + self.speed + 7.0
-
-    def _grant(self, time: float) -> None:
+    def _grant(self, time: float, distance: Array, reach: Array) -> None:
         """Let agents into junctions: one at a time, and only if no other agent crosses their path."""
-        paths, network = self.paths, self.network
-        passed = self.at - self.fleet.length / 2 > paths.clear[self.row, self.gate]
-        self.granted &= ~passed
-        self.gate += passed
-        inside = paths.gate[self.row, self.gate]
-        distance = self._distance_to_line()
-        asking = np.flatnonzero(~self.granted & (inside >= 0) & (distance < self._reach()))
+        network, inside = self.network, self.paths.gate[self.row, self.gate]
+        asking = np.flatnonzero(~self.granted & (inside >= 0) & (distance < reach))
         eta = distance / np.maximum(self.speed, 2.0)
         rank = {int(i): self.rank[inside[i]] for i in asking}
         first: dict[int, int] = {}  # the nearest agent of each lane
@@ -180,9 +167,12 @@ class Simulation:
         before_end = self.walked < walkers.across
         at_kerb = (self.walked > walkers.kerb - 2.0) & before_end & ~self.may_cross
         if at_kerb.any():
-            free = ~self._driven_over()
-            for arm in self.network.arms:
-                free[arm.index] &= arm.junction.control != "signal" or not arm.green(time)
+            free = np.array([arm.junction.control != "signal" or not arm.green(time) for arm in self.network.arms])
+            for i in np.flatnonzero(self.granted):  # inside a junction, with a crosswalk still ahead
+                row, gate = self.row[i], self.gate[i]
+                source, target = self.network.lanes[self.paths.gate[row, gate]].arms
+                free[target.index] = False
+                free[source.index] &= self.at[i] - self.fleet.length[i] / 2 >= self.paths.enter[row, gate]
             self.may_cross |= at_kerb & free[walkers.arm]
         stop = ~self.may_cross & (self.walked > walkers.kerb - 1.0) & before_end
         stop |= self.walked > walkers.end - 0.6
@@ -191,17 +181,6 @@ class Simulation:
         self.pace = pace
         self.crossing = np.zeros_like(self.crossing)
         self.crossing[walkers.arm[self.may_cross & (self.walked < walkers.across)]] = True
-
-    def _driven_over(self) -> Bools:
-        """Return per arm whether an agent inside the junction has this crosswalk still ahead."""
-        used = np.zeros(len(self.network.arms), dtype=np.bool_)
-        rear = self.at - self.fleet.length / 2
-        for i in np.flatnonzero(self.granted):
-            row, gate = self.row[i], self.gate[i]
-            source, target = self.network.lanes[self.paths.gate[row, gate]].arms
-            used[target.index] = True
-            used[source.index] |= bool(rear[i] < self.paths.enter[row, gate])
-        return used
 
 
 def _refine(position: Array, velocity: Array) -> tuple[Array, Array]:

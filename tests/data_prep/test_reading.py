@@ -77,12 +77,6 @@ def test_all_inputs_finish_a_stage_before_any_begins_the_next(staged: Staged, tm
     assert read_shard_info(task_of(staged, raw).path)[0].skipped == (("s/001.txt", "s/001.txt: bad"),)
 
 
-def test_the_group_size_is_limited(staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "GROUP_SIZE", 2)
-    prepare_shard(task_of(staged, odd_folder(tmp_path / "raw", *["fine"] * 3)))
-    assert staged.order[4:] == ["000 three", "001 three", "002 one", "002 two", "002 three"]
-
-
 def test_a_large_input_is_read_to_its_end(staged: Staged, tmp_path: Path) -> None:
     prepare_shard(task_of(staged, odd_folder(tmp_path / "raw", "fine", "large", "fine")))
     assert staged.order[3:] == ["000 two", "001 two", "001 three", "002 two", "000 three", "002 three"]

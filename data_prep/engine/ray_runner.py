@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from data_prep.engine.runners import WorkerPool
-from data_prep.engine.tasks import InputTimeout, ShardResult, ShardResults, ShardTask, time_limit
+from data_prep.engine.tasks import Alarm, InputTimeout, ShardResult, ShardResults, ShardTask
 from trajformer.errors import TrajformerError
 
 PROBE_S, CONNECT_S, START_S = 10.0, 30.0, 120.0
@@ -96,7 +96,8 @@ def _connect(workers: int, address: str | None) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         _probe(address)
-        with time_limit(CONNECT_S if address else START_S):
+        with Alarm() as alarm:
+            alarm.start(CONNECT_S if address else START_S)
             ray.init(address=address or "local", **options)
     except TrajformerError:
         raise

@@ -10,8 +10,7 @@ import hashlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -103,10 +102,11 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
     count, size = len(task.inputs), 1 if task.strict else GROUP_SIZE
     for first in range(0, count, size):
         group = [_Reading(task, number, _stages(task, number)) for number in range(first, min(first + size, count))]
-        while pending := [reading for reading in group if reading.scene is None and reading.error is None]:
-            for reading in pending:
-                on_input(reading.number)
-                reading.advance()
+        with Alarm() as alarm:
+            while pending := [reading for reading in group if reading.scene is None and reading.error is None]:
+                for reading in pending:
+                    on_input(reading.number)
+                    reading.advance(alarm)
         for reading in group:
             seconds.append(reading.seconds)
             if reading.error:
@@ -134,15 +134,18 @@ class _Reading:
     scene: PackedScene | None = None
     error: SceneError | None = None
 
-    def advance(self) -> None:
+    def advance(self, alarm: Alarm) -> None:
         """Run the next stage; after a long stage, also all others."""
         start_time = time.perf_counter()
         try:
-            with time_limit(self.task.timeout_s - self.seconds):
+            try:
+                alarm.start(self.task.timeout_s - self.seconds)
                 next(self.stages)
                 if time.perf_counter() - start_time > LONG_STAGE_S:
                     while True:
                         next(self.stages)
+            finally:
+                alarm.stop()
         except StopIteration as end:
             self.scene = end.value
         except SceneError as error:
@@ -170,34 +173,47 @@ class InputTimeout(BaseException):
     """The time limit is exceeded. Not an `Exception`, so that a reader's `except Exception` does not catch it."""
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `InputTimeout` in the body if it takes longer than `seconds`, and again every second until the body ends.
+class Alarm:
+    """Raises `InputTimeout` between `start` and `stop`; the `with` block restores the previous timer and handler.
 
-    It repeats because Python drops exceptions raised in destructors. There is no limit outside the main thread or on a
-    system without interval timers. A call into a C library is interrupted only when it returns: `WorkerPool` kills a
-    process that does not react. The previous timer and handler are restored.
+    There is no limit outside the main thread or on a system without interval timers. A call into a C library is
+    interrupted only when it returns: `WorkerPool` kills a process that does not react.
     """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    running = True
 
-    def expire(*_: Any) -> None:
-        if running:
+    def __enter__(self) -> Alarm:
+        self._supported = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        self._running = False
+        if self._supported:
+            self._handler = signal.signal(signal.SIGALRM, self._expire)
+            self._timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._supported:
+                signal.setitimer(signal.ITIMER_REAL, *self._timer)
+                signal.signal(signal.SIGALRM, self._handler)
+
+    def _expire(self, *_: Any) -> None:
+        if self._running:
             raise InputTimeout
 
-    timer, handler = signal.getitimer(signal.ITIMER_REAL), signal.signal(signal.SIGALRM, expire)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), 1.0)  # a timer of zero seconds never expires
-        yield
-    finally:
+    def start(self, seconds: float) -> None:
+        """Raise `InputTimeout` after `seconds`, and again every second: Python drops exceptions raised in destructors."""
+        self._running = True
+        if self._supported:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), 1.0)  # a timer of zero seconds never expires
+
+    def stop(self) -> None:
+        """Cancel. A timeout that happens at this moment is raised here, none afterwards."""
         try:
-            running = False  # a timeout that happens at this moment is raised here, none afterwards
+            self._running = False
         finally:
-            running = False
-            signal.setitimer(signal.ITIMER_REAL, *timer)
-            signal.signal(signal.SIGALRM, handler)
+            self._running = False
+            if self._supported:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _error_text(error: BaseException) -> str:

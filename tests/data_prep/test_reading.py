@@ -15,7 +15,7 @@ from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
 
 from data_prep.engine import tasks
-from data_prep.engine.tasks import InputTimeout, ShardTask, prepare_shard, time_limit
+from data_prep.engine.tasks import Alarm, InputTimeout, ShardTask, prepare_shard
 from data_prep.reader import Input, Reader, StagedReader
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
@@ -121,17 +121,22 @@ def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:
     assert (count, info.skipped) == (2, (("s/001.txt", "s/001.txt: took longer than 1 s"),))
 
 
-def test_a_limit_ends_with_its_block_and_restores_the_previous_handler_and_timer() -> None:
+def test_an_alarm_starts_many_times_and_the_previous_handler_and_timer_are_restored() -> None:
     expired: list[object] = []
     before = signal.signal(signal.SIGALRM, expired.append)
     signal.setitimer(signal.ITIMER_REAL, 500)
     try:
-        for _ in range(2):
-            with pytest.raises(InputTimeout), time_limit(0.05):
-                time.sleep(600)
-            with time_limit(0.05), pytest.raises(KeyError):
-                raise KeyError
-            time.sleep(0.1)
+        with Alarm() as alarm:
+            for _ in range(2):
+                with pytest.raises(InputTimeout):
+                    alarm.start(0.05)
+                    time.sleep(600)
+                alarm.start(0.05)
+                alarm.stop()
+                time.sleep(0.1)
+        with pytest.raises(KeyError), Alarm() as alarm:
+            alarm.start(60.0)
+            raise KeyError
         assert signal.getsignal(signal.SIGALRM) == expired.append
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
     finally:
@@ -141,7 +146,8 @@ def test_a_limit_ends_with_its_block_and_restores_the_previous_handler_and_timer
 
 def test_there_is_no_limit_outside_the_main_thread() -> None:
     def work() -> bool:
-        with time_limit(0.01):
+        with Alarm() as alarm:
+            alarm.start(0.01)
             time.sleep(0.05)
             return True
 

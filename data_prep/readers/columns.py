@@ -100,9 +100,10 @@ def numbers_within(columns: Columns, limits: Mapping[str, float], path: Path) ->
 
 def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:
     """Values as int64 if they are whole numbers from 0 to `maximum`, else a SceneError that starts with `where`."""
-    if values.min() < 0 or values.max() > maximum or (values % 1).any():
+    whole = values.astype(np.int64)
+    if whole.min() < 0 or whole.max() > maximum or (whole != values).any():
         raise SceneError(f"{where}: {values.min():g} to {values.max():g}, expected whole numbers 0 to {maximum}")
-    return values.astype(np.int64)
+    return whole
 
 
 def _encoded(column: Column) -> pa.DictionaryArray:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,14 +104,15 @@ class EthUcy:
         first, name = int(item.part), _name_and_part(item.path)[0]
         agent, step, xy = recording.window(first, self.num_steps)
         present, row = np.unique(agent, return_inverse=True)
-        agent_id = np.array(recording.agent_id)[present]
+        agent_id = [recording.agent_id[index] for index in present.tolist()]
         cell, valid = cells(agent_id, row, step, self.num_steps, str(item))
-        position, observed = fill(valid, cell, xy), valid[:, : self.num_history].any(1)
-        agent_id, position, valid = agent_id[observed], position[observed], valid[observed]
+        observed = valid[:, : self.num_history].any(1)
+        position, valid = fill(valid, cell, xy)[observed], valid[observed]
         scored = valid.all(1)
         if not scored.any():
             raise SceneError(f"{item}: no pedestrian is present in all {self.num_steps} frames")
-        velocity = difference_velocity(position, valid, self.num_history, PERIOD_S)
+        velocity, heading = difference_velocity(position, valid, PERIOD_S), _heading(position, valid)
+        copy_to_first_step(valid, self.num_history, velocity, heading)
         last = self.num_history - 1
         origin = position[valid[:, last], last].mean(0)  # of all present agents, not only of the scored ones
         return Scene(
@@ -122,11 +124,11 @@ class EthUcy:
             num_history=self.num_history,
             num_future=self.num_future,
             origin=origin,
-            agent_id=tuple(agent_id.tolist()),
-            agent_kind=np.full(len(agent_id), AgentKind.PEDESTRIAN, np.uint8),
-            agent_role=np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8),
+            agent_id=tuple(compress(agent_id, observed.tolist())),
+            agent_kind=np.full(len(valid), AgentKind.PEDESTRIAN, np.uint8),
+            agent_role=np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8),
             position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),
-            heading=_heading(position, valid, self.num_history).astype(np.float32),
+            heading=heading.astype(np.float32),
             velocity=velocity.astype(np.float32),
             valid=valid,
             **NO_MAP.scene_fields(origin),
@@ -139,8 +141,8 @@ def _name_and_part(path: Path) -> tuple[str, str]:
     return (name, part) if part in ("train", "val") else (path.stem, "test")
 
 
-def _heading(position: np.ndarray, valid: np.ndarray, num_history: int) -> np.ndarray:
-    """Heading [A, T] at every valid step, from this step and earlier ones; a track's first step takes the one of its second.
+def _heading(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Heading [A, T] at every valid step, from this step and earlier ones.
 
     It is the direction from the latest position at least 0.2 m away, so that a pedestrian who stops keeps the direction; 0
     without such a position. Arguments as in `difference_velocity`.
@@ -150,9 +152,7 @@ def _heading(position: np.ndarray, valid: np.ndarray, num_history: int) -> np.nd
     far = np.hypot(offset[..., 0], offset[..., 1]) >= DIRECTION_M
     far &= valid[:, :, None] & valid[:, None] & (steps < steps[:, None])
     direction = offset[rows, steps, len(steps) - 1 - far[..., ::-1].argmax(-1)]
-    heading = np.where(far.any(-1), np.arctan2(direction[..., 1], direction[..., 0]), 0.0)
-    copy_to_first_step(heading, valid, num_history)
-    return heading
+    return np.where(far.any(-1), np.arctan2(direction[..., 1], direction[..., 0]), 0.0)
 
 
 # ---- recordings ----------------------------------------------------------------------------------------------------

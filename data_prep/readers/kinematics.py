@@ -56,27 +56,25 @@ def estimate_motion(
     return velocity, heading, length
 
 
-def difference_velocity(position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float) -> np.ndarray:
-    """Velocity [A, T, 2] in m/s: the difference to the previous valid step; zero where invalid.
+def difference_velocity(position: np.ndarray, valid: np.ndarray, period_s: float) -> np.ndarray:
+    """Velocity [A, T, 2] in m/s: the difference to the previous valid step; zero where invalid and at a track's first step.
 
-    The first step of a track takes the velocity of the second one, see `copy_to_first_step`. Arguments as in `estimate_motion`.
+    Arguments as in `estimate_motion`; see `copy_to_first_step`.
     """
-    steps = np.arange(valid.shape[1])
+    rows, steps = np.arange(len(valid))[:, None], np.arange(valid.shape[1])
     latest = np.maximum.accumulate(np.where(valid, steps, -1), 1)
-    previous = np.concatenate([np.full((len(valid), 1), -1), latest[:, :-1]], 1)
-    agent, step = np.nonzero(valid & (previous >= 0))
-    velocity, earlier = np.zeros(position.shape), previous[agent, step]
-    velocity[agent, step] = (position[agent, step] - position[agent, earlier]) / ((step - earlier) * period_s)[:, None]
-    copy_to_first_step(velocity, valid, num_history)
-    return velocity
+    previous = np.concatenate([np.full_like(rows, -1), latest[:, :-1]], 1)
+    difference = (position - position[rows, previous]) / ((steps - previous) * period_s)[..., None]
+    return np.where((valid & (previous >= 0))[..., None], difference, 0.0)
 
 
-def copy_to_first_step(values: np.ndarray, valid: np.ndarray, num_history: int) -> None:
-    """Copy the value [A, T, ...] of each track's second valid step to its first one, in place, if the second is observed."""
-    first = valid.argmax(1)
-    later = valid[:, :num_history] & (np.arange(num_history) > first[:, None])
-    agent = np.flatnonzero(later.any(1))
-    values[agent, first[agent]] = values[agent, later[agent].argmax(1)]
+def copy_to_first_step(valid: np.ndarray, num_history: int, *values: np.ndarray) -> None:
+    """Copy the values [A, T, ...] of each track's second valid step to its first one, in place, if the second is observed."""
+    rows, first = np.arange(len(valid)), valid.argmax(1)
+    second = (valid[:, :num_history] & (np.arange(num_history) > first[:, None])).argmax(1)  # 0 if it is not observed
+    second = np.maximum(first, second)
+    for value in values:
+        value[rows, first] = value[rows, second]
 
 
 def _fit_velocity(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -73,9 +73,8 @@ class VectorMap:
 
     def scene_fields(self, origin: np.ndarray) -> dict[str, np.ndarray]:
         """The map fields of a `Scene`, points float32 relative to origin (float64 [2])."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "point": (self.point - origin).astype(np.float32)
-        }
+        arrays = {name: getattr(self, name) for name in VectorMap.__dataclass_fields__}
+        return arrays | {"point": (self.point - origin).astype(np.float32)}
 
 
 def build_map(
@@ -94,6 +93,8 @@ def build_map(
     known = dict.fromkeys((index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index)
     key = np.fromiter(known, np.int64, len(known))  # unlike a set, a dict keeps the order
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
+    edge = np.empty((2, len(key)), np.int32)
+    edge[0], edge[1] = np.divmod(key >> 2, count)
     offset = np.zeros(len(heads) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return VectorMap(
@@ -102,7 +103,7 @@ def build_map(
         polyline_flags=head[:, 2].astype(np.uint8),
         polyline_offset=offset,
         point=point,
-        edge=np.stack(np.divmod(key >> 2, count)).astype(np.int32),
+        edge=edge,
         edge_kind=(key & 3).astype(np.uint8),
     )
 

@@ -29,7 +29,6 @@ from support.sensor_logs import (
 )
 
 from data_prep.reader import Input
-from data_prep.readers.argoverse2 import sensor as sensor_module
 from data_prep.readers.argoverse2.sensor import KINDS, Argoverse2Sensor
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
@@ -256,23 +255,6 @@ def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_log_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[Path] = []
-    real = sensor_module.read_map
-    monkeypatch.setattr(sensor_module, "read_map", lambda path: (parsed.append(path), real(path))[1])
-    path = write_log(tmp_path / "val" / "log-1")
-    scenes = [read(path, item.part) for item in SENSOR.inputs(tmp_path, "val")]
-    assert len(scenes) == 3
-    assert len(parsed) == 1
-    moved = [replace(track, position=track.position + 1.0) for track in small_tracks()]
-    write_log(path.parent, annotations(moved))
-    assert np.abs(read(path).origin - scenes[0].origin - 1.0).max() < 1e-6
-    archive = next((path.parent / "map").glob("log_map*"))
-    archive.write_text(archive.read_text().replace('"BIKE"', '"BUS"'))
-    assert read(path).polyline_kind.tolist() != scenes[0].polyline_kind.tolist()
-    assert len(parsed) == 3
 
 
 def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from support.recordings import write_recording as write
 
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
-from trajformer import cli
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 
@@ -198,58 +196,6 @@ def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> 
                 known = changed.valid[agent(changed, walk.name), : last + 1]
                 left, right = left[known] + scene.origin, right[known] + changed.origin
             assert np.allclose(left, right, atol=1e-5), (walk.name, name)
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_windows_that_do_not_exist_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "eth" / "a.txt", crowd())
-    for part, message in (
-        ("790", "a.txt#790: no pedestrian is present in all 20"),
-        ("", "a.txt: the input names no first frame"),
-    ):
-        with pytest.raises(SceneError, match=message):
-            EthUcy().read(Input(path, part), "eth_test", tmp_path)
-
-
-# ---- the whole line --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def raw(tmp_path: Path) -> Path:
-    """Two good recordings and a broken one, with 2 + 1 windows to test on."""
-    raw = tmp_path / "raw"
-    write(raw / "eth" / "a.txt", [*crowd(), Walk("30.0", straight(T, (-5.0, 0.0), (0.0, 1.0)), start=1)])
-    write(raw / "eth" / "b.txt", crowd(), interval=6)
-    write(raw / "eth" / "c.txt", ["nothing of use"])
-    write(raw / "eth" / "d_train.txt", [Walk("1.0", straight(30, (0.0, 0.0), (1.0, 1.0)))])
-    return raw
-
-
-def test_the_command_line_prepares_scores_predicts_and_draws(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(*words: object) -> str:
-        assert cli.main([str(word) for word in words]) == 0
-        return capsys.readouterr().out
-
-    store, table = tmp_path / "store", tmp_path / "figures.json"
-    text = run("preprocess", "eth_ucy", raw, store, "--workers", 1, "--stride", 1)
-    assert "eth_test: 3 scenes" in text and "skipped eth/c.txt: " in text
-    model = ("--model", "constant_velocity", "--store", store, "--split", "eth_test")
-    run("evaluate", *model, "--json", table)
-    figures = json.loads(table.read_text())
-    figures = figures.get("constant_velocity", figures)
-    assert figures["num_agents"] == 4 + 1 + 4
-    # Only "4.0" turns (in a.txt and b.txt): its final error is (7.2, -4.8) m.
-    assert figures["minFDE1"] == pytest.approx(2 * np.hypot(7.2, 4.8) / 9, abs=1e-4)
-    assert figures["MR1"] == pytest.approx(2 / 9)
-    run("predict", *model, "--out", tmp_path / "f.parquet")
-    run("plot", store, "--forecasts", tmp_path / "f.parquet", "--scene", "a-780", "--out", tmp_path / "plots")
-    assert (tmp_path / "plots" / "a-780.png").stat().st_size > 10_000
-    assert cli.main(["preprocess", "eth_ucy", str(raw), str(store), "--stride", "0"]) == 1
-    assert "eth_ucy: stride: 0, expected at least 1" in capsys.readouterr().err
 
 
 # ---- the real recordings ---------------------------------------------------------------------------------------------

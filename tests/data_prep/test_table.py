@@ -16,7 +16,6 @@ from support.tables import SMALL, frame, read, read_all, track, two_tracks, writ
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
-from data_prep.readers.table import reader as table_module
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
@@ -69,12 +68,6 @@ def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_pat
     assert np.allclose(scene.heading[given], -2.0) and np.isclose(scene.heading[0, 3], np.arctan2(1, 5), atol=1e-3)
     given[0, 3:5] = True, False
     assert np.allclose(scene.velocity[given], (7.0, -3.0)) and np.allclose(scene.velocity[0, 4], (5.0, 1.0), atol=0.02)
-
-
-def test_many_agents_are_estimated_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = read(tmp_path, two_tracks())
-    monkeypatch.setattr("data_prep.readers.table.reader.BLOCK_SIZE", 1)
-    assert scenes_equal(read(tmp_path, two_tracks()), expected)
 
 
 def test_headings_are_wrapped(tmp_path: Path) -> None:
@@ -382,30 +375,6 @@ def test_a_scene_with_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:
 def test_a_distant_step_takes_no_memory(tmp_path: Path) -> None:
     write(tmp_path / "val" / "a.csv", frame(two_tracks(12), track("c", [10**15])))
     assert list(read_all(tmp_path)) == ["a-t0", "a-t2", "a-t4", "a-t6"]
-
-
-# ---- files are read once, and again when they change -------------------------------------------------------------------
-
-
-def test_a_file_of_many_scenes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    original = table_module.read_columns
-
-    def spy(path: Path, *requested: tuple[str, ...]) -> object:
-        calls.append("scenes" if requested else "all")
-        return original(path, *requested)
-
-    monkeypatch.setattr(table_module, "read_columns", spy)
-    path = write(tmp_path / "val" / "a.csv", frame(*(two_tracks(scene_id=f"s{i}") for i in range(9))))
-    items = SMALL.inputs(tmp_path, "val")
-    for item in items:
-        SMALL.read(item, "val", tmp_path)
-    assert calls == ["scenes", "all"]
-    path.write_text("track_id,x,y,step,scene_id\n1,2\n")
-    for item in items:
-        with pytest.raises(SceneError, match="CSV parse error"):
-            SMALL.read(item, "val", tmp_path)
-    assert calls == ["scenes", "all", "all"]
 
 
 # ---- the command line ---------------------------------------------------------------------------------------------------

@@ -83,14 +83,17 @@ class Argoverse2(StagedReader):
         if not observed.any():
             raise SceneError(f"{path}: timestep: no track has an observed step")
         # the origin is the last observed position of the focal agent, else of the ego vehicle, else of the first agent
-        rank = 2 * (role == AgentRole.FOCAL) + (np.array(agent_id) == EGO_ID)
+        rank = 2 * (role == int(AgentRole.FOCAL))
+        if EGO_ID in agent_id:
+            rank[agent_id.index(EGO_ID)] += 1
         chosen = int(np.where(observed.any(1), rank, -1).argmax())
         row = (cell == chosen * num_steps + observed[chosen].nonzero()[0][-1]).argmax()
-        xy, heading = np.stack([number["position_x"], number["position_y"]], -1), number["heading"]
-        origin = xy[row]
+        x, y, heading = number["position_x"], number["position_y"], number["heading"]
+        origin = np.array([x[row], y[row]])
+        position = np.stack([x - origin[0], y - origin[1]], -1, dtype=np.float32)
         velocity = np.stack([number["velocity_x"], number["velocity_y"]], -1, dtype=np.float32)
         tracks = {
-            "position": columns.fill(valid, cell, (xy - origin).astype(np.float32)),
+            "position": columns.fill(valid, cell, position),
             "heading": columns.fill(
                 valid, cell, (heading if np.abs(heading).max() <= np.pi else wrap(heading)).astype(np.float32)
             ),

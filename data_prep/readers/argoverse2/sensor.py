@@ -25,7 +25,7 @@ import pyarrow as pa
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.kinematics import difference_velocity
+from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError, TrajformerError
@@ -128,6 +128,8 @@ class Argoverse2Sensor:
         seen = np.flatnonzero(log.valid[:, start : start + history].any(1))
         kind, position, valid = log.kind[seen], log.position[seen, window], log.valid[seen, window]
         role = self._roles(kind, position, valid, item)
+        velocity = difference_velocity(position, valid, PERIOD_S)
+        copy_to_first_step(valid, history, velocity)
         last = position[:, history - 1]
         origin = last[role.argmax() if role.max() == AgentRole.FOCAL else EGO].copy()
         near = role > AgentRole.CONTEXT
@@ -146,7 +148,7 @@ class Argoverse2Sensor:
             agent_role=role,
             position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),
             heading=log.heading[seen, window].astype(np.float32),
-            velocity=difference_velocity(position, valid, history, PERIOD_S).astype(np.float32),
+            velocity=velocity.astype(np.float32),
             valid=valid,
             **log.lanes.near(last[near], self.map_radius_m).scene_fields(origin),
         )

@@ -71,10 +71,3 @@ def test_weights_of_each_decoding_step_are_recorded(cached: bool) -> None:
         decoder(x[:, :1], memory, cache=cache)
         decoder(x[:, 1:], memory, cache=cache)
     assert [weights.shape[-1] for weights in record["layers.0.self_attention.sublayer"]] == ([1, 2] if cached else [1, 1])
-
-
-def test_hooks_are_removed_after_an_error() -> None:
-    encoder = Encoder(BLOCK, 1)
-    with pytest.raises(RuntimeError), recorded_weights(encoder):
-        encoder(torch.randn(2, 5, 7))
-    assert not has_hooks(encoder)

@@ -129,14 +129,6 @@ def test_each_graph_layer_extends_the_influence_by_one_edge(layers: int, reached
     assert (model(replace(batch, agent_kind=kind)).position != model(batch).position).any() == reached
 
 
-def test_targets_as_only_receivers_have_the_same_features() -> None:
-    model, batch = build(), scenes()
-    lane, pose = model.lanes(batch)
-    x = torch.randn(2, 9, 12, 16, generator=torch.Generator().manual_seed(0))
-    some, all_agents = (model.layers[0](x, lane, model.graph(batch, pose, count)) for count in (batch.num_targets, 12))
-    torch.testing.assert_close(some, all_agents[:, :, : batch.num_targets])
-
-
 def test_lanes_influence_an_agent_that_is_seen_in_one_step() -> None:
     model, batch = build(), collate([make_scene(3, num_scored=0)]).observation
     valid = batch.valid.clone()

@@ -133,11 +133,5 @@ def test_the_feature_of_a_lane_depends_on_its_waypoints_only() -> None:
     assert (lanes[0] != lanes[1]).any(-1).tolist() == [number == 5 for number in range(8)]
 
 
-def test_modes_differ_without_lanes() -> None:
-    forecast = build()(collate([make_scene(6, with_map=False)]).observation)
-    end = forecast.position[0, 0, :, -1]
-    assert torch.pdist(end).min() > 1e-4
-
-
 def test_the_length_of_the_history_is_not_limited() -> None:
     assert build()(collate([make_scene(num_history=30)]).observation).position.isfinite().all()

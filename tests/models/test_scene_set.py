@@ -226,13 +226,6 @@ def test_nan_positions_hit_nothing() -> None:
     assert [int(count) for count in set_hits(found, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool))] == [0, 1, 2]
 
 
-def test_the_number_of_hits_is_maximal() -> None:
-    position = torch.tensor([[0.0, 0.0], [1.5, 0.0]])[None, :, None].expand(1, 2, 2, 2)
-    found = single(position, torch.ones(1, 2))
-    target = torch.tensor([[-1.0, 0.0], [0.0, 0.0]])[None, :, None]  # query 0 is the nearest of both
-    assert int(set_hits(found, target, torch.ones(1, 2, 1, dtype=torch.bool))[0]) == 2
-
-
 def test_the_set_is_equivariant_without_a_focal_agent(model: SceneSet) -> None:
     scenes = [replace(scene, agent_role=scene.agent_role.clip(max=int(AgentRole.SCORED))) for scene in varied_scenes()]
     batch = collate(scenes)

@@ -29,16 +29,11 @@ class Groups(NamedTuple):
     """Groups in a flattened grid of tokens [T, G]: token i belongs to group i mod G.
 
     With agents over time a group holds all steps of one agent.
-
-    Attributes:
-        queries: G in the grid of queries, at most `keys`.
-        keys: G in the grid of keys; equal indices denote the same group.
-        ungrouped: numbers of last queries and last keys that belong to no group.
     """
 
-    queries: int
-    keys: int
-    ungrouped: tuple[int, int] = (0, 0)
+    queries: int  # G in the grid of queries, at most `keys`
+    keys: int  # G in the grid of keys; equal indices denote the same group
+    ungrouped: tuple[int, int] = (0, 0)  # numbers of last queries and last keys that belong to no group
 
     @property
     def single(self) -> bool:
@@ -186,21 +181,13 @@ def _recomputed_attention(
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The non-differentiable inputs of attention without the fused kernel; N is the product of batch and heads.
+    """The non-differentiable inputs of attention without the fused kernel; N is the product of batch and heads."""
 
-    Attributes:
-        groups: of the agent-aware scores, None without them.
-        hidden: bool [n, L or 1, S], True = may not attend; None without a mask.
-        row: int64 [N] into `hidden`, None if n is 1.
-        dropout: probability of dropping a weight.
-        seed: of the dropped weights.
-    """
-
-    groups: Groups | None
-    hidden: Tensor | None
-    row: Tensor | None
-    dropout: float
-    seed: int
+    groups: Groups | None  # of the agent-aware scores
+    hidden: Tensor | None  # bool [n, L or 1, S], True = may not attend
+    row: Tensor | None  # int64 [N] into `hidden`, None if n is 1
+    dropout: float  # probability of dropping a weight
+    seed: int  # of the dropped weights
 
     def weights(self, rows: slice, query: Tensor, key: Tensor, *group: Tensor) -> Tensor:
         """Weights [n, L, S] of these rows of queries [N, L, d_k], keys [N, S, d_k], and group queries and keys."""

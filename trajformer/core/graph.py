@@ -12,15 +12,10 @@ from trajformer.core.attention import edge_softmax
 
 
 class Edges(NamedTuple):
-    """Pairs of query and key that attend, in any order.
+    """Pairs of query and key that attend, in any order."""
 
-    Attributes:
-        query: int64 [E], from 0 to Q. An edge with query Q is padding and is ignored.
-        key: int64 [E], from 0 to S - 1.
-    """
-
-    query: Tensor
-    key: Tensor
+    query: Tensor  # int64 [E], from 0 to Q; an edge with query Q is padding and is ignored
+    key: Tensor  # int64 [E], from 0 to S - 1
 
     @staticmethod
     def from_neighbors(key: Tensor, real: Tensor, keys: int) -> Edges:

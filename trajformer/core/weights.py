@@ -27,15 +27,10 @@ Converted = tuple[Any, dict[str, Tensor]]  # a recipe or a model config, and the
 
 @dataclass(frozen=True)
 class Options:
-    """Properties of a model that the shapes of its tensors do not show.
+    """Properties of a model that the shapes of its tensors do not show."""
 
-    Attributes:
-        heads: number of attention heads; None for the usual number of the layout.
-        labels: names of the classes in the order of the outputs; may be empty.
-    """
-
-    heads: int | None = None
-    labels: tuple[str, ...] = ()
+    heads: int | None = None  # number of attention heads; None for the usual number of the layout
+    labels: tuple[str, ...] = ()  # names of the classes in the order of the outputs; may be empty
 
     def check_labels(self, classes: int, name: str) -> None:
         """Raise CheckpointError, with the name of the file, if there are labels but not one per class."""
@@ -204,11 +199,9 @@ def _read_torch(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise CheckpointError(f"{path}: needs the package safetensors (pip install safetensors)") from error
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except (SafetensorError, *_UNREADABLE) as error:

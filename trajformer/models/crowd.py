@@ -70,21 +70,13 @@ class CrowdConfig:
 
 @dataclass(frozen=True, eq=False)
 class AgentTracks:
-    """Tracks of agents, each in the frame of the agent.
+    """Tracks of agents, each in the frame of the agent."""
 
-    Attributes:
-        pose: [B, A, 3], pose of the frame in the batch frame: last observed position, direction of the net displacement.
-        unit: [B, A], unit of length in metres, about the mean step length.
-        step: [B, A, H, 2], displacements from the previous step in metres, zero if unknown.
-        known: bool [B, A, H], True for known displacements.
-        xy: [B, A, H, 2], positions in metres.
-    """
-
-    pose: Tensor
-    unit: Tensor
-    step: Tensor
-    known: Tensor
-    xy: Tensor
+    pose: Tensor  # [B, A, 3], of the frame in the batch frame: last observed position, direction of the net displacement
+    unit: Tensor  # [B, A], unit of length in metres, about the mean step length
+    step: Tensor  # [B, A, H, 2], displacements from the previous step in metres, zero if unknown
+    known: Tensor  # bool [B, A, H], True for known displacements
+    xy: Tensor  # [B, A, H, 2], positions in metres
 
 
 def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:

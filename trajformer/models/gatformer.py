@@ -70,17 +70,11 @@ class GatformerConfig(TargetModelConfig):
 
 
 class Graph(NamedTuple):
-    """Edges from the first R agents in all steps to agents of the same step and to lanes.
+    """Edges from the first R agents in all steps to agents of the same step and to lanes."""
 
-    Attributes:
-        receivers: R.
-        edges: queries are indices of flattened [B, T, R]; keys of flattened agents [B, T, A], followed by lanes [B, M].
-        position: [E, D], encoded relative poses.
-    """
-
-    receivers: int
-    edges: Edges
-    position: Tensor
+    receivers: int  # R
+    edges: Edges  # queries are indices of flattened [B, T, R]; keys of flattened agents [B, T, A], followed by lanes [B, M]
+    position: Tensor  # [E, D], encoded relative poses
 
 
 class Lanes(PolylineEncoder):

@@ -49,15 +49,10 @@ _MAX_LOG_SIGMA = 5.0  # sigma is between 7 mm and 150 m
 
 
 class Grid(NamedTuple):
-    """Tokens of N targets at T steps and S slots (agents, polylines or latents).
+    """Tokens of N targets at T steps and S slots (agents, polylines or latents)."""
 
-    Attributes:
-        token: [N, T, S, D].
-        real: bool [N, T, S].
-    """
-
-    token: Tensor
-    real: Tensor
+    token: Tensor  # [N, T, S, D]
+    real: Tensor  # bool [N, T, S]
 
 
 @dataclass(frozen=True)
@@ -126,16 +121,9 @@ class SceneEncoderConfig:
 
 
 class AxisEncoder(nn.Module):
-    """Blocks that attend along the axes of a grid.
+    """Blocks that attend along the axes of a grid; without blocks (`layers` is 0), the output is the input.
 
-    Args:
-        config: variant of the encoder.
-        layers: number of blocks; without blocks, the output is the input.
-        size: T and S of the largest grid.
-
-    Attributes:
-        axes: the axis of each block.
-        size: T and S of the largest output.
+    `axes` holds the axis of each block, and `size` T and S of the largest output, given T and S of the largest grid.
     """
 
     def __init__(self, config: SceneEncoderConfig, layers: int, size: tuple[int, int]) -> None:
@@ -169,9 +157,7 @@ class AxisEncoder(nn.Module):
 class SceneEncoder(nn.Module):
     """Encodes several modalities to one memory for a decoder.
 
-    Args:
-        config: variant of the encoder.
-        sizes: T and S of the largest grid of each modality; modalities without time (T = 1) come last.
+    `sizes` are T and S of the largest grid of each modality; modalities without time (T = 1) come last.
     """
 
     def __init__(self, config: SceneEncoderConfig, sizes: list[tuple[int, int]]) -> None:
@@ -275,11 +261,11 @@ class TargetScenes(nn.Module):
         seen = seen & near[:, :, None]
         history, agents = self.history(state[..., :1, :]), self.agents(state[..., 1:, :])
         parts = [(history, seen[..., :1]), (agents, seen[..., 1:]), (road[:, :, None], real[:, :, None])]
-        grids = [Grid(token.flatten(0, 1).relu(), mask.flatten(0, 1)) for token, mask in parts]
-        return [
-            Grid(grid.token + position(*grid.token.shape[1:3]).flip(0), grid.real)
-            for grid, position in zip(grids, self.positions, strict=True)
-        ]
+        grids = []
+        for (token, mask), position in zip(parts, self.positions, strict=True):
+            token = token.flatten(0, 1).relu() + position(*token.shape[2:4]).flip(0)
+            grids.append(Grid(token, mask.flatten(0, 1)))
+        return grids
 
 
 class MixtureHead(nn.Module):

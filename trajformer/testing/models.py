@@ -92,10 +92,9 @@ def check_order(model: Forecaster, batch: SceneBatch) -> None:
     largest = int(batch.observation.target_mask.sum(1).argmax())
     plain, generator = crop(batch, largest), torch.Generator().manual_seed(2)
     observation = plain.observation
-    targets = torch.randperm(observation.num_targets, generator=generator)
-    others = len(targets) + torch.randperm(observation.agent_mask.shape[1] - len(targets), generator=generator)
-    polylines = torch.randperm(observation.polyline_mask.shape[1], generator=generator)
-    shuffled = _rows(plain, 0, torch.cat([targets, others]), len(targets), polylines).observation
+    count, sizes = observation.num_targets, (observation.agent_mask.shape[1], observation.polyline_mask.shape[1])
+    targets, others, polylines = (torch.randperm(n, generator=generator) for n in (count, sizes[0] - count, sizes[1]))
+    shuffled = _rows(plain, 0, torch.cat([targets, count + others]), count, polylines).observation
     expected = [value[targets] for value in _targets(observation, model.eval()(observation))]
     _assert_close(_targets(shuffled, model(shuffled)), expected, "another order")
 
@@ -246,10 +245,10 @@ def crop(
 ) -> SceneBatch:
     """One scene of a batch without padding, or with its first targets, agents and polylines only."""
     o = batch.observation
-    targets = int(o.target_mask[scene].sum()) if targets is None else targets
-    agents = int(o.agent_mask[scene].sum()) if agents is None else agents
-    polylines = int(o.polyline_mask[scene].sum()) if polylines is None else polylines
-    return _rows(batch, scene, torch.arange(agents), targets, torch.arange(polylines))
+    real = [int(mask[scene].sum()) for mask in (o.target_mask, o.agent_mask, o.polyline_mask)]
+    given = zip((targets, agents, polylines), real, strict=True)
+    num_targets, num_agents, num_polylines = (size if count is None else count for count, size in given)
+    return _rows(batch, scene, torch.arange(num_agents), num_targets, torch.arange(num_polylines))
 
 
 def _rows(batch: SceneBatch, scene: int, agents: Tensor, targets: int, polylines: Tensor) -> SceneBatch:

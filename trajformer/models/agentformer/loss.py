@@ -20,19 +20,12 @@ from trajformer.losses.terms import ModelLoss, Terms, weigh
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """The output of a CVAE in training; positions in metres in the batch frame.
+    """The output of a CVAE in training; positions in metres in the batch frame."""
 
-    Attributes:
-        position: [B, S, F, 2], decoded from a sample of the posterior.
-        best: [B, S, F, 2], of K samples from the prior, the one nearest to the recorded future of each agent.
-        posterior: [B, S, Z], distribution of the latents given past and future.
-        prior: [B, S, Z], distribution of the latents given the past.
-    """
-
-    position: Tensor
-    best: Tensor
-    posterior: Gaussian
-    prior: Gaussian
+    position: Tensor  # [B, S, F, 2], decoded from a sample of the posterior
+    best: Tensor  # [B, S, F, 2], of K samples from the prior, the one nearest to the recorded future of each agent
+    posterior: Gaussian  # [B, S, Z], of the latents given past and future
+    prior: Gaussian  # [B, S, Z], of the latents given the past
 
 
 @dataclass(frozen=True)

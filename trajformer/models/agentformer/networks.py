@@ -27,27 +27,16 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The encoded past of A agents and M lanes, in normalised units.
+    """The encoded past of A agents and M lanes, in normalised units."""
 
-    Attributes:
-        memory: [B, H' * A + M, D], encoded tokens; agents in time-major order, then lanes.
-        mask: bool [B, 1, H' * A + M], which tokens are real; None if all are.
-        num_lanes: M.
-        agent: [B, A, D], mean over the tokens of each agent.
-        present: bool [B, A], observed at the last step. The future of other agents is not attended to.
-        start: [B, A, 2], last observed position.
-        velocity: [B, A, 2], displacement per step that futures are offsets from; zero in a model without `extrapolate`.
-        heading: [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings.
-    """
-
-    memory: Tensor
-    mask: Tensor | None
-    num_lanes: int
-    agent: Tensor
-    present: Tensor
-    start: Tensor
-    velocity: Tensor
-    heading: Tensor
+    memory: Tensor  # [B, H' * A + M, D], encoded tokens; agents in time-major order, then lanes
+    mask: Tensor | None  # bool [B, 1, H' * A + M], which tokens are real; None if all are
+    num_lanes: int  # M
+    agent: Tensor  # [B, A, D], mean over the tokens of each agent
+    present: Tensor  # bool [B, A], observed at the last step; the future of other agents is not attended to
+    start: Tensor  # [B, A, 2], last observed position
+    velocity: Tensor  # [B, A, 2], displacement per step that futures are offsets from; zero without `extrapolate`
+    heading: Tensor  # [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings
 
 
 def token_inputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -22,8 +23,8 @@ _NETWORKS = (
 )
 
 
-def agentformer(source: StateDictReader, options: Options) -> Converted:
-    """Convert a model of hotel, univ or zara2, which works in metres.
+def agentformer(source: StateDictReader, options: Options, base: AgentFormerConfig = AgentFormerConfig()) -> Converted:
+    """Convert a model of hotel, univ or zara2, or with other settings that the shapes do not show (`base`).
 
     Returns:
         The model config and the state dict.
@@ -31,29 +32,6 @@ def agentformer(source: StateDictReader, options: Options) -> Converted:
     Raises:
         CheckpointError: a tensor is missing or has another shape. The caller checks that all tensors were used.
     """
-    return _convert(source, options, AgentFormerConfig())
-
-
-def agentformer_eth(source: StateDictReader, options: Options) -> Converted:
-    """Convert a model of eth, which works in units of 2 metres.
-
-    Raises:
-        CheckpointError: as `agentformer`.
-    """
-    return _convert(source, options, AgentFormerConfig(scale_m=2.0))
-
-
-def agentformer_zara1(source: StateDictReader, options: Options) -> Converted:
-    """Convert a model of zara1, which works in metres relative to the mean of the last positions.
-
-    Raises:
-        CheckpointError: as `agentformer`.
-    """
-    return _convert(source, options, AgentFormerConfig(origin="last"))
-
-
-def _convert(source: StateDictReader, options: Options, base: AgentFormerConfig) -> Converted:
-    """Convert; `base` holds the settings that the shapes do not show."""
     latent, width = source.peek("future_decoder.p_z_net.weight", 2).shape
     if latent % 2:
         raise CheckpointError(f"{source.name}: 'future_decoder.p_z_net.weight' has {latent} rows, not as many means as variances")
@@ -72,6 +50,10 @@ def _convert(source: StateDictReader, options: Options, base: AgentFormerConfig)
             steps = len(source.peek(key, 3))
             source.take_constant(key, sinusoid(torch.arange(steps, dtype=torch.float64), width)[:, None], tolerance=1e-3)
     return config, source.take_model(lambda: AgentFormer(config), _rules(len(hidden)))
+
+
+agentformer_eth = partial(agentformer, base=AgentFormerConfig(scale_m=2.0))
+agentformer_zara1 = partial(agentformer, base=AgentFormerConfig(origin="last"))
 
 
 def _rules(hidden: int) -> dict[str, str]:

@@ -145,16 +145,10 @@ class SocialConstructor(nn.Module):
     def forward(
         self, observation: Observation, all_proposals: Tensor, proposals: Tensor, position: Tensor | None
     ) -> list[Tensor]:
-        """Features of the targets' proposals after each decoder layer.
+        """Proposals of all agents [B, A, K, D] and of the targets [B, S, K, D], to features after each decoder layer.
 
-        Args:
-            observation: the scenes.
-            all_proposals: [B, A, K, D], of all agents.
-            proposals: [B, S, K, D], of the targets.
-            position: [K, D], positional embeddings of the queries.
-
-        Returns:
-            A tensor [B, S, K, D] per layer; without a decoder, one tensor [B, S, K, 2 D]: encoded target, then proposal.
+        `position` [K, D] are the positional embeddings of the queries. Returns a tensor [B, S, K, D] per layer; without a
+        decoder, one tensor [B, S, K, 2 D]: encoded target, then proposal.
         """
         worlds = all_proposals if self.joint else all_proposals.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
         tokens, mask = self.tokens(observation, self.vehicle(worlds))  # [B, S, n, W, D], [B, S, n]

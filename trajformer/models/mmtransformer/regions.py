@@ -99,16 +99,10 @@ def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
 
 
 def equal_regions(points: np.ndarray, count: int, seed: int, rounds: int = 60) -> Tensor:
-    """Equal-size k-means: regions [M, 3], ordered by the x of their centers.
+    """Equal-size k-means of end points [n, 2] in metres: regions [M, 3], ordered by the x of their centers.
 
-    Each round assigns the same number of points to every center at the smallest sum of squared distances (exactly). The best of
-    several random starts is the result. At most 768 points, chosen at random, are clustered.
-
-    Args:
-        points: end points [n, 2], metres.
-        count: M.
-        seed: of all random choices.
-        rounds: largest number of rounds of a start.
+    Each round, at most `rounds`, assigns the same number of points to every center at the smallest sum of squared distances
+    (exactly). The best of several random starts is the result. At most 768 points, chosen at random, are clustered.
 
     Raises:
         TrajformerError: there are fewer points than regions.

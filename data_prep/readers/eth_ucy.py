@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import ClassVar
 
@@ -124,7 +123,7 @@ class EthUcy:
             num_history=self.num_history,
             num_future=self.num_future,
             origin=origin,
-            agent_id=tuple(compress(agent_id, observed.tolist())),
+            agent_id=tuple(agent_id[index] for index in np.flatnonzero(observed)),
             agent_kind=np.full(len(valid), AgentKind.PEDESTRIAN, np.uint8),
             agent_role=np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8),
             position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),

@@ -156,10 +156,9 @@ def _stamp(*files: Path | None) -> str:
 
 def _tables(folder: Path) -> Iterator[Path]:
     """Tables of a folder, without hidden files."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():
-                yield path
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file():
+            yield path
 
 
 @cached_by_file(2)
@@ -329,12 +328,10 @@ class Tracks:
 
     def city(self) -> str:
         """City of the scene, "" without the column."""
-        if "city" not in self._columns.word:
-            return ""
-        cities = np.unique(self._columns.code["city"]).tolist()
+        cities = np.unique(self._columns.code.get("city", np.zeros(1, np.int64))).tolist()
         if len(cities) > 1:
             raise SceneError(f"city: {len(cities)} cities in one scene")
-        return self._columns.word["city"][cities[0]]
+        return self._columns.word.get("city", [""])[cities[0]]
 
     def words(self, name: str, meaning: Mapping[str, int]) -> np.ndarray:
         """Values uint8 [A] of a text column at each agent's last observed step, or at its first step if it was not observed."""

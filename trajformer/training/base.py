@@ -61,22 +61,6 @@ class Items(Protocol):
         """Lengths int [n, axes] that determine the padding of a batch."""
 
 
-class Loading(Protocol):
-    """The part of a recipe that says how items become batches."""
-
-    @property
-    def batch_size(self) -> int:
-        """Largest number of items per step and device."""
-
-    @property
-    def workers(self) -> int:
-        """Number of loader processes."""
-
-    @property
-    def bucket(self) -> int:
-        """Number of steps among which items of similar size are grouped."""
-
-
 class TaskModule(L.LightningModule):
     """Optimiser, schedule, checkpoints and random seeds; subclasses add `training_step` and the validation."""
 
@@ -141,9 +125,16 @@ class TaskData(L.LightningDataModule):
     """Training and validation loaders; without a trainer, `train_dataloader()` is the first epoch.
 
     With a trainer, every item is in one batch of one process per epoch, in training and in validation.
+
+    Args:
+        train: the training items.
+        val: the validation items.
+        config: part of a recipe with `batch_size` (largest number of items per step and device), `workers` (loader processes)
+            and `bucket` (number of steps among which items of similar size are grouped).
+        seed: of the order.
     """
 
-    def __init__(self, train: Items, val: Items, config: Loading, seed: int = 0) -> None:
+    def __init__(self, train: Items, val: Items, config: Any, seed: int = 0) -> None:
         super().__init__()
         self.train, self.val, self.loading, self.seed = train, val, config, seed
 

@@ -227,16 +227,6 @@ def test_dilation_computes_the_features_between_the_strided_ones() -> None:
     torch.testing.assert_close(dilated(pixels)[0][..., ::2, ::2], strided(pixels)[0], **tolerance(DEPTH, LENGTH))
 
 
-@torch.no_grad()
-def test_auxiliary_predictions_are_the_predictions_of_a_shorter_decoder() -> None:
-    model, (pixels, mask) = small(), two_images()
-    auxiliary = model(pixels, mask).auxiliary
-    assert len(auxiliary) == 2
-    for length in (2, 1):
-        model.decoder.layers = model.decoder.layers[:length]
-        assert_equal(auxiliary[length - 1], *(getattr(model(pixels, mask), name) for name in ("logit", "box")))
-
-
 # padding
 
 BACKBONES = {

@@ -115,23 +115,16 @@ def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = 
     return float((model(config.prepare(batch.image)).argmax(-1) == batch.label).float().mean())
 
 
-def test_a_larger_image_size_keeps_the_accuracy_without_training(checkpoint: Path, corners: Path) -> None:
-    """24 x 24 pixels have 6 x 6 patches; without correctly interpolated positions the corners cannot be distinguished."""
-    model = replace(recipe(corners).model, image_size=24)
-    config = recipe(corners, model=model, start=str(checkpoint))
-    module = ClassificationModule(config).eval()
-    assert len(module.model.position()) == 37
-    images, (before, _) = torch.rand(2, 3, 24, 24), load_checkpoint(checkpoint, ClassificationRecipe)
-    torch.testing.assert_close(module.model(images), before(images))  # as interpolation in the forward pass
-    assert accuracy(module.model, config) == 1.0
-
-
 def test_a_run_can_start_from_a_checkpoint_with_another_image_size(checkpoint: Path, corners: Path, tmp_path: Path) -> None:
-    yaml = checkpoint.parent / "config.yaml"
-    words = ("--config", yaml, "--start", checkpoint, "--model.image_size", 24, "--trainer.epochs", 1)
-    assert run("train", *words, "--out", tmp_path / "run") == 0
-    found, config = load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)
-    assert accuracy(found, config) == 1.0
+    """24 x 24 pixels have 6 x 6 patches; without correctly interpolated positions the corners cannot be distinguished."""
+    config = recipe(corners, model=replace(recipe(corners).model, image_size=24), start=str(checkpoint))
+    model = ClassificationModule(config).eval().model
+    images, (before, _) = torch.rand(2, 3, 24, 24), load_checkpoint(checkpoint, ClassificationRecipe)
+    torch.testing.assert_close(model(images), before(images))  # as interpolation in the forward pass
+    assert len(model.position()) == 37 and accuracy(model, config) == 1.0
+    words = ("--config", checkpoint.parent / "config.yaml", "--start", checkpoint, "--model.image_size", 24)
+    assert run("train", *words, "--trainer.epochs", 1, "--out", tmp_path / "run") == 0
+    assert accuracy(*load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)) == 1.0
     assert run("train", *words, "--trainer.epochs", 2, "--out", tmp_path / "run", "--resume") == 0
 
 

@@ -127,10 +127,10 @@ def test_resizing_keeps_proportions_within_both_limits() -> None:
 
 
 def annotation(*objects: tuple[str, float, float, float, float]) -> str:
-    items = "".join(
-        f"<object><name>{name}</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
-        for name, a, b, c, d in objects
-    )
+    items = ""
+    for name, *box in objects:
+        sides = "".join(f"<{side}>{value}</{side}>" for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+        items += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
     return f"<annotation><size><width>40</width></size>{items}</annotation>"
 
 

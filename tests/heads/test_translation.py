@@ -46,6 +46,12 @@ def sentences(count: int, length: int, seed: int = 0) -> Tensor:
     return torch.where(torch.arange(length) < torch.randint(2, length + 1, (count, 1), generator=generator), body, PAD)
 
 
+def features(reference: nn.Transformer, embedded: list[Tensor], source: Tensor) -> Tensor:
+    """The output of PyTorch's transformer for embedded source and target sentences."""
+    causal = nn.Transformer.generate_square_subsequent_mask(embedded[1].shape[1]).isinf()
+    return reference(*embedded, tgt_mask=causal, src_key_padding_mask=source == PAD, memory_key_padding_mask=source == PAD)
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) -> None:
     torch.manual_seed(0)
@@ -60,12 +66,7 @@ def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) 
         (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()
         for part, tokens in ((model.source, source), (model.target, target))
     ]
-    expected_output = reference(
-        *embedded,
-        tgt_mask=nn.Transformer.generate_square_subsequent_mask(6).isinf(),
-        src_key_padding_mask=source == PAD,
-        memory_key_padding_mask=source == PAD,
-    )
+    expected_output = features(reference, embedded, source)
     output = model.decode(target, *model.encode(source))
     real = target != PAD
     torch.testing.assert_close(output[real], expected_output[real], **tolerance(30, INNER))
@@ -123,9 +124,7 @@ def test_published_weights_give_the_published_logits(tmp_path: Path) -> None:
         nn.functional.layer_norm(table[tokens] + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH), (WIDTH,), eps=1e-6)
         for tokens in (source, target)
     ]
-    causal = nn.Transformer.generate_square_subsequent_mask(6).isinf()
-    masks = {"src_key_padding_mask": source == PAD, "memory_key_padding_mask": source == PAD}
-    expected_output = reference(*embedded, tgt_mask=causal, **masks) @ table.T * WIDTH**-0.5
+    expected_output = features(reference, embedded, source) @ table.T * WIDTH**-0.5
     real = target != PAD
     torch.testing.assert_close(model(source, target)[real], expected_output[real], **tolerance(30, INNER))
 

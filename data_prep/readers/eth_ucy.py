@@ -13,7 +13,6 @@ five test scenes have a final error of 1.15 m, with means over more steps or a f
 from __future__ import annotations
 
 import io
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -208,21 +207,22 @@ def read_recording(path: Path) -> Recording:
     if "\0" in text:  # a lost block; the remains of the lines around it may look like a valid line
         raise SceneError(f"{path}: not a readable text file: it has zero bytes")
     lines = enumerate(io.StringIO(text, newline=None), 1)
-    rows = [(f"{path}: line {number}", words) for number, line in lines if (words := line.split())]
+    rows = [(number, words) for number, line in lines if (words := line.split())]
     if not rows:
         raise SceneError(f"{path}: no rows, so no pedestrian")
-    for where, row in rows:
+    for number, row in rows:
         if len(row) != NUM_COLUMNS:
-            raise SceneError(f"{where}: {len(row)} columns, expected {NUM_COLUMNS}")
+            raise SceneError(f"{path}: line {number}: {len(row)} columns, expected {NUM_COLUMNS}")
         if row[TYPE_COLUMN] != PEDESTRIAN:
-            raise SceneError(f"{where}, column {TYPE_COLUMN} (type): {row[TYPE_COLUMN]!r}, expected {PEDESTRIAN!r}")
-    value = {name: _numbers(name, [(where, row[index]) for where, row in rows]) for name, index in _COLUMNS.items()}
+            problem = f"{row[TYPE_COLUMN]!r}, expected {PEDESTRIAN!r}"
+            raise SceneError(f"{path}: line {number}, column {TYPE_COLUMN} (type): {problem}")
+    value = {name: _numbers(path, name, rows) for name in _COLUMNS}
     _, first, agent = np.unique(value["id"], return_index=True, return_inverse=True)
     order = np.lexsort((agent, value["frame"]))
     frame, agent = value["frame"].astype(np.int64)[order], agent[order]
     if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
-        where, row = rows[order[1:][twice].min()]
-        raise SceneError(f"{where}, column {_COLUMNS['id']} (id): {row[1]} is twice in frame {row[0]}")
+        number, row = rows[order[1:][twice].min()]
+        raise SceneError(f"{path}: line {number}, column {_COLUMNS['id']} (id): {row[1]} is twice in frame {row[0]}")
     by_agent = np.lexsort((frame, agent))
     intervals, counts = np.unique(np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True)
     return Recording(
@@ -235,16 +235,26 @@ def read_recording(path: Path) -> Recording:
     )
 
 
-def _numbers(name: str, words: list[tuple[str, str]]) -> np.ndarray:
-    """A column as float64 [R], finite and within its limit, of pairs (line for messages, word)."""
-    values, is_whole = np.zeros(len(words)), name in ("frame", "id")
-    for index, (where, word) in enumerate(words):
-        try:
-            value = float(word)
-        except ValueError:
-            value = math.nan
-        if not abs(value) <= _LIMITS[name] or (is_whole and not value.is_integer()):  # also refuses NaN
-            expected = "a whole number" if is_whole else f"a number of metres up to {MAX_EXTENT_M:g}"
-            raise SceneError(f"{where}, column {_COLUMNS[name]} ({name}): {word!r}, expected {expected}")
-        values[index] = value
+def _numbers(path: Path, name: str, rows: list[tuple[int, list[str]]]) -> np.ndarray:
+    """A column as float64 [R], finite and within its limit, of rows (line for messages, words)."""
+    words = [row[_COLUMNS[name]] for _, row in rows]
+    try:
+        values = np.array(words, np.float64)
+    except ValueError:
+        values = np.array([_number(word) for word in words])
+    is_whole = name in ("frame", "id")
+    wrong = ~(np.abs(values) <= _LIMITS[name])  # also refuses NaN
+    if is_whole:
+        wrong |= values != np.rint(values)
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = "a whole number" if is_whole else f"a number of metres up to {MAX_EXTENT_M:g}"
+        raise SceneError(f"{path}: line {rows[row][0]}, column {_COLUMNS[name]} ({name}): {words[row]!r}, expected {expected}")
     return values
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return np.nan

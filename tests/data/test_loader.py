@@ -20,9 +20,7 @@ from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.loading import AXES, RankSampler, SceneDataset
 from trajformer.data.order import EpochShuffle, SequentialOrder, count_steps, group_by_size, padding
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import TrajformerError
-from trajformer.recipes.plain import from_plain, to_plain
-from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.recipe import DataConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.training.forecasting import SceneData
@@ -71,24 +69,6 @@ def test_an_epoch_can_start_at_any_step() -> None:
             assert steps_of(order, 2, first) == steps_of(order, 2)[first:]
 
 
-def test_sizes_are_read_for_one_pool_at_a_time_and_only_for_remaining_pools() -> None:
-    requested: list[list[int]] = []
-
-    def sizes(scenes: np.ndarray) -> np.ndarray:
-        requested.append(sorted(scenes.tolist()))
-        return RANDOM[scenes]
-
-    order = EpochShuffle(96, 12, 0, 4, sizes)
-    steps = order.epoch(0)
-    pool = [next(steps) for _ in range(4)]
-    assert requested == [sorted(np.concatenate(pool).tolist())]
-    assert len(list(steps)) == 8 and list(map(len, requested)) == [32, 32, 32]
-    requested.clear()
-    assert len(list(order.epoch(1, 9))) == 3 and list(map(len, requested)) == [32]
-    requested.clear()
-    assert len(list(EpochShuffle(96, 12, 0, 1, sizes).epoch(0))) == 12 and requested == []
-
-
 def test_scenes_of_similar_size_share_a_step() -> None:
     def shares(order: EpochShuffle) -> np.ndarray:
         filled, entries = padding(order.epoch(0), order.sizes)
@@ -99,15 +79,6 @@ def test_scenes_of_similar_size_share_a_step() -> None:
     sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
     groups = group_by_size(np.arange(8), [2] * 4, sizes)
     assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
-
-
-def test_scenes_of_similar_size_keep_their_random_order() -> None:
-    scenes, rng = np.random.default_rng(0).permutation(20), np.random.default_rng(1)
-    alike = rng.integers(80, 101, (20, 2))
-    assert [part.tolist() for part in group_by_size(scenes, [5] * 4, alike)] == scenes.reshape(4, 5).tolist()
-    two_kinds = alike * np.where(np.arange(20) % 2, 1, 10)[:, None]
-    parts = [part.tolist() for part in group_by_size(scenes, [5] * 4, two_kinds)]
-    assert parts == [*scenes[1::2].reshape(2, 5).tolist(), *scenes[::2].reshape(2, 5).tolist()]
 
 
 def test_padding_counts_filled_and_all_entries() -> None:
@@ -214,12 +185,6 @@ def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> N
     for name in ("train", "val"):
         assert sorted(scene for share in seen[name] for scene in share) == SceneStore(store, name).scene_ids()
     assert 0 < sum(map(len, seen["rest"])) < 13
-
-
-@pytest.mark.parametrize(("part", "field", "value"), [("data", "bucket", 0), ("trainer", "checkpoint_minutes", -1.0)])
-def test_an_invalid_setting_is_named(store: Path, part: str, field: str, value: float) -> None:
-    with pytest.raises(TrajformerError, match=rf"{part}\.{field}: {value}, expected"):
-        from_plain(TrainConfig, to_plain(recipe(store)) | {part: {field: value}})
 
 
 # ---- the real sample ------------------------------------------------------------------------------------------------

@@ -72,12 +72,6 @@ def test_manoeuvres_of_simple_paths(track: Tensor, expected: Manoeuvre) -> None:
     assert done(track) is expected
 
 
-def test_an_agent_that_turns_and_stops_is_a_stop_and_one_that_starts_is_not() -> None:
-    turning = driven((8 * (1 - TIME / 2)).clamp(min=0), math.radians(80) * (TIME / 2).clamp(max=1))
-    assert done(turning) is STOP
-    assert done(driven(3 * TIME, torch.zeros(STEPS))) is STRAIGHT
-
-
 def test_a_small_heading_error_does_not_give_a_lane_change() -> None:
     assert done(arc(0, speed=14.0), heading=math.radians(5)) is STRAIGHT  # the path ends 3.7 m aside of that heading
     assert done(arc(0, speed=14.0), heading=math.radians(-12)) is STRAIGHT
@@ -127,7 +121,3 @@ def test_time_is_in_seconds() -> None:
     assert done(slow, period_s=0.5) is STRAIGHT  # 0.6 m/s
     assert done(slow, period_s=1.0) is STOP  # 0.3 m/s
     assert done(torch.tensor([[4.0, 0.0]]), period_s=0.1) is STRAIGHT  # a horizon below a second
-
-
-def test_labels_are_words() -> None:
-    assert [kind.label for kind in Manoeuvre] == ["straight", "turn", "stop", "lane change"]

@@ -109,27 +109,6 @@ def test_the_frame_of_the_forecast_does_not_matter() -> None:
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-5)
 
 
-def test_joint_forecasts_use_the_probability_of_the_world() -> None:
-    forecast, target, valid = make()
-    joint = replace(forecast, logit=forecast.logit[:, 0])
-    wide = replace(forecast, logit=forecast.logit[:, :1].expand(5, 4, 6))
-    for left, right in zip(agent_errors(joint, target, valid), agent_errors(wide, target, valid), strict=True):
-        assert torch.equal(left, right)
-
-
-def test_both_conventions_by_hand() -> None:
-    # ADE 2.5, 4, 3.5 and FDE 5, 2, 1: best on average is mode 0, best at the end mode 2; no mode has 2.5 and 1.
-    position = torch.tensor([[[0.0, 0.0], [3.0, 4.0]], [[6.0, 0.0], [0.0, 2.0]], [[6.0, 0.0], [0.0, 1.0]]])[None, None]
-    forecast = Forecast(position, torch.tensor([[[math.log(2.0), 0.0, -1e9]]]), Frame.SCENE)
-    errors = agent_errors(forecast, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool))
-    assert plain(separate_minima(errors), 0, 0) == {"ADE": 2.5, "FDE": 1.0, "FDE_at_best_ADE": 5.0}
-    assert plain(separate_minima(errors.most_probable(2)), 0, 0) == {"ADE": 2.5, "FDE": 2.0, "FDE_at_best_ADE": 5.0}
-    expected = {"minADE": 3.5, "minFDE": 1.0, "MR": 0.0, "brier_minFDE": 2.0, "probability": 0.0}
-    assert plain(best_end(errors), 0, 0) == pytest.approx(expected)
-    expected = {"minADE": 4.0, "minFDE": 2.0, "MR": 0.0, "brier_minFDE": 2.0 + (2 / 3) ** 2, "probability": 1 / 3}
-    assert plain(best_end(errors.most_probable(2)), 0, 0) == pytest.approx(expected)
-
-
 # worlds ------------------------------------------------------------------------------------------------------------
 
 

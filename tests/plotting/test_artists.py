@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
-from support.pictures import collection, empty_axes, fan, labels, lines, path_of, vertices
+from support.pictures import empty_axes, fan, labels, lines, path_of, vertices
 from support.scenes import make_scene, transform_scene
 
 from trajformer.errors import TrajformerError
@@ -18,7 +17,7 @@ from trajformer.plotting import style
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
 from trajformer.plotting.recorded import box_corners, draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
-from trajformer.scenes.scene import AgentKind, AgentRole
+from trajformer.scenes.scene import AgentKind
 
 
 def test_map_artists_have_the_polylines() -> None:
@@ -29,21 +28,6 @@ def test_map_artists_have_the_polylines() -> None:
     expected = {f"lanes:{k}": 8 for k in kinds} | {f"lanes:{k}:intersection": 4 for k in kinds}
     assert counts == expected | {"crosswalks": 4, "drivable": 1}
     np.testing.assert_array_equal(vertices(ax, "lanes:LANE_VEHICLE")[0], scene.polyline(0))
-
-
-def test_arrows_point_along_the_lane() -> None:
-    scene = make_scene()
-    arrows = [c for c in draw_map(empty_axes(), scene).collections if c.get_gid() == "lanes:arrows"]
-    first = np.asarray(arrows[0].get_paths()[0].vertices)  # lane 0 has the direction +x
-    assert first.shape == (3, 2) and first[1, 0] > first[0, 0] == pytest.approx(first[2, 0])
-    assert first[1, 1] == pytest.approx(scene.polyline(0)[0, 1])
-    assert sum(len(c.get_paths()) for c in arrows) == 3 * 8 * 2  # lanes of 51 m have two each, the crossing has none
-
-
-def test_box_corners_at_a_known_pose() -> None:
-    corners = box_corners(np.array([10.0, 5.0, math.pi / 2]), 4.0, 2.0)
-    np.testing.assert_allclose(corners, [(9, 7), (9, 3), (11, 3), (11, 7)], atol=1e-12)
-    assert box_corners(np.zeros((3, 2, 3)), 4.0, 2.0).shape == (3, 2, 4, 2)
 
 
 def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None:
@@ -59,33 +43,12 @@ def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None
     np.testing.assert_allclose(np.linalg.norm(circle - scene.position[2, now], axis=1), 0.35, atol=1e-5)
 
 
-def test_histories_fade_and_have_gaps() -> None:
-    scene = make_scene(num_agents=2, num_scored=0)
-    for name in ("valid", "position", "heading", "velocity"):
-        getattr(scene, name)[1, 4] = 0
-    ax = draw_agents(empty_axes(), scene)
-    focal, other = vertices(ax, "trails:focal"), vertices(ax, "trails:recorder")
-    assert len(focal) == scene.num_history - 1 and len(other) == scene.num_history - 3
-    np.testing.assert_array_equal(focal[-1], scene.position[0, scene.num_history - 2 : scene.num_history])
-    alpha = np.asarray(collection(ax, "trails:focal").get_edgecolor())[:, 3]  # type: ignore[attr-defined]
-    assert (np.diff(alpha) > 0).all()
-
-
 def test_targets_have_a_recorded_future() -> None:
     scene = make_scene(num_scored=2)
     ax = draw_agents(empty_axes(), scene)
     assert [line.get_gid() for line in lines(ax, "truth")] == ["truth:1000", "truth:1001", "truth:1002"]
     np.testing.assert_array_equal(path_of(lines(ax, "truth:1000")[0]), scene.position[0, scene.num_history :])
     assert not lines(draw_agents(empty_axes(), make_scene(with_future=False)), "truth")
-
-
-def test_small_focal_agent_gets_a_ring() -> None:
-    scene = make_scene()
-    assert not lines(draw_agents(empty_axes(), scene), "focal-ring")
-    role = scene.agent_role.copy()
-    role[[0, 2]] = AgentRole.CONTEXT, AgentRole.FOCAL
-    (ring,) = lines(draw_agents(empty_axes(), replace(scene, agent_role=role)), "focal-ring")
-    np.testing.assert_allclose(path_of(ring), [scene.position[2, scene.num_history - 1]])
 
 
 def test_every_mode_is_a_line_with_its_trajectory() -> None:

@@ -117,13 +117,6 @@ def test_scene_without_a_focal_agent_or_without_targets() -> None:
         assert len(lines(ax, "mode:")) == 12 and len(labels(ax)) == 2
 
 
-def test_focal_agent_without_a_last_observed_state_has_no_box() -> None:
-    scene = make_scene()
-    for name in ("valid", "position", "heading", "velocity"):
-        getattr(scene, name)[0, scene.num_history - 1] = 0
-    assert not [c for c in plot_scene(scene.validate()).axes[0].collections if c.get_gid() == "boxes:focal"]
-
-
 def test_view_has_a_maximum() -> None:
     scene = make_scene()
     diverged = replace(fan(scene, 0), position=fan(scene, 0).position * 1e4)
@@ -189,14 +182,14 @@ def test_random_scenes_are_repeatable_and_distinct(store: SceneStore) -> None:
 
 def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -> None:
     forecasts = with_errors(store, {0: 1.0})
-    paths = save_scene_plots(store, [5, 0], forecasts, tmp_path / "a", dpi=50, progress=False)
+    paths = save_scene_plots(store, [5, 0], forecasts, tmp_path / "a", progress=False)
     assert paths == [tmp_path / "a" / "s5.png", tmp_path / "a" / "s0.png"]
     assert len(list((tmp_path / "a").iterdir())) == 2
     for path in paths:
         data = path.read_bytes()
         assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
-        assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (210, 260)
-    again = save_scene_plots(store, [0], forecasts, tmp_path / "b", dpi=50, progress=False)
+        assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (630, 780)
+    again = save_scene_plots(store, [0], forecasts, tmp_path / "b", progress=False)
     assert again[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -213,7 +206,7 @@ def test_a_failed_save_leaves_no_file(store: SceneStore, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_scene_plots(store, [0], {}, tmp_path / "a", dpi=50, progress=False)
+        save_scene_plots(store, [0], {}, tmp_path / "a", progress=False)
     assert list((tmp_path / "a").iterdir()) == []
 
 

@@ -23,12 +23,6 @@ def arc(line: np.ndarray) -> float:
     return float(np.hypot(*np.diff(np.asarray(line, np.float64), axis=0).T).sum())
 
 
-def test_a_short_line_is_one_piece_with_both_ends() -> None:
-    out, owner = pieces([(0, 0), (1, 0), (8, 0)])
-    assert owner.tolist() == [0] and owner.dtype == np.int64 and out.dtype == np.float32
-    np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)], atol=1e-6)
-
-
 def test_points_are_equidistant_in_arc_length_on_a_closed_ring() -> None:
     out, _ = pieces([(0, 0), (4, 0), (4, 4), (0, 4), (0, 0)], points=9)
     np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (4, 2), (4, 4), (2, 4), (0, 4), (0, 2), (0, 0)], atol=1e-6)

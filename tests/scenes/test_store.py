@@ -21,7 +21,7 @@ from trajformer.scenes import store as store_module
 from trajformer.scenes.manifest import MANIFEST, write_manifest
 from trajformer.scenes.scene import MAX_ORIGIN_M, Scene, scenes_equal
 from trajformer.scenes.shard import Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
-from trajformer.scenes.store import SceneStore, store_splits
+from trajformer.scenes.store import SceneStore
 
 FILE_NAMES = st.text(st.characters(codec="utf-8", exclude_categories="CZ", exclude_characters="./\\"), min_size=1, max_size=40)
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=200)
@@ -112,14 +112,6 @@ def test_arrays_of_a_scene_are_read_only(tmp_path: Path) -> None:
     make_store(tmp_path)
     with pytest.raises(ValueError, match="read-only"):
         SceneStore(tmp_path, "train")[0].point[0] = 1.0
-
-
-def test_the_metadata_of_a_shard(tmp_path: Path) -> None:
-    make_store(tmp_path)
-    info, count = read_shard_info(shard_path(tmp_path, "train", 1))
-    assert (count, info) == (2, ShardInfo("random", "train", "digest 1", (("bad-1", "a reason"),)))
-    assert Shard(shard_path(tmp_path, "train", 1)).info == info
-    assert store_splits(tmp_path) == ["train"]
 
 
 def test_a_missing_store_or_split(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,85 +14,59 @@ from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Po
 PERIOD_S = 0.1
 ORIGIN = (1234.5, -6789.25)  # metres in the city frame, exact in float32 and float64
 ARM_M, CROSSING_M = 60.0, 9.0
-_KINDS = (
-    AgentKind.VEHICLE,
-    AgentKind.VEHICLE,
-    AgentKind.PEDESTRIAN,
-    AgentKind.CYCLIST,
-    AgentKind.BUS,
-    AgentKind.MOTORCYCLIST,
-    AgentKind.UNKNOWN,
-    AgentKind.STATIC,
-    AgentKind.CONSTRUCTION,
-    AgentKind.RIDERLESS_BICYCLE,
-    AgentKind.BACKGROUND,
-)
-_SPEED_M_S = {
-    AgentKind.VEHICLE: 9.0,
-    AgentKind.BUS: 6.0,
-    AgentKind.MOTORCYCLIST: 10.0,
-    AgentKind.CYCLIST: 5.0,
-    AgentKind.PEDESTRIAN: 1.3,
-}
+_KIND_NAMES = "VEHICLE VEHICLE PEDESTRIAN CYCLIST BUS MOTORCYCLIST UNKNOWN STATIC CONSTRUCTION RIDERLESS_BICYCLE BACKGROUND"
+_KINDS = [AgentKind[name] for name in _KIND_NAMES.split()]
+_SPEED_M_S = {"VEHICLE": 9.0, "BUS": 6.0, "MOTORCYCLIST": 10.0, "CYCLIST": 5.0, "PEDESTRIAN": 1.3}
 # (lateral offset to the right, kind) of the lanes of one arm in driving direction
 _LANES = ((1.75, PolylineKind.LANE_VEHICLE), (5.25, PolylineKind.LANE_BUS), (7.8, PolylineKind.LANE_BIKE))
 
 
-@dataclass
-class _Map:
-    """Collected polylines and edges."""
-
-    points: list[np.ndarray]
-    kinds: list[int]
-    flags: list[int]
-    edges: list[tuple[int, int, int]]
-
-    def add(self, points: np.ndarray, kind: PolylineKind, flags: LaneFlag = LaneFlag.NONE) -> int:
-        self.points.append(np.asarray(points, np.float32))
-        self.kinds.append(kind)
-        self.flags.append(flags)
-        return len(self.kinds) - 1
-
-    def join(self, a: int, b: int, kind: EdgeKind, back: EdgeKind) -> None:
-        self.edges += [(a, b, kind), (b, a, back)]
+Lines = list[tuple[np.ndarray, PolylineKind, LaneFlag]]  # points [p, 2], kind and flags of each polyline
+Edges = list[tuple[int, int, EdgeKind]]
 
 
-def _line(start: tuple[float, float], end: tuple[float, float], count: int = 7) -> np.ndarray:
-    return np.linspace(start, end, count)
-
-
-def _road(sink: _Map, heading: float) -> None:
+def _add_road(lines: Lines, edges: Edges, heading: float) -> None:
     """One driving direction through the crossing: approach, crossing and exit of each lane, and a crosswalk."""
-    turn = np.array(heading)
-    previous: tuple[int, ...] | None = None
+    turn, previous = np.array(heading), range(0)
     for side, kind in _LANES:
+        ids = range(len(lines), len(lines) + 3)
         pieces = [(-ARM_M, -CROSSING_M), (-CROSSING_M, CROSSING_M), (CROSSING_M, ARM_M)]
-        flags = [LaneFlag.TRAFFIC_CONTROL, LaneFlag.INTERSECTION, LaneFlag.NONE]
-        lines = [rotate(_line((a, -side), (b, -side)), turn) for a, b in pieces]
-        ids = tuple(sink.add(line, kind, flag) for line, flag in zip(lines, flags, strict=True))
-        for a, b in pairwise(ids):
-            sink.join(a, b, EdgeKind.SUCCESSOR, EdgeKind.PREDECESSOR)
-        for left, right in zip(previous or (), ids, strict=False):
-            sink.join(left, right, EdgeKind.RIGHT, EdgeKind.LEFT)
+        for (a, b), flag in zip(pieces, (LaneFlag.TRAFFIC_CONTROL, LaneFlag.INTERSECTION, LaneFlag.NONE), strict=True):
+            lines.append((rotate(np.linspace((a, -side), (b, -side), 7), turn), kind, flag))
+        for first, second in pairwise(ids):
+            edges += [(first, second, EdgeKind.SUCCESSOR), (second, first, EdgeKind.PREDECESSOR)]
+        for left, right in zip(previous, ids, strict=False):
+            edges += [(left, right, EdgeKind.RIGHT), (right, left, EdgeKind.LEFT)]
         previous = ids
     near, far = -CROSSING_M - 4.0, -CROSSING_M - 1.0
     ring = np.array([(near, -9.0), (far, -9.0), (far, 9.0), (near, 9.0), (near, -9.0)])
-    sink.add(rotate(ring, turn), PolylineKind.CROSSWALK)
+    lines.append((rotate(ring, turn), PolylineKind.CROSSWALK, LaneFlag.NONE))
 
 
-def _crossing() -> _Map:
-    sink = _Map([], [], [], [])
-    for quarter in range(4):
-        _road(sink, quarter * math.pi / 2)
+def _map_fields(with_map: bool) -> dict[str, np.ndarray]:
+    """The map of the crossing, or no polyline."""
+    lines, edges = Lines(), Edges()
+    for quarter in range(4 if with_map else 0):
+        _add_road(lines, edges, quarter * math.pi / 2)
     w, a = CROSSING_M, ARM_M
     corner = [(a, -w), (a, w), (w, w), (w, a), (-w, a), (-w, w), (-a, w), (-a, -w), (-w, -w), (-w, -a), (w, -a), (w, -w)]
-    sink.add(np.array([*corner, corner[0]]), PolylineKind.DRIVABLE_AREA)
-    return sink
+    if with_map:
+        lines.append((np.array([*corner, corner[0]]), PolylineKind.DRIVABLE_AREA, LaneFlag.NONE))
+    ends = np.array(edges, np.int32).reshape(-1, 3)
+    return {
+        "polyline_id": np.arange(len(lines), dtype=np.int64) + 500,
+        "polyline_kind": np.array([kind for _, kind, _ in lines], np.uint8),
+        "polyline_flags": np.array([flag for _, _, flag in lines], np.uint8),
+        "polyline_offset": np.cumsum([0, *(len(line) for line, _, _ in lines)]).astype(np.int32),
+        "point": np.concatenate([np.zeros((0, 2)), *(line for line, _, _ in lines)]).astype(np.float32),
+        "edge": np.ascontiguousarray(ends[:, :2].T),
+        "edge_kind": ends[:, 2].astype(np.uint8),
+    }
 
 
 def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Position [T, 2] and heading [T] of one agent: along a lane of its arm, the first one turning left."""
-    speed = _SPEED_M_S.get(kind, 0.0)
+    speed = _SPEED_M_S.get(kind.name, 0.0)
     arm = np.array((number % 4) * math.pi / 2)
     side = 1.75 if number == 0 else (8.2 if speed < 6.0 else 5.25 if kind == AgentKind.BUS else 1.75)
     start = -9.0 if number == 0 else -15.0 - 9.0 * (number // 4) + float(rng.uniform(-4.0, 4.0))
@@ -102,13 +76,6 @@ def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.n
     path = np.cumsum(step, 0)
     path += np.array([start, -side]) - path[np.argmin(np.abs(time_s))]
     return rotate(path, arm), np.asarray(wrap(heading + arm))
-
-
-def _roles(num_agents: int, num_scored: int) -> np.ndarray:
-    role = np.full(num_agents, AgentRole.CONTEXT, np.uint8)
-    role[: num_scored + 1] = AgentRole.SCORED
-    role[0] = AgentRole.FOCAL
-    return role
 
 
 def make_scene(
@@ -129,6 +96,9 @@ def make_scene(
     agents on, all kinds occur. Without a future T = H (a test file); without a map there is no polyline.
     """
     rng = np.random.default_rng(seed)
+    role = np.full(num_agents, AgentRole.CONTEXT, np.uint8)
+    role[: num_scored + 1] = AgentRole.SCORED
+    role[0] = AgentRole.FOCAL
     time_s = PERIOD_S * (np.arange(num_history + num_future) - (num_history - 1))
     kinds = [_KINDS[number % len(_KINDS)] for number in range(num_agents)]
     if num_agents > 1:
@@ -158,24 +128,11 @@ def make_scene(
         origin=np.array(ORIGIN),
         agent_id=tuple(ids),
         agent_kind=np.array(kinds, np.uint8),
-        agent_role=_roles(num_agents, num_scored),
+        agent_role=role,
         valid=valid,
         **arrays,
-        **_map_fields(_crossing() if with_map else _Map([], [], [], [])),
+        **_map_fields(with_map),
     ).validate()
-
-
-def _map_fields(source: _Map) -> dict[str, np.ndarray]:
-    edges = np.array(source.edges, np.int32).reshape(-1, 3)
-    return {
-        "polyline_id": np.arange(len(source.kinds), dtype=np.int64) + 500,
-        "polyline_kind": np.array(source.kinds, np.uint8),
-        "polyline_flags": np.array(source.flags, np.uint8),
-        "polyline_offset": np.cumsum([0, *map(len, source.points)]).astype(np.int32),
-        "point": np.concatenate([np.zeros((0, 2), np.float32), *source.points]),
-        "edge": np.ascontiguousarray(edges[:, :2].T),
-        "edge_kind": edges[:, 2].astype(np.uint8),
-    }
 
 
 def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)) -> Scene:

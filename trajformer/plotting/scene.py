@@ -33,7 +33,7 @@ from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.scenes.store import SceneStore
 
-FIGURE_INCHES = (4.2, 5.2)
+FIGURE_INCHES, DPI = (4.2, 5.2), 150
 _LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the legend uses the space below
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 MIN_HALF_M, MAX_TARGETS_HALF_M, MAX_HALF_M = 25.0, 50.0, 120.0
@@ -287,7 +287,6 @@ def save_scene_plots(
     forecasts: Mapping[str, Sequence[TrackForecast]],
     out: Path,
     *,
-    dpi: int = 150,
     progress: bool = True,
     density: bool = False,
 ) -> list[Path]:
@@ -298,7 +297,6 @@ def save_scene_plots(
         indices: scenes to draw, see `choose_scenes`.
         forecasts: by scene id; scenes without forecasts are drawn as well.
         out: a folder, created if missing, or a file with the suffix .png.
-        dpi: dots per inch; a scene has 4.2 by 5.2 inches.
         progress: show a progress bar.
         density: see `draw_scene`.
 
@@ -314,16 +312,16 @@ def save_scene_plots(
         for ax, scene in zip(axes, scenes, strict=True):
             draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
         paths.append(out if out.suffix == ".png" else out / f"{file_name(scenes[0].scene_id)}.png")
-        save_figure(figure, paths[-1], dpi=dpi)
+        save_figure(figure, paths[-1])
         figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
 
 
-def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, atomically; equal figures give equal bytes.
 
     Raises:
         OSError: the folder cannot be written; no temporary file is left behind.
     """
     with atomically(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dpi, metadata={"Software": None})
+        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})

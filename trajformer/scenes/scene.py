@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
-from typing import NoReturn
 
 import numpy as np
 
@@ -130,75 +129,63 @@ class Scene:
         Raises:
             SceneError: a field is invalid; the message names the scene and the field.
         """
-        self._check_shapes()
-        self._check_names()
+        self._check_arrays()
+        for name in ("scene_id", "source", "split"):  # used as names of files and folders
+            value = getattr(self, name)
+            usable = _FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= MAX_NAME_LENGTH
+            self._require(bool(usable), name, f"not usable as a file name: {value[:40]!r}")
+        usable = len(self.city) <= MAX_NAME_LENGTH and _is_text(self.city)
+        self._require(usable, "city", f"not usable as a name: {self.city[:40]!r}")
+        self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
         self._check_agents()
         self._check_map()
         return self
 
-    def _fail(self, field: str, problem: str) -> NoReturn:
-        raise SceneError(f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}")
+    def _require(self, holds: bool | np.bool_, field: str, problem: str) -> None:
+        if not holds:
+            raise SceneError(f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}")
 
-    def _check_shapes(self) -> None:
+    def _check_arrays(self) -> None:
         sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
         sizes |= {"T": self.num_steps if self.position.ndim == 3 else -1, "2": 2}
         for name, (dtype, shape) in ARRAY_FIELDS.items():
             value = getattr(self, name)
             if value.dtype != dtype or value.ndim != len(shape):
-                self._fail(name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
-            for length, letter in zip(value.shape, shape, strict=True):
-                if length != sizes.setdefault(letter, length):
-                    self._fail(name, f"shape {value.shape}, expected {shape}")
+                self._require(False, name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
+            if any(length != sizes.setdefault(letter, length) for length, letter in zip(value.shape, shape, strict=True)):
+                self._require(False, name, f"shape {value.shape}, expected {shape}")
             if name in _MAX_VALUES and value.size:
                 largest, problem = _MAX_VALUES[name]
                 if not (value if dtype.kind == "u" else np.abs(value)).max() <= largest:  # False for NaN
-                    self._fail(name, problem if np.isfinite(value).all() else "has NaN or infinity")
-
-    def _check_names(self) -> None:
-        for name in ("scene_id", "source", "split"):  # used as names of files and folders
-            value = getattr(self, name)
-            if not (_FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= MAX_NAME_LENGTH):
-                self._fail(name, f"not usable as a file name: {value[:40]!r}")
-        if len(self.city) > MAX_NAME_LENGTH or not _is_text(self.city):
-            self._fail("city", f"not usable as a name: {self.city[:40]!r}")
-        if self.num_agents == 0:
-            self._fail("agent_id", "the scene has no agent")
-        if len(set(self.agent_id)) != self.num_agents:
-            self._fail("agent_id", "an id occurs twice")
-        if "" in self.agent_id or max(map(len, self.agent_id)) > MAX_NAME_LENGTH or not _is_text("".join(self.agent_id)):
-            self._fail("agent_id", f"empty, over {MAX_NAME_LENGTH} characters, or with a newline or other control character")
-        if not 0.0 < self.period_s < 60.0:
-            self._fail("period_s", f"{self.period_s} s")
+                    self._require(False, name, problem if np.isfinite(value).all() else "has NaN or infinity")
 
     def _check_agents(self) -> None:
-        if self.num_history < 2:
-            self._fail("num_history", f"{self.num_history} observed steps, at least 2")
-        if self.num_future < 1:
-            self._fail("num_future", f"{self.num_future} steps to predict, at least 1")
-        expected = (self.num_history, self.num_history + self.num_future)
-        if self.num_steps not in expected:
-            self._fail("position", f"{self.num_steps} steps, expected one of {expected}")
-        if np.count_nonzero(self.agent_role == int(AgentRole.FOCAL)) > 1:
-            self._fail("agent_role", "more than one focal agent")
-        if not self.valid[:, : self.num_history].any():
-            self._fail("valid", "no agent has an observed step")
+        ids, steps = self.agent_id, (self.num_history, self.num_history + self.num_future)
+        self._require(len(ids) > 0, "agent_id", "the scene has no agent")
+        self._require(len(set(ids)) == len(ids), "agent_id", "an id occurs twice")
+        usable = "" not in ids and max(map(len, ids)) <= MAX_NAME_LENGTH and _is_text("".join(ids))
+        problem = f"empty, over {MAX_NAME_LENGTH} characters, or with a newline or other control character"
+        self._require(usable, "agent_id", problem)
+        self._require(self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2")
+        self._require(self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1")
+        self._require(self.num_steps in steps, "position", f"{self.num_steps} steps, expected one of {steps}")
+        focal = np.count_nonzero(self.agent_role == int(AgentRole.FOCAL))
+        self._require(focal <= 1, "agent_role", "more than one focal agent")
+        self._require(self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step")
         hidden = np.flatnonzero(~self.valid)
         for name in ("position", "heading", "velocity"):
-            if getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0).any():
-                self._fail(name, "not zero where invalid")
+            values = getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0)
+            self._require(not values.any(), name, "not zero where invalid")
 
     def _check_map(self) -> None:
-        offset = self.polyline_offset
-        if offset[0] != 0 or offset[-1] != len(self.point):
-            self._fail("polyline_offset", "does not begin at 0 and end at P")
-        if self.num_polylines:
-            if (offset[1:] - offset[:-1]).min() < 2:
-                self._fail("polyline_offset", "a polyline has fewer than 2 points")
-            ids = self.polyline_id.tolist()
-            if len(set(ids)) < len(ids) and len(set(zip(ids, self.polyline_kind.tolist(), strict=True))) < len(ids):
-                self._fail("polyline_id", "an id occurs twice within a kind")
-        if self.edge.size and (self.edge.min() < 0 or self.edge.max() >= self.num_polylines):
-            self._fail("edge", "names a polyline that does not exist")
+        offset, ids = self.polyline_offset, self.polyline_id.tolist()
+        covered = offset[0] == 0 and offset[-1] == len(self.point)
+        self._require(covered, "polyline_offset", "does not begin at 0 and end at P")
+        self._require(not ids or (offset[1:] - offset[:-1]).min() >= 2, "polyline_offset", "a polyline has fewer than 2 points")
+        unique = len(set(ids)) == len(ids) or len(set(zip(ids, self.polyline_kind.tolist(), strict=True))) == len(ids)
+        self._require(unique, "polyline_id", "an id occurs twice within a kind")
+        exist = not self.edge.size or (self.edge.min() >= 0 and self.edge.max() < self.num_polylines)
+        self._require(exist, "edge", "names a polyline that does not exist")
 
 
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
@@ -236,11 +223,5 @@ def _is_text(value: str) -> bool:
 
 def scenes_equal(left: Scene, right: Scene) -> bool:
     """True if all fields have equal values and types."""
-    for field in fields(Scene):
-        a, b = getattr(left, field.name), getattr(right, field.name)
-        if isinstance(a, np.ndarray):
-            if a.dtype != b.dtype or not np.array_equal(a, b):
-                return False
-        elif a != b:
-            return False
-    return True
+    pairs = [(getattr(left, field.name), getattr(right, field.name)) for field in fields(Scene)]
+    return all(a.dtype == b.dtype and np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

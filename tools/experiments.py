@@ -47,7 +47,7 @@ from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.metrics.displacement import futures_covered
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
-from trajformer.evaluation.metrics.scene_set import SceneSetMetrics
+from trajformer.evaluation.metrics.scene_set import set_hits
 from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig
@@ -174,19 +174,19 @@ def scene_set(args: argparse.Namespace) -> None:
     predictor = load_predictor(args.checkpoint, targets="all")
     if not isinstance(predictor.model, SceneSet):
         raise SystemExit(f"{args.checkpoint} is not a scene set")
-    metrics = {f"scene set, {threshold:.2f}": SceneSetMetrics(threshold) for threshold in THRESHOLDS}
-    baseline = SceneSetMetrics()
+    rows = []
     for batch in batches(SceneDataset(SceneStore(args.store, args.split), predictor.batch)):
         observation, truth = batch.observation, batch.truth
-        trajectories = predictor.model.trajectories(observation)
-        for metric in metrics.values():
-            metric.update(trajectories, truth.position, truth.valid)
         straight = ConstantVelocity()(observation).position
         logit = torch.where(observation.target_mask, 1.0, -1.0)
-        trajectories = SceneTrajectories(straight, logit, torch.zeros_like(straight[..., 0, 0]))
-        baseline.update(trajectories, truth.position, truth.valid)
-    rows = [metric.compute() for metric in (*metrics.values(), baseline)]
-    print(pd.DataFrame(rows, [*metrics, "constant velocity"]).round(3).to_string())
+        baseline = SceneTrajectories(straight, logit, torch.zeros_like(straight[..., 0, 0]))
+        found = predictor.model.trajectories(observation)
+        cases = [(f"scene set, {threshold:.2f}", found, threshold) for threshold in THRESHOLDS]
+        for name, trajectories, threshold in [*cases, ("constant velocity", baseline, 0.5)]:
+            counts = set_hits(trajectories, truth.position, truth.valid, threshold)
+            rows.append([name, *(int(count.sum()) for count in counts)])
+    table = pd.DataFrame(rows, columns=["", "hits", "futures", "claims"]).groupby("", sort=False).sum()
+    print(table.assign(recall=table.hits / table.futures, precision=table.hits / table.claims).round(3).to_string())
 
 
 def batches(data: SceneDataset) -> Iterator[SceneBatch]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from trajformer.data.distances import pairwise_distances
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M
@@ -36,29 +35,3 @@ def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, thresh
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]
     hits = torch.zeros(len(known), dtype=torch.int64, device=known.device).index_add(0, pairs.problem, hit.long())
     return hits, known.sum(-1), claim.sum(-1)
-
-
-class SceneSetMetrics(Metric):
-    """Recall and precision over all scenes seen: `compute()` gives {"num_futures", "num_claims", "recall", "precision"}.
-
-    Args:
-        threshold: smallest probability of a claim.
-    """
-
-    full_state_update = False
-    total: Tensor
-
-    def __init__(self, threshold: float = 0.5) -> None:
-        super().__init__()
-        self.threshold = threshold
-        self.add_state("total", torch.zeros(3, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, predicted: SceneTrajectories, target: Tensor, valid: Tensor) -> None:
-        """Add a batch; arguments as for `set_hits`."""
-        self.total += torch.stack([count.sum() for count in set_hits(predicted, target, valid, self.threshold)])
-
-    def compute(self) -> dict[str, float]:
-        """Shares of all futures and of all claims; NaN if there were none."""
-        hits, futures, claims = self.total.double()
-        shares = {"recall": float(hits / futures), "precision": float(hits / claims)}
-        return {"num_futures": int(futures), "num_claims": int(claims)} | shares

@@ -118,7 +118,7 @@ store = SceneStore(sys.argv[1], "train")
 print([store[i].num_agents for i in range(len(store))], store.sizes().shape, verify_store(store.root, lambda paths, n: paths))
 """
 COMMANDS = """
-block("torch", "lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "data_prep")
+block("torch", "lightning", "torchmetrics", "scipy", "matplotlib", "data_prep")
 from trajformer.cli import main
 store, out = sys.argv[1:]
 for words in (["info", store], ["head", store], ["verify", store], ["merge", store, "--out", out + "/new"]):

@@ -1,4 +1,4 @@
-"""`trajformer classify`, `detect` and `translate`: the reference heads on files of a user, or scored on labeled data."""
+"""`trajformer classify`, `detect` and `translate`: apply the reference heads to files, or score them on labeled data."""
 
 from __future__ import annotations
 

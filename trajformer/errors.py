@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 
 class TrajformerError(Exception):
@@ -58,3 +58,21 @@ def check_numbers(config: Any, positive: Collection[str] = (), shares: Collectio
                 raise ConfigError(item.name, f"{value}, expected {limit}")
             if item.name in shares and number > 1:
                 raise ConfigError(item.name, f"{value}, expected at most 1")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base class of config dataclasses that checks the range of all numbers (see `check_numbers`).
+
+    A subclass names its fields as class arguments, `class SizeConfig(Config, positive=("width",), shares=("dropout",))`, in
+    addition to the fields of its base class.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, positive: tuple[str, ...] = (), shares: tuple[str, ...] = ()) -> None:
+        cls.positive, cls.shares = (*cls.positive, *positive), (*cls.shares, *shares)
+
+    def __post_init__(self) -> None:
+        check_numbers(self, self.positive, self.shares)

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from trajformer.core.attention import Groups, MultiHeadAttention
 from trajformer.core.cache import DecoderCache, KVCache
 from trajformer.core.dropout import Dropout
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 
 
 @dataclass(frozen=True)
-class SqueezeConfig:
+class SqueezeConfig(Config, positive=("reduction",)):
     """Options of squeeze-and-excite.
 
     Attributes:
@@ -31,12 +31,11 @@ class SqueezeConfig:
     channels: int = 0
     reduction: int = 4
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("reduction",))
-
 
 @dataclass(frozen=True)
-class BlockConfig:
+class BlockConfig(
+    Config, positive=("width", "heads", "feedforward", "norm_eps", "d_k", "d_v"), shares=("dropout", "attention_dropout")
+):
     """Sizes and options of a transformer block.
 
     Attributes:
@@ -67,10 +66,6 @@ class BlockConfig:
     d_v: int | None = None
     agent_aware: bool = False
     squeeze: SqueezeConfig | None = None
-
-    def __post_init__(self) -> None:
-        positive = ("width", "heads", "feedforward", "norm_eps", "d_k", "d_v")
-        check_numbers(self, positive, shares=("dropout", "attention_dropout"))
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention with these sizes."""

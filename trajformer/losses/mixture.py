@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.terms import ForecastLoss, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 
 @dataclass(frozen=True)
-class MixtureLossConfig:
+class MixtureLossConfig(Config, positive=("least_m",)):
     """Weights of the terms.
 
     Attributes:
@@ -37,9 +37,6 @@ class MixtureLossConfig:
     auxiliary: float = 0.5
     least_m: float = 0.1
     beta: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("least_m",))
 
     def build(self) -> ForecastLoss:
         """The loss with these weights."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.matching import match
 from trajformer.losses.terms import ForecastLoss, Terms, combine
 from trajformer.scenes.geometry import to_frame
@@ -27,7 +27,7 @@ _EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
 
 
 @dataclass(frozen=True)
-class SetLossConfig:
+class SetLossConfig(Config, positive=("temperature_m", "huber_m")):
     """Weights of matching cost and terms.
 
     Attributes:
@@ -55,9 +55,6 @@ class SetLossConfig:
     error: Literal["coordinates", "distance"] = "coordinates"
     single: float = 0.0
     auxiliary: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("temperature_m", "huber_m"))
 
     def build(self) -> ForecastLoss:
         """The loss with these weights."""
@@ -145,7 +142,7 @@ def last_valid(valid: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WorldLossConfig:
+class WorldLossConfig(Config, positive=("huber_m",)):
     """Weights of selection error and terms.
 
     Attributes:
@@ -164,9 +161,6 @@ class WorldLossConfig:
     classification: float = 1.0
     huber_m: float = 1.0
     auxiliary: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("huber_m",))
 
     def build(self) -> ForecastLoss:
         """The loss with these weights."""

@@ -13,9 +13,8 @@ from torch import Tensor
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import last_valid
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
 
 WINDOW_S = 0.5  # of the mean velocity
@@ -24,7 +23,7 @@ SAMPLED_TURN_SPREAD = math.radians(25.0)
 
 
 @dataclass(frozen=True)
-class ConstantVelocityConfig:
+class ConstantVelocityConfig(ModelConfig, positive=("modes",)):
     """Number of the modes.
 
     Attributes:
@@ -33,15 +32,8 @@ class ConstantVelocityConfig:
 
     modes: int = 1
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("modes",))
 
-    def build(self) -> ConstantVelocity:
-        """The model."""
-        return ConstantVelocity(self)
-
-
-class ConstantVelocity(Forecaster):
+class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
     """Observation -> Forecast in the batch frame, without parameters; `noise` [2, K] varies speed and direction."""
 
     noise: Tensor
@@ -66,7 +58,7 @@ class ConstantVelocity(Forecaster):
 
 
 @dataclass(frozen=True)
-class SampledConstantVelocityConfig:
+class SampledConstantVelocityConfig(ModelConfig, positive=("modes",)):
     """Sampled directions (OUR-S in Schoeller et al. 2020, "What the Constant Velocity Model Can Teach Us").
 
     The standard deviation of the direction is the paper's; the paper's velocity is from the last step only.
@@ -79,15 +71,8 @@ class SampledConstantVelocityConfig:
     modes: int = 20
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("modes",))
 
-    def build(self) -> SampledConstantVelocity:
-        """The model."""
-        return SampledConstantVelocity(self)
-
-
-class SampledConstantVelocity(Forecaster):
+class SampledConstantVelocity(Forecaster, config=SampledConstantVelocityConfig):
     """Observation -> Forecast in the batch frame: each target keeps its speed and moves in K sampled directions.
 
     The samples depend on the seed and the ids of scene and target only, not on the batch. The logit of a sample is its log

@@ -21,9 +21,8 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.errors import check_numbers
 from trajformer.losses.set_loss import last_valid
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.modes import consensus
 from trajformer.models.tokens import mlp, neighbors, take
@@ -31,7 +30,9 @@ from trajformer.scenes.geometry import rotate, to_frame
 
 
 @dataclass(frozen=True)
-class CrowdConfig:
+class CrowdConfig(
+    ModelConfig, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history"), shares=("trust",)
+):
     """Sizes and reach.
 
     Attributes:
@@ -59,13 +60,6 @@ class CrowdConfig:
     step_m: float = 0.1
     consensus_m: float = 1.0
     trust: float = 0.7
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history"), shares=("trust",))
-
-    def build(self) -> CrowdForecaster:
-        """The model, with random weights."""
-        return CrowdForecaster(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +133,7 @@ class NeighborAttention(nn.Module):
         return self.feedforward(self.attention.post(x, out.view_as(x)))
 
 
-class CrowdForecaster(Forecaster):
+class CrowdForecaster(Forecaster, config=CrowdConfig):
     """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: CrowdConfig) -> None:

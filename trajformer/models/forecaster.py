@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.set_loss import SetLossConfig
 
 
@@ -33,6 +33,10 @@ class Forecaster(nn.Module):
     partial: bool = False
     needs_first_stage: bool = False
 
+    def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
+        if config is not None:
+            config.model = cls
+
     def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
         """Fit constants of the model to the training data, once before training. The default does nothing.
 
@@ -50,7 +54,21 @@ class Forecaster(nn.Module):
 
 
 @dataclass(frozen=True)
-class SceneModelConfig:
+class ModelConfig(Config):
+    """Base class of the configs of models; `class Tiny(Forecaster, config=TinyConfig)` names the model that a config builds."""
+
+    model: ClassVar[type[Any]]
+
+    def build(self) -> Any:
+        """The model, with random weights."""
+        return self.model(self)
+
+
+SIZES = ("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
+
+
+@dataclass(frozen=True)
+class SceneModelConfig(ModelConfig, positive=SIZES):
     """Fields that the configs of most models share.
 
     Attributes:
@@ -70,14 +88,9 @@ class SceneModelConfig:
     max_polylines: int = 80
     map_width: int = 64
 
-    def __post_init__(self) -> None:
-        sizes = ("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
-        layers = ("graph_layers", "decoder_layers", "proposals", "max_neighbors", "reduction")  # of some models
-        check_numbers(self, positive=(*sizes, *layers))
-
 
 @dataclass(frozen=True)
-class TargetModelConfig(SceneModelConfig):
+class TargetModelConfig(SceneModelConfig, positive=("max_neighbors",)):
     """Shared fields of models that encode the surroundings of each target with one kind of block.
 
     Attributes:

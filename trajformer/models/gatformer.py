@@ -48,7 +48,7 @@ from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 
 @dataclass(frozen=True)
-class GatformerConfig(TargetModelConfig):
+class GatformerConfig(TargetModelConfig, positive=("graph_layers", "decoder_layers")):
     """Sizes and radii of Gatformer; radii and maximum numbers limit the edges of a node.
 
     Attributes:
@@ -63,10 +63,6 @@ class GatformerConfig(TargetModelConfig):
     encoder_layers: int = 2
     decoder_layers: int = 2
     joint: bool = False
-
-    def build(self) -> Gatformer:
-        """The model."""
-        return Gatformer(self)
 
 
 class Graph(NamedTuple):
@@ -170,7 +166,7 @@ class Worlds(nn.Module):
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 
 
-class Gatformer(Forecaster):
+class Gatformer(Forecaster, config=GatformerConfig):
     """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: GatformerConfig) -> None:

@@ -24,8 +24,7 @@ from trajformer.core.attention import SeparateAttention
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets
 from trajformer.models.modes import consensus
 from trajformer.models.tokens import (
@@ -41,7 +40,9 @@ from trajformer.scenes.scene import AgentKind
 
 
 @dataclass(frozen=True)
-class LaneSetConfig:
+class LaneSetConfig(
+    ModelConfig, positive=("num_future", "modes", "steps_per_token", "lstm_layers", "max_neighbors", "max_polylines")
+):
     """Sizes and radii of the lane-set transformer, by default as in the paper.
 
     Attributes:
@@ -68,13 +69,6 @@ class LaneSetConfig:
     max_neighbors: int = 24
     map_radius_m: float = 65.0
     max_polylines: int = 80
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("num_future", "modes", "steps_per_token", "lstm_layers", "max_neighbors", "max_polylines"))
-
-    def build(self) -> LaneSetTransformer:
-        """The model."""
-        return LaneSetTransformer(self)
 
 
 class History(nn.Module):
@@ -146,7 +140,7 @@ class LaneSet(nn.Module):
         return self.waypoint(x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]), real
 
 
-class LaneSetTransformer(Forecaster):
+class LaneSetTransformer(Forecaster, config=LaneSetConfig):
     """Observation -> Forecast in the frame of each target."""
 
     def __init__(self, config: LaneSetConfig) -> None:

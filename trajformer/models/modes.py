@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 
 _TIE = 1e-3  # relative weight of the tie-break in `coverage`: more than rounding, less than a relevant difference
 _MIN_SPREAD_M = 0.01  # smaller sums of distances are rounding errors
@@ -96,7 +96,7 @@ def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AggregationConfig:
+class AggregationConfig(Config, positive=("distance_m",)):
     """How modes are merged; the defaults are the paper's for Argoverse 1.
 
     Attributes:
@@ -106,9 +106,6 @@ class AggregationConfig:
 
     distance_m: float = 2.9
     iterations: int = 5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("distance_m",))
 
 
 def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = AggregationConfig()) -> Forecast:

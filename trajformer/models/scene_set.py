@@ -35,7 +35,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.matching import Match, match
 from trajformer.losses.set_loss import huber, pairwise_errors
 from trajformer.losses.terms import ModelLoss, Terms, combine
@@ -68,7 +68,7 @@ class SceneTrajectories:
 
 
 @dataclass(frozen=True)
-class SceneSetLossConfig:
+class SceneSetLossConfig(Config, positive=("huber_m",)):
     """Weights of matching cost and terms.
 
     Attributes:
@@ -92,9 +92,6 @@ class SceneSetLossConfig:
     mode: float = 0.5
     huber_m: float = 1.0
     auxiliary: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("huber_m",))
 
     def build(self) -> ModelLoss:
         """The loss with these weights."""
@@ -171,7 +168,7 @@ def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs:
 
 
 @dataclass(frozen=True)
-class SceneSetConfig(SceneModelConfig):
+class SceneSetConfig(SceneModelConfig, positive=("decoder_layers",)):
     """Sizes and radii of the scene set; `map_radius_m` is measured from the origin of the scene's frame.
 
     Attributes:
@@ -191,12 +188,8 @@ class SceneSetConfig(SceneModelConfig):
     encoder_layers: int = 2
     decoder_layers: int = 3
 
-    def build(self) -> SceneSet:
-        """The model."""
-        return SceneSet(self)
 
-
-class SceneSet(Forecaster):
+class SceneSet(Forecaster, config=SceneSetConfig):
     """Observation -> Forecast in the batch frame; `trajectories` returns the set."""
 
     losses = (SceneSetLossConfig,)

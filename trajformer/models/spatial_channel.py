@@ -31,7 +31,7 @@ from trajformer.models.tokens import MapTokenizer, agent_states, mlp, neighbors,
 
 
 @dataclass(frozen=True)
-class SpatialChannelConfig(TargetModelConfig):
+class SpatialChannelConfig(TargetModelConfig, positive=("reduction", "decoder_layers")):
     """Sizes and radii of the Spatial-Channel Transformer.
 
     Attributes:
@@ -47,12 +47,8 @@ class SpatialChannelConfig(TargetModelConfig):
     decoder_layers: int = 2
     road: bool = True
 
-    def build(self) -> SpatialChannel:
-        """The model."""
-        return SpatialChannel(self)
 
-
-class SpatialChannel(Forecaster):
+class SpatialChannel(Forecaster, config=SpatialChannelConfig):
     """Observation -> Forecast in the frame of each target; auxiliary forecasts of earlier decoder layers."""
 
     def __init__(self, config: SpatialChannelConfig) -> None:

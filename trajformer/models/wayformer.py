@@ -36,7 +36,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.errors import ConfigError, check_numbers
+from trajformer.errors import Config, ConfigError
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
@@ -56,7 +56,7 @@ class Grid(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LatentConfig:
+class LatentConfig(Config, positive=("ratio", "counts"), shares=("ratio",)):
     """Number of latent queries of an encoder.
 
     Attributes:
@@ -67,9 +67,6 @@ class LatentConfig:
     ratio: float = 0.5
     counts: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("ratio", "counts"), shares=("ratio",))
-
     def count(self, axis: int, length: int) -> int:
         """Number of latents that replace `length` tokens along an axis."""
         if self.counts:
@@ -78,7 +75,7 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
-class SceneEncoderConfig:
+class SceneEncoderConfig(Config):
     """A variant of the encoder.
 
     Attributes:
@@ -97,7 +94,7 @@ class SceneEncoderConfig:
     block: BlockConfig = field(default_factory=lambda: BlockConfig(128, 4, 512))
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         factorised = self.attention != "multi_axis"
         if factorised and 1 in self.depths():
             raise ConfigError("layers", f"{self.layers}, expected at least two in each encoder for factorised attention")
@@ -209,7 +206,7 @@ def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
 
 
 @dataclass(frozen=True)
-class WayformerConfig(SceneModelConfig):
+class WayformerConfig(SceneModelConfig, positive=("proposals", "decoder_layers", "max_neighbors")):
     """Sizes and reach of Wayformer.
 
     Attributes:
@@ -235,10 +232,6 @@ class WayformerConfig(SceneModelConfig):
         super().__post_init__()
         if self.modes > self.proposals:
             raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
-
-    def build(self) -> Wayformer:
-        """The model."""
-        return Wayformer(self)
 
 
 class TargetScenes(nn.Module):
@@ -288,7 +281,7 @@ class MixtureHead(nn.Module):
         return Forecast(constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
 
 
-class Wayformer(Forecaster):
+class Wayformer(Forecaster, config=WayformerConfig):
     """Observation -> Forecast in the frame of each target, with sigma as `scale`.
 
     K is `proposals` in training and `modes` in evaluation.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trajformer.data.batch import SceneBatch, Truth
 from trajformer.data.forecast import Forecast, Gaussian
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.terms import ModelLoss, Terms, weigh
 
 
@@ -29,7 +29,7 @@ class Reconstruction:
 
 
 @dataclass(frozen=True)
-class CVAELossConfig:
+class CVAELossConfig(Config):
     """Weights of the first stage.
 
     Attributes:
@@ -44,9 +44,6 @@ class CVAELossConfig:
     free: float = 2.0
     best: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_numbers(self)
-
     def build(self) -> ModelLoss:
         """The loss with these weights."""
         return ModelLoss(self)
@@ -58,7 +55,7 @@ class CVAELossConfig:
 
 
 @dataclass(frozen=True)
-class SamplerLossConfig:
+class SamplerLossConfig(Config, positive=("spread",)):
     """Weights of the second stage. The paper's (diversity, spread): 20, 10 for eth; 10, 10 for univ; 5, 5 for other pedestrians.
 
     Attributes:
@@ -74,9 +71,6 @@ class SamplerLossConfig:
     free: float = 10.0
     diversity: float = 20.0
     spread: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("spread",))
 
     def build(self) -> ModelLoss:
         """The loss with these weights."""

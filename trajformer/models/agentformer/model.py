@@ -29,7 +29,7 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
-from trajformer.errors import ConfigError, TrajformerError, check_numbers
+from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import last_valid
 from trajformer.models.agentformer.loss import CVAELossConfig, Reconstruction, SamplerLossConfig
 from trajformer.models.agentformer.networks import (
@@ -42,13 +42,13 @@ from trajformer.models.agentformer.networks import (
     token_inputs,
 )
 from trajformer.models.constant_velocity import extrapolate, named_noise
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.modes import coverage
 from trajformer.models.tokens import MapTokenizer
 
 
 @dataclass(frozen=True)
-class RoadConfig:
+class RoadConfig(Config, positive=("radius_m", "max_polylines", "map_width")):
     """Lanes as context tokens and headings as inputs, for traffic.
 
     Attributes:
@@ -61,12 +61,11 @@ class RoadConfig:
     max_polylines: int = 120
     map_width: int = 64
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("radius_m", "max_polylines", "map_width"))
-
 
 @dataclass(frozen=True)
-class AgentFormerConfig:
+class AgentFormerConfig(
+    ModelConfig, positive=("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history")
+):
     """Sizes of AgentFormer; the defaults are the paper's.
 
     Attributes:
@@ -109,16 +108,12 @@ class AgentFormerConfig:
     mean_first: bool = False
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history"))
+        super().__post_init__()
         if min(self.layers[1:]) < 1:
             raise ConfigError("layers", f"{self.layers}, expected at least one in future encoder and future decoder")
 
-    def build(self) -> AgentFormer:
-        """The model."""
-        return AgentFormer(self)
 
-
-class AgentFormer(Forecaster):
+class AgentFormer(Forecaster, config=AgentFormerConfig):
     """Observation -> Forecast in the batch frame: K joint samples as modes.
 
     In evaluation, the samples of an agent do not depend on the batch, and logits are from `modes.coverage`. In training, logits
@@ -295,7 +290,7 @@ def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor,
 
 
 @dataclass(frozen=True)
-class AgentFormerSamplerConfig:
+class AgentFormerSamplerConfig(ModelConfig, positive=("hidden",)):
     """Sizes of the sampler.
 
     Attributes:
@@ -308,15 +303,8 @@ class AgentFormerSamplerConfig:
     hidden: tuple[int, int] = (512, 256)
     noise: bool = False
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("hidden",))
 
-    def build(self) -> AgentFormerSampler:
-        """The model, with random weights."""
-        return AgentFormerSampler(self)
-
-
-class AgentFormerSampler(Forecaster):
+class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
     """Observation -> Forecast in the batch frame, with the distributions of the latents; evaluation is deterministic."""
 
     losses = (SamplerLossConfig,)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.losses.set_loss import huber, last_valid, pairwise_errors
 from trajformer.losses.terms import Terms, combine
 from trajformer.models.mmtransformer.regions import region_of
@@ -28,7 +28,7 @@ TERMS = ("regression", "confidence", "classification")
 
 
 @dataclass(frozen=True)
-class RegionLossConfig:
+class RegionLossConfig(Config, positive=("huber_m", "temperature_m")):
     """Choices that the paper leaves open.
 
     Attributes:
@@ -46,9 +46,6 @@ class RegionLossConfig:
     huber_m: float = 1.0
     temperature_m: float = 1.0
     auxiliary: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("huber_m", "temperature_m"))
 
     def build(self) -> RegionLoss:
         """The loss with these weights."""

@@ -37,7 +37,7 @@ from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborToke
 
 
 @dataclass(frozen=True)
-class MMTransformerConfig(TargetModelConfig):
+class MMTransformerConfig(TargetModelConfig, positive=("proposals",)):
     """Sizes and reach of mmTransformer.
 
     Attributes:
@@ -79,10 +79,6 @@ class MMTransformerConfig(TargetModelConfig):
             raise ConfigError("social_output", "appended needs social_layers")
         if self.joint and (self.modes < self.proposals or self.regions is not None or not self.social_layers):
             raise ConfigError("joint", "needs social_layers, modes equal to proposals, and no regions")
-
-    def build(self) -> MMTransformer:
-        """The model, with random weights."""
-        return MMTransformer(self)
 
 
 class MotionExtractor(nn.Module):
@@ -165,7 +161,7 @@ class SocialConstructor(nn.Module):
         return [layer.unflatten(0, proposals.shape[:2]) for layer in layers]
 
 
-class MMTransformer(Forecaster):
+class MMTransformer(Forecaster, config=MMTransformerConfig):
     """Observation -> Forecast in the frame of each target. K is `proposals` in training, `modes` in evaluation.
 
     Forecasts of earlier social decoder layers are auxiliary, for the same losses.

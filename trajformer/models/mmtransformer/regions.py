@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from trajformer.data.loading import SceneDataset
-from trajformer.errors import ConfigError, TrajformerError, check_numbers
+from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.scenes.geometry import to_frame
 
 _MAX_SCENES = 2048  # read for their end points
@@ -28,7 +28,7 @@ _STARTS = 4
 
 
 @dataclass(frozen=True)
-class FanConfig:
+class FanConfig(Config, positive=("directions",)):
     """Regions around fixed points: some distances in evenly spread directions.
 
     Attributes:
@@ -41,12 +41,9 @@ class FanConfig:
     directions: int = 3
     spread: float = 1.2
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("directions",))
-
 
 @dataclass(frozen=True)
-class RegionConfig:
+class RegionConfig(Config, positive=("count",)):
     """How end points are divided into regions.
 
     Attributes:
@@ -58,7 +55,7 @@ class RegionConfig:
     fan: FanConfig | None = None
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("count",))
+        super().__post_init__()
         if self.fan is not None and len(self.fan.distances_m) * self.fan.directions != self.count:
             fan = f"{len(self.fan.distances_m)} distances in {self.fan.directions} directions"
             raise ConfigError("count", f"{self.count}, expected the number of regions of the fan, {fan}")

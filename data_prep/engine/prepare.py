@@ -7,8 +7,10 @@ with the same inputs, reader options and software version, also after the previo
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -17,16 +19,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from filelock import lock_descriptor
+from tqdm import tqdm
 
-from data_prep.engine.progress import Progress
 from data_prep.engine.runners import WorkerPool
-from data_prep.engine.tasks import TIMEOUT_S, ShardTask
+from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import read_shard_info
 
 MAX_TIMEOUT_S = 86_400
+LINE_S = 30.0  # between two lines of progress in a log
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,47 @@ def _update_manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
         pass  # missing or damaged
     with _writable(store / MANIFEST):
         return write_manifest(Path(os.path.abspath(store)), checksums)
+
+
+# ---- progress on standard error: a bar on a terminal, a line every 30 seconds in a log -----------------------------
+
+
+class Progress:
+    """Counts inputs and estimates the size of the store from the finished shards."""
+
+    def __init__(self, tasks: Sequence[ShardTask], kept: Sequence[ShardTask], shown: bool) -> None:
+        """Begin with all shards and the shards that exist already; print if `shown`."""
+        self.checksums: dict[Path, str] = {}  # of the shards made
+        self._total, self._finished = (sum(len(task.inputs) for task in part) for part in (tasks, kept))
+        self._bytes = sum(task.path.stat().st_size for task in kept)
+        terminal = sys.stderr.isatty()
+        self._prints_lines = shown and not terminal
+        self._next_line = time.monotonic() + LINE_S
+        looks: dict[str, Any] = (
+            {"dynamic_ncols": True} if terminal else {"file": io.StringIO(), "ncols": 0, "mininterval": math.inf}
+        )
+        self._bar = tqdm(
+            None, "prepare", self._total, initial=self._finished, unit="scene", smoothing=0, disable=not shown, **looks
+        )
+        self.update(0)
+
+    def update(self, unfinished: int) -> None:
+        """Show progress; `unfinished` counts the inputs read for shards that are not finished. The count never decreases."""
+        if self._finished:
+            size = tqdm.format_sizeof(self._bytes / self._finished * self._total, "B")
+            self._bar.set_postfix_str(f"store about {size}", refresh=False)
+        self._bar.update(max(self._finished + unfinished - self._bar.n, 0))
+        if self._prints_lines and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_S
+            sys.stderr.write(f"{self._bar}\n")
+            sys.stderr.flush()
+
+    def finish_shard(self, task: ShardTask, result: ShardResult) -> None:
+        """Count a shard that has been written."""
+        self.checksums[task.path] = result.sha256
+        self._finished += len(result.seconds)
+        self._bytes += result.bytes
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()

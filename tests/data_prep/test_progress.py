@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support.odd_readers import Odd, odd_folder
 
-from data_prep.engine import progress
-from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.progress import Progress
+from data_prep.engine import prepare as progress
+from data_prep.engine.prepare import PrepareOptions, Progress, prepare
 from data_prep.engine.tasks import ShardResult, ShardTask
 
 
@@ -24,7 +23,7 @@ def test_a_log_gets_a_line_every_30_seconds(
     raw: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    for clock in ("data_prep.engine.progress.time.monotonic", "tqdm.std.time"):
+    for clock in ("data_prep.engine.prepare.time.monotonic", "tqdm.std.time"):
         monkeypatch.setattr(clock, lambda: now[0])
     inputs = Odd().inputs(raw, "s")
     kept, *pending = (ShardTask(Odd(), raw, raw.parent / "store", "s", i, tuple(inputs[2 * i : 2 * i + 2])) for i in range(4))

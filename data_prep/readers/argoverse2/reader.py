@@ -29,6 +29,7 @@ EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
 MAX_FILE_BYTES, MAX_BYTES = 16 << 20, 64 << 20  # compressed and uncompressed: about a hundred times the usual size
+CODECS = {"SNAPPY", "UNCOMPRESSED"}  # as published; they expand at most 21 times, also if the metadata is wrong
 MAX_ROWS, MAX_TRACKS = 200_000, 5_000
 _TEXT = ["track_id", "object_type", "city"]
 _LIMITS = {  # largest absolute values
@@ -152,3 +153,6 @@ def _check(schema: pa.Schema, metadata: pq.FileMetaData, path: Path) -> None:
         raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
     columns.check_count(rows, MAX_ROWS, "rows", path)
     columns.check_count(sum(part.total_byte_size for part in parts), MAX_BYTES, "bytes uncompressed", path)
+    codecs = {part.column(index).compression for part in parts for index in range(part.num_columns)}
+    if foreign := ", ".join(sorted(codecs - CODECS)):
+        raise SceneError(f"{path}: compressed with {foreign}, expected {' or '.join(sorted(CODECS))}")

@@ -19,8 +19,7 @@ import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,6 @@ COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x
 COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
 # Worker processes import this file: modules that `trajformer preprocess` does not need are imported inside functions.
-Row = dict[str, Any]  # name, value, unit
 
 
 def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Input]]:
@@ -66,24 +64,11 @@ def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Inpu
     return few
 
 
-class _Point(msgspec.Struct, gc=False):
-    x: float
-    y: float
-    z: float
-
-
-class _Lane(msgspec.Struct, gc=False):
-    left_lane_boundary: list[_Point]
-    right_lane_boundary: list[_Point]
-
-
-class _Area(msgspec.Struct, gc=False):
-    area_boundary: list[_Point]
-
-
-class _Map(msgspec.Struct, gc=False):
-    lane_segments: dict[str, _Lane]
-    drivable_areas: dict[str, _Area]
+# The part of a map that `lower_bound` decodes.
+Point: Any = msgspec.defstruct("Point", [(name, float) for name in "xyz"], gc=False)
+Lane: Any = msgspec.defstruct("Lane", [(f"{side}_lane_boundary", list[Point]) for side in ("left", "right")], gc=False)
+Area: Any = msgspec.defstruct("Area", [("area_boundary", list[Point])], gc=False)
+Map: Any = msgspec.defstruct("Map", [("lane_segments", dict[str, Lane]), ("drivable_areas", dict[str, Area])], gc=False)
 
 
 def lower_bound(item: Input) -> None:
@@ -93,14 +78,10 @@ def lower_bound(item: Input) -> None:
         table = file.read(COLUMNS, use_threads=False)
     for name in COLUMNS[2:]:
         np.from_dlpack(table[name].combine_chunks())
-    archive = msgspec.json.decode(_map_of(item).read_bytes(), type=_Map)
+    archive = msgspec.json.decode(item.path.with_name(f"log_map_archive_{item.path.parent.name}.json").read_bytes(), type=Map)
     lines = [line for lane in archive.lane_segments.values() for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
     lines += [area.area_boundary for area in archive.drivable_areas.values()]
     np.array([(p.x, p.y, p.z) for line in lines for p in line])
-
-
-def _map_of(item: Input) -> Path:
-    return item.path.with_name(f"log_map_archive_{item.path.parent.name}.json")
 
 
 def av2_loader(item: Input) -> None:
@@ -109,10 +90,16 @@ def av2_loader(item: Input) -> None:
     from av2.map.map_api import ArgoverseStaticMap
 
     load_argoverse_scenario_parquet(item.path)
-    ArgoverseStaticMap.from_json(_map_of(item))
+    ArgoverseStaticMap.from_json(item.path.with_name(f"log_map_archive_{item.path.parent.name}.json"))
 
 
-def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[Row]:
+def rows(title: str, unit: str, values: Mapping[str, float], scale: float = 1.0) -> Iterator[dict[str, Any]]:
+    """A row of the table for each value."""
+    for name, value in values.items():
+        yield {"name": f"{title}: {name}", "value": value * scale, "unit": unit}
+
+
+def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Milliseconds per scenario: raw files to a written shard; parts and references on some of the files."""
     from data_prep.engine.prepare import PrepareOptions, prepare
 
@@ -125,8 +112,7 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[Ro
             }
             if importlib.util.find_spec("av2"):
                 runs["av2 loader and map API"] = lambda few=few: [av2_loader(i) for i in few]
-            for label, value in medians_ms(runs, repeats).items():
-                yield {"name": f"Argoverse 2 {kind}: {label}", "value": value / len(few), "unit": "ms/scenario"}
+            yield from rows(f"Argoverse 2 {kind}", "ms/scenario", medians_ms(runs, repeats), 1 / len(few))
 
         def run(workers: int, limit: int | None) -> None:
             with tempfile.TemporaryDirectory() as store:
@@ -135,22 +121,13 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[Ro
         runs = {"single": lambda: run(1, None), "double": lambda: run(2, None), "start": lambda: run(1, 1)}
         wall, cpu = np.median(list(times_s(runs, 5, warm_up=0).values()), 1).T
     parts = {"raw to shard, 1 process": wall[0], "start and end of the run, included": wall[2], "CPU time": cpu[0]}
-    for label, seconds in parts.items():
-        yield {"name": f"Argoverse 2, {count} scenarios: {label}", "value": seconds / count * 1e3, "unit": "ms/scenario"}
-    yield {"name": f"Argoverse 2, {count} scenarios: 2 processes", "value": wall[0] / wall[1], "unit": "times faster"}
-    yield {"name": "Argoverse 2: QCNet process() (published cost)", "value": QCNET_PREPARE_MS, "unit": "ms/scenario"}
+    yield from rows(f"Argoverse 2, {count} scenarios", "ms/scenario", parts, 1e3 / count)
+    yield from rows(f"Argoverse 2, {count} scenarios", "times faster", {"2 processes": wall[0] / wall[1]})
+    yield from rows("Argoverse 2", "ms/scenario", {"QCNet process() (published cost)": QCNET_PREPARE_MS})
 
 
-def plain(scene: Scene) -> dict[str, Any]:
-    """A scene as a dict of tensors, as other projects store it."""
-    import torch
-
-    values = {field.name: getattr(scene, field.name) for field in fields(Scene)}
-    return {name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for name, v in values.items()}
-
-
-def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[Row]:
-    """Microseconds per scene: from the store, and from a pickle and a torch file of the same scene."""
+def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[dict[str, Any]]:
+    """Microseconds per scene: from the store, and from a pickle and a torch file of the same scene as a dict of tensors."""
     import torch
 
     order = np.random.default_rng(0).permutation(len(store))[:3000].tolist()
@@ -159,20 +136,21 @@ def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[Row]:
         number = itertools.cycle(indices)
         calls = times_s({"": lambda number=number: store[next(number)]}, 2 * len(indices))[""]  # type: ignore[misc]
         ms[name] = float(np.median(calls[len(indices) :, 0])) * 1e3  # warm cache
+    values = {name: getattr(store[scene], name) for name in Scene.__dataclass_fields__}
+    plain = {name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for name, v in values.items()}
     with tempfile.TemporaryDirectory() as name:
         pickled, saved = Path(name) / "scene.pkl", Path(name) / "scene.pt"
-        pickled.write_bytes(pickle.dumps(plain(store[scene])))
-        torch.save(plain(store[scene]), saved)
+        pickled.write_bytes(pickle.dumps(plain))
+        torch.save(plain, saved)
         runs: dict[str, Callable[[], object]] = {
             "the same scene by pickle.load": lambda: pickle.loads(pickled.read_bytes()),
             "the same scene by torch.load": lambda: torch.load(io.BytesIO(saved.read_bytes()), weights_only=True),
         }
         ms |= medians_ms(runs, 200)
-    for name, value in (ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}).items():
-        yield {"name": f"{label}: {name}", "value": value * 1e3, "unit": "us/scene"}
+    yield from rows(label, "us/scene", ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}, 1e3)
 
 
-def bench_batches(store: SceneStore, repeats: int) -> Iterator[Row]:
+def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
     """Milliseconds per batch of 32, from scenes and from cached samples."""
     from trajformer.data.batch import collate, stack
     from trajformer.data.sample import BatchConfig, sample
@@ -185,22 +163,21 @@ def bench_batches(store: SceneStore, repeats: int) -> Iterator[Row]:
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
         "32 cached samples to a batch": lambda: [stack(samples, config.frame) for samples in kept],
     }
-    for name, value in medians_ms(runs, repeats).items():
-        yield {"name": f"Argoverse 1: {name}", "value": value / len(batches), "unit": "ms/batch"}
+    yield from rows("Argoverse 1", "ms/batch", medians_ms(runs, repeats), 1 / len(batches))
 
 
-def bench_epoch(root: Path, recipe: Path) -> Iterator[Row]:
+def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
     """An epoch of the recipe's loader, and the share of a training step (forward and backward) spent waiting for it."""
     from trajformer.recipes.names import read_recipe
     from trajformer.training.forecasting import SceneData
 
-    config = read_recipe(recipe)
-    data = SceneData(replace(config.data, train=str(root), val=str(root)))
+    config = read_recipe("mmtransformer_argoverse1", {"data.train": str(root), "data.val": str(root)})
+    data = SceneData(config.data)
     for name in ("first epoch (from the store)", "later epochs (cached samples)"):
         start = time.perf_counter()
         count = sum(batch.num_scenes for batch in data.train_dataloader())
         seconds = time.perf_counter() - start
-        yield {"name": f"Argoverse 1: {name}, loader only", "value": count / seconds, "unit": "scenes/s"}
+        yield from rows("Argoverse 1", "scenes/s", {f"{name}, loader only": count / seconds})
     model = config.build_model()
     loss = config.build_loss(model)
     waiting = working = 0.0
@@ -212,10 +189,10 @@ def bench_epoch(root: Path, recipe: Path) -> Iterator[Row]:
         end = time.perf_counter()
         waiting, working, start = waiting + ready - start, working + end - ready, end
     share = waiting / (waiting + working) * 100
-    yield {"name": "Argoverse 1: waiting for cached samples in training", "value": share, "unit": "% of a step"}
+    yield from rows("Argoverse 1", "% of a step", {"waiting for cached samples in training": share})
 
 
-def bench_stores(args: argparse.Namespace) -> Iterator[Row]:
+def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Prepare the stores once, then measure reading."""
     from data_prep.engine.prepare import PrepareOptions, prepare
     from data_prep.readers.argoverse1 import Argoverse1
@@ -230,12 +207,11 @@ def bench_stores(args: argparse.Namespace) -> Iterator[Row]:
         if args.argoverse1:
             start = time.perf_counter()
             prepare(Argoverse1(), args.argoverse1, root / "av1", PrepareOptions(workers=2, progress=False))
-            seconds = time.perf_counter() - start
-            yield {"name": "Argoverse 1: the whole folder, 2 processes", "value": seconds, "unit": "s"}
+            yield from rows("Argoverse 1", "s", {"the whole folder, 2 processes": time.perf_counter() - start})
             store = SceneStore(root / "av1", "train")
             yield from bench_reading(store, "Argoverse 1 store", 0)
             yield from bench_batches(store, args.repeats)
-            yield from bench_epoch(root / "av1", args.recipe)
+            yield from bench_epoch(root / "av1")
 
 
 def main() -> None:
@@ -244,7 +220,6 @@ def main() -> None:
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
     parser.add_argument("--argoverse1", type=Path, help="raw folder, unpacked to the official layout")
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
-    parser.add_argument("--recipe", type=Path, default=Path("configs/mmtransformer_argoverse1.yaml"))
     args = parse(parser)
     report(args, {"Preparation": bench_argoverse2(args.argoverse2, args.scenes, args.repeats), "Reading": bench_stores(args)})
 

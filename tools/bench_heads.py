@@ -1,22 +1,32 @@
-"""Compare the reference heads with PyTorch's transformer of the same size, and decoding with and without a cache.
+"""Compare the reference heads with PyTorch's transformer of the same size, decoding with and without a cache, and matchings.
 
-    python tools/bench_heads.py [--device cuda] [--precision bf16] [--repeats 9] [--json FILE]
+    python tools/bench_heads.py [--device cuda] [--precision bf16] [--repeats 9] [--threads N] [--json FILE]
 
 Training rows time forward and backward passes of one batch without dropout. Both models alternate and medians are reported.
-Decoding rows extend 16 hypotheses to 60 tokens. Run it on an idle machine.
+Decoding rows extend 16 hypotheses to 60 tokens. Matching rows, on the CPU, time DETR's matching with its costs. Its three
+implementations give the same matches: "batched", the one of this project; "loop over images"; and "all pairs", the published
+one, which computes the costs of all queries with all boxes of the batch and keeps the diagonal blocks. Run it on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from measure import medians_ms, new_parser, parse, report
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.heads.detr.boxes import iou, to_corners
+from trajformer.heads.detr.data import BoxTargets
+from trajformer.heads.detr.loss import BoxLossConfig, box_cost
 from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig
+from trajformer.losses.matching import match
+from trajformer.training.memory import keep_freed_memory
 
 
 class EncoderDecoder(nn.Module):
@@ -83,13 +93,51 @@ def decoding(args: argparse.Namespace) -> Iterator[dict[str, object]]:
     yield {"decoding, ms": name, **times, "times faster": times["whole prefix"] / times["cached"]}
 
 
+def matching(args: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """The matches of 64 images with 100 queries and 20 boxes each, 91 classes."""
+    keep_freed_memory()  # as in training
+    images, queries, boxes, classes, config = 64, 100, 20, 91, BoxLossConfig()
+
+    def rectangles(*shape: int) -> Tensor:
+        size = 0.05 + 0.3 * torch.rand(*shape, 2)
+        return torch.cat([size / 2 + (1 - size) * torch.rand(*shape, 2), size], -1)
+
+    logit, box = torch.randn(images, queries, classes + 1), rectangles(images, queries)
+    label, target = torch.randint(classes, (images, boxes)), rectangles(images, boxes)
+    targets = BoxTargets(label, target, torch.ones(images, boxes, dtype=torch.bool))
+
+    def pair_cost(logit: Tensor, box: Tensor, label: Tensor, target: Tensor) -> Tensor:
+        cost = -config.cost_class * logit.softmax(-1)[:, label] + config.cost_l1 * torch.cdist(box, target, p=1.0)
+        return cost - config.cost_giou * iou(to_corners(box)[:, None], to_corners(target)[None], generalized=True)
+
+    def pairs(costs: Iterable[Tensor]) -> set[tuple[int, ...]]:
+        solved = enumerate(linear_sum_assignment(cost.numpy()) for cost in costs)
+        return {(image, query, box) for image, found in solved for query, box in np.stack(found, 1).tolist()}
+
+    def all_pairs() -> set[tuple[int, ...]]:
+        cost = pair_cost(logit.flatten(0, 1), box.flatten(0, 1), label.flatten(), target.flatten(0, 1))
+        blocks = cost.view(images, queries, images * boxes).split(boxes, -1)
+        return pairs(block[image] for image, block in enumerate(blocks))
+
+    runs: dict[str, Callable[[], Any]] = {
+        "batched": lambda: match(box_cost(logit[None], box[None], targets, config), targets.mask),
+        "batched, costs only": lambda: box_cost(logit[None], box[None], targets, config),
+        "loop over images": lambda: pairs(map(pair_cost, logit, box, label, target)),
+        "all pairs of the batch": all_pairs,
+    }
+    expected = runs["loop over images"]()
+    batched = set(zip(*(part.tolist() for part in runs["batched"]()), strict=True))
+    assert batched == expected == all_pairs(), "the matches differ"
+    yield {"matching, ms": f"{len(expected)} equal matches", **medians_ms(runs, args.repeats)}
+
+
 def main() -> None:
     """Measure and print."""
     parser = new_parser(__doc__, repeats=9, device=True)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     args = parse(parser)
     torch.manual_seed(0)
-    report(args, {"Training": training(args), "Decoding": decoding(args)}, precision=args.precision)
+    report(args, {"Training": training(args), "Decoding": decoding(args), "Matching": matching(args)}, precision=args.precision)
 
 
 if __name__ == "__main__":

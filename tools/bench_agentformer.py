@@ -55,19 +55,6 @@ def pedestrians(count: int, seed: int) -> Scene:
     )  # fmt: skip
 
 
-def frames(data: Path | None) -> list[Scene]:
-    """The test frames of eth, or random frames."""
-    if data is None:
-        return [pedestrians(1 + seed % 2, seed) for seed in range(20)]
-    reader = EthUcy()
-    return [reader.read(item, "eth_test", data) for item in reader.inputs(data, "eth_test")]
-
-
-def autocast(precision: str) -> torch.autocast:
-    """bf16-mixed as in Lightning, or nothing."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
-
-
 def build_training(config: AgentFormerConfig, precision: str = "fp32") -> Callable[[SceneBatch], None]:
     """A step of the first stage: loss, gradient, AdamW."""
     torch.manual_seed(0)
@@ -76,7 +63,7 @@ def build_training(config: AgentFormerConfig, precision: str = "fp32") -> Callab
 
     def step(batch: SceneBatch) -> None:
         optimizer.zero_grad()
-        with autocast(precision):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):  # bf16-mixed as in Lightning
             value = loss(model, batch)["loss"]
         value.backward()
         optimizer.step()
@@ -90,7 +77,7 @@ def build_sampling(precision: str = "fp32") -> Callable[[SceneBatch], None]:
     model = ETH.build().eval()
 
     def sample(batch: SceneBatch) -> None:
-        with torch.inference_mode(), autocast(precision):
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             model(batch.observation)
 
     return sample
@@ -120,16 +107,8 @@ def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: 
 
 
 def memory(task: str, agents: int) -> dict[str, Any]:
-    """Peak in MB (one training step, or 20 samples), measured in a new process."""
-    increase, futures = run_only(f"{task} {agents}")
-    row = {"memory_of": task, "agents": agents, "peak_mb": increase, "decoded_futures": futures}
-    return row | {"mb_per_future": increase / futures}
-
-
-def print_peak(only: str) -> None:
-    """Print the memory increase of one scene, and the number of decoded futures (in training, with a gradient)."""
-    task, agents = only.split()
-    batch, futures = collate([pedestrians(int(agents), 0)]), [20 * int(agents)]
+    """Peak in MB (one training step, or 20 samples) of a new process, and the decoded futures (in training, with a gradient)."""
+    batch, futures = collate([pedestrians(agents, 0)]), [20 * agents]
     replay = FutureDecoder.replay
 
     def counting_replay(self: FutureDecoder, z: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -141,7 +120,9 @@ def print_peak(only: str) -> None:
     run(collate([pedestrians(2, 0)]))  # memory of the first step: code, optimizer state
     before = reset_peak()
     run(batch)
-    print(json.dumps([peak_mb() - before, futures[-1]]))
+    increase = peak_mb() - before
+    row = {"memory_of": task, "agents": agents, "peak_mb": increase, "decoded_futures": futures[-1]}
+    return row | {"mb_per_future": increase / futures[-1]}
 
 
 def main() -> None:
@@ -152,9 +133,13 @@ def main() -> None:
     args = parse(parser)
     keep_freed_memory()  # as `trajformer train`
     if args.only:
-        print_peak(args.only)
+        task, agents = args.only.split()
+        print(json.dumps(memory(task, int(agents))))
         return
-    scenes, batches = frames(args.data), {"with future": TARGETS_ONLY, "all": BatchConfig()}
+    scenes, batches = [pedestrians(1 + seed % 2, seed) for seed in range(20)], {"with future": TARGETS_ONLY, "all": BatchConfig()}
+    if args.data:
+        reader = EthUcy()
+        scenes = [reader.read(item, "eth_test", args.data) for item in reader.inputs(args.data, "eth_test")]
     tables = {
         "Training, seconds per scene": (
             training(agents, config, precision, args.repeats) for precision, config in RUNS for agents in args.agents
@@ -163,7 +148,7 @@ def main() -> None:
             sampling(scenes, config, name, p, 4 * args.repeats) for p in ("fp32", "bf16") for name, config in batches.items()
         ),
         "Memory of a scene (training-without: without attention dropout)": (
-            memory(task, agents) for task in ("sampling", "training", "training-without") for agents in CROWDS
+            run_only(f"{task} {agents}") for task in ("sampling", "training", "training-without") for agents in CROWDS
         ),
     }
     report(args, tables)

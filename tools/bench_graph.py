@@ -46,13 +46,6 @@ def edges_of(position: Tensor) -> Edges:
     return Edges.from_neighbors(index[None], real[None], len(position))
 
 
-def mask_of(edges: Edges, count: int) -> Tensor:
-    """The edges as a mask [N, N]."""
-    mask = torch.zeros(count + 1, count, dtype=torch.bool, device=edges.key.device)
-    mask[edges.query, edges.key] = True
-    return mask[:-1]
-
-
 def dense(layer: GraphAttention, x: Tensor, mask: Tensor) -> Tensor:
     """Graph attention over all pairs."""
     h = layer.project(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)  # [heads, N, d]
@@ -68,11 +61,15 @@ def build_step(variant: str, agents: int, device: torch.device) -> tuple[Callabl
     x = torch.randn(agents, WIDTH, device=device, requires_grad=True)
     graph, attention = GraphAttention(WIDTH, HEADS).to(device), MultiHeadAttention(WIDTH, HEADS).to(device)
     edges = edges_of(position)
-    mask = mask_of(edges, agents) if variant != "edges" else torch.empty(0)
+    mask = torch.zeros(
+        agents + 1, agents if variant != "edges" else 0, dtype=torch.bool, device=device
+    )  # the last row is padding
+    if variant != "edges":
+        mask[edges.query, edges.key] = True
     forward: dict[str, Callable[[], Tensor]] = {
         "edges": lambda: graph(x, x, edges),
-        "dense": lambda: dense(graph, x, mask),
-        "fused": lambda: attention(x, x, mask=mask),
+        "dense": lambda: dense(graph, x, mask[:-1]),
+        "fused": lambda: attention(x, x, mask=mask[:-1]),
     }
 
     def step() -> Tensor:

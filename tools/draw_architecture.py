@@ -103,12 +103,9 @@ class ImportGraph:
         Raises:
             CycleError: packages import each other.
         """
-        sorter = TopologicalSorter({name: self.imports(name) for name in self.packages})
-        sorter.prepare()
         levels: dict[str, int] = {}
-        while names := sorter.get_ready():
-            levels |= dict.fromkeys(names, max(levels.values(), default=-1) + 1)
-            sorter.done(*names)
+        for name in TopologicalSorter({name: self.imports(name) for name in self.packages}).static_order():
+            levels[name] = 1 + max((levels[imported] for imported in self.imports(name)), default=-1)
         return levels
 
     def upward(self) -> list[tuple[str, str]]:

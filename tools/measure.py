@@ -53,22 +53,18 @@ def times_s(
 
     The calls alternate, so that a slower or faster phase of the machine affects all in the same way.
     """
+    import torch
+
+    wait = torch.cuda.synchronize if device.startswith("cuda") else torch.cpu.synchronize
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(warm_up + repeats):
         for name, run in runs.items():
-            _wait(device)
+            wait()
             cpu, start = _cpu_s(), time.perf_counter()
             run()
-            _wait(device)
+            wait()
             times[name].append((time.perf_counter() - start, _cpu_s() - cpu))
     return {name: np.array(values[warm_up:]) for name, values in times.items()}
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.synchronize()
 
 
 def _cpu_s() -> float:

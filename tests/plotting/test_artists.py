@@ -14,9 +14,10 @@ from support.scenes import make_scene, transform_scene
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
-from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
-from trajformer.plotting.recorded import box_corners, draw_agents, draw_map
+from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
+from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
+from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.scene import AgentKind
 
 
@@ -35,7 +36,8 @@ def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None
     ax = draw_agents(empty_axes(), scene)
     now = scene.num_history - 1
     pose = np.append(scene.position[0, now], scene.heading[0, now]).astype(np.float64)
-    np.testing.assert_allclose(vertices(ax, "boxes:focal")[0][:4], box_corners(pose, 4.6, 1.9), atol=1e-6)
+    corners = from_frame(np.array([(2.3, 0.95), (-2.3, 0.95), (-2.3, -0.95), (2.3, -0.95)]), pose)
+    np.testing.assert_allclose(vertices(ax, "boxes:focal")[0][:4], corners, atol=1e-6)
     assert len(vertices(ax, "boxes:scored")) == 3 and len(vertices(ax, "boxes:recorder")) == 1
     assert len(vertices(ax, "boxes:context")) == scene.valid[4:-1, now].sum()
     assert scene.agent_kind[2] == AgentKind.PEDESTRIAN
@@ -112,6 +114,6 @@ def test_track_error_in_closed_form() -> None:
     future = scene.position[0, scene.num_history :] + scene.origin
     ramp = np.linspace(0.0, 4.0, scene.num_future)[:, None] * np.array([0.6, 0.8])
     forecast = TrackForecast(scene.scene_id, "1000", np.array([1.0, 0.0]), np.stack([future + 5.0, future + ramp]))
-    (matched,) = match_forecasts(scene, [forecast])
-    assert track_error(scene, matched) == pytest.approx((2.0, 4.0), abs=1e-4)
-    assert track_error(make_scene(with_future=False), matched) is None
+    matched = match_forecasts(scene, [forecast])
+    assert track_errors(scene, matched) == [pytest.approx((2.0, 4.0), abs=1e-4)]
+    assert not track_errors(make_scene(with_future=False), matched)

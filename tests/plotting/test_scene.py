@@ -18,7 +18,7 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.models.constant_velocity import ConstantVelocityConfig
-from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_error
+from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.scene import (
     MAX_HALF_M,
@@ -55,8 +55,7 @@ def test_title_has_id_city_and_errors() -> None:
     def title(*agents: int) -> str:
         return plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
 
-    error = track_error(scene, match_forecasts(scene, [fan(scene, 0)])[0])
-    assert error is not None
+    (error,) = track_errors(scene, match_forecasts(scene, [fan(scene, 0)]))
     assert title(0) == f"0a0af725…, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
     assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
     hidden = make_scene(with_future=False)

@@ -29,7 +29,7 @@ def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, quer
     overlay = np.empty((*weights.shape, 4))
     overlay[..., :3] = to_rgb(style.FOCAL)
     overlay[..., 3] = _MAX_ALPHA * weights / max(float(np.max(weights, initial=0.0)), 1e-12)
-    ax.imshow(overlay, extent=_extent(image), interpolation="nearest", gid="attention")
+    ax.imshow(overlay, extent=ax.images[0].get_extent(), interpolation="nearest", gid="attention")
     if query is not None:
         for color, size in ((style.PAPER, 3.5), (style.TRUTH, 1.6)):
             ax.plot(*query, marker="x", markersize=8, markeredgewidth=size, color=color, gid="query")
@@ -38,9 +38,10 @@ def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, quer
 
 def draw_image(ax: Axes, image: np.ndarray) -> Axes:
     """Draw an image float [H, W] or [H, W, 3] in 0..1; units are pixels, row 0 on top."""
-    ax.imshow(image, cmap="gray", vmin=0.0, vmax=1.0, extent=_extent(image), interpolation="nearest", gid="image")
+    height, width = image.shape[:2]
+    ax.imshow(image, cmap="gray", vmin=0.0, vmax=1.0, extent=(0, width, height, 0), interpolation="nearest", gid="image")
     ax.set(xticks=[], yticks=[])
-    _thin_frame(ax)
+    ax.spines[:].set_linewidth(0.6)
     return ax
 
 
@@ -66,7 +67,7 @@ def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], co
     ax.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
     ax.grid(which="minor", color=style.FAINT_FACE, linewidth=0.4)
     ax.tick_params(which="minor", length=0)
-    _thin_frame(ax)
+    ax.spines[:].set_linewidth(0.6)
     for row, column in np.argwhere(weights > 0.05) if weights.size <= _MAX_NUMBERED else ():
         value = float(weights[row, column])
         color = style.PAPER if value > 0.55 * vmax else style.INK
@@ -85,16 +86,6 @@ def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
     ax.set(xlim=(0.0, 1.18), ylim=(len(names) - 0.4, -0.6), xticks=[0.0, 0.5, 1.0])
     ax.tick_params(labelsize=style.SMALL_PT, width=0.6, length=2.5)
     ax.tick_params(axis="y", length=0)
-    _thin_frame(ax)
+    ax.spines[:].set_linewidth(0.6)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _extent(image: np.ndarray) -> tuple[float, float, float, float]:
-    """Left, right, bottom and top in pixels; row 0 is on top."""
-    return 0.0, float(image.shape[1]), float(image.shape[0]), 0.0
-
-
-def _thin_frame(ax: Axes) -> None:
-    for spine in ax.spines.values():
-        spine.set_linewidth(0.6)

@@ -71,16 +71,6 @@ def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Ax
     return ax
 
 
-def expected_density(position: np.ndarray, weight: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Density [len(y), len(x)] per square metre of points [n, 2], each a normal distribution of `weight` [n] people.
-
-    All lengths are in metres; the integral of the density over the plane is the sum of the weights.
-    """
-    scaled = [(axis - position[:, i, None]) / SPREAD_M for i, axis in enumerate((x, y))]
-    across, along = (np.exp(-0.5 * distance**2) / (SPREAD_M * np.sqrt(2 * np.pi)) for distance in scaled)
-    return (along * weight[:, None]).T @ across
-
-
 def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
     """Draw the expected number of people per square metre, the mean over the predicted steps, with a color scale.
 
@@ -94,7 +84,9 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     x, y = (np.arange(low + cell / 2, high, cell) for low, high in ((left, right), (bottom, top)))
     position = np.concatenate([forecast.position.reshape(-1, 2) for forecast in forecasts])
     weight = np.concatenate([np.repeat(f.probability / scene.num_future, scene.num_future) for f in forecasts])
-    density = expected_density(position, weight, x, y)
+    scaled = [(axis - position[:, i, None]) / SPREAD_M for i, axis in enumerate((x, y))]
+    across, along = (np.exp(-0.5 * distance**2) / (SPREAD_M * np.sqrt(2 * np.pi)) for distance in scaled)
+    density = (along * weight[:, None]).T @ across  # people per square metre; each point is a normal distribution
     extent = (float(x[0] - cell / 2), float(x[-1] + cell / 2), float(y[0] - cell / 2), float(y[-1] + cell / 2))
     vmax = max(float(density.max()), 1e-9)
     norm = PowerNorm(_GAMMA, vmin=0.0, vmax=vmax)

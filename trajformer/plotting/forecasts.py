@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,19 +28,12 @@ _END_RADIUS_PT = 2.5
 _DIGIT_PT, _HEIGHT_PT = 0.62, 1.0  # relative to the font size; wide enough for the widest digit
 
 
-@dataclass(frozen=True, eq=False)
-class AgentForecast:
-    """K modes of one agent of a scene.
+class AgentForecast(NamedTuple):
+    """K modes of one agent of a scene."""
 
-    Attributes:
-        agent: index of the agent in the scene.
-        probability: [K], sums to 1.
-        position: float64 [K, F, 2], metres, relative to the `origin` of the scene.
-    """
-
-    agent: int
-    probability: np.ndarray
-    position: np.ndarray
+    agent: int  # index in the scene
+    probability: np.ndarray  # [K], sums to 1
+    position: np.ndarray  # float64 [K, F, 2], metres, relative to the `origin` of the scene
 
 
 def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[AgentForecast]:
@@ -68,22 +61,20 @@ def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[Ag
 def main_forecast(scene: Scene, forecasts: Sequence[AgentForecast]) -> AgentForecast | None:
     """The forecast of the focal agent, or the only forecast, or None."""
     focal = [forecast for forecast in forecasts if scene.agent_role[forecast.agent] == AgentRole.FOCAL]
-    if focal:
-        return focal[0]
-    return forecasts[0] if len(forecasts) == 1 else None
+    return next(iter(focal or (forecasts if len(forecasts) == 1 else ())), None)
 
 
-def track_error(scene: Scene, forecast: AgentForecast) -> tuple[float, float] | None:
-    """minADE and minFDE over all modes of one forecast, metres; None if the last future step of the agent was not recorded."""
-    if scene.num_steps == scene.num_history or not scene.valid[forecast.agent, -1]:
-        return None
-    future = slice(scene.num_history, None)
-    position = torch.from_numpy(forecast.position)[None, None]
-    logit = torch.from_numpy(np.asarray(forecast.probability, np.float64)).log()[None, None]
-    target = torch.from_numpy(scene.position[forecast.agent, future].astype(np.float64))[None, None]
-    valid = torch.from_numpy(scene.valid[forecast.agent, future].copy())[None, None]
-    values = best_end(agent_errors(Forecast(position, logit, Frame.SCENE), target, valid).most_probable(len(logit[0, 0])))
-    return float(values["minADE"]), float(values["minFDE"])
+def track_errors(scene: Scene, forecasts: Iterable[AgentForecast]) -> list[tuple[float, float]]:
+    """minADE and minFDE over all modes of each forecast, metres; without agents whose last future step was not recorded."""
+    errors = []
+    for agent, probability, modes in forecasts if scene.num_steps > scene.num_history else ():
+        if scene.valid[agent, -1]:
+            truth = scene.position[agent, scene.num_history :].astype(np.float64), scene.valid[agent, scene.num_history :]
+            share, position, target, valid = (torch.tensor(value)[None, None] for value in (probability, modes, *truth))
+            table = agent_errors(Forecast(position, share.log(), Frame.SCENE), target, valid)
+            figures = best_end(table.most_probable(len(probability)))
+            errors.append((float(figures["minADE"]), float(figures["minFDE"])))
+    return errors
 
 
 def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
@@ -132,8 +123,7 @@ def _draw_probabilities(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecas
     place_labels(ax, labels, lines, ends, style.FOCAL_DARK if focal else style.SCORED_DARK)
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """A text for a point [2]; free space is searched in `direction` [2] first, data units."""
 
     text: str

@@ -20,6 +20,7 @@ _MIN_BOX_M = 2.5  # a focal agent shorter than this gets a ring, because its box
 _MIN_NOSE_M = 1.5
 _MANY_TARGETS = 12  # with more targets, recorded futures get thinner lines
 _CIRCLE = np.linspace(0, 2 * np.pi, 17)[:-1]
+_CORNERS = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)])  # front left, back left, back right, front right
 
 
 def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: Any) -> None:
@@ -93,30 +94,22 @@ class _Look(NamedTuple):
     trail_zorder: float
 
 
-_S = style
+_S, _EDGE = style, style.CONTEXT_EDGE
 _LOOKS = {
-    "context": _Look(
-        "other agent", _S.CONTEXT_FACE, _S.CONTEXT_EDGE, 0.4, _S.CONTEXT_EDGE, _S.Z_CONTEXT, "#8A8A8A", 0.8, _S.Z_TRAIL
-    ),
+    "context": _Look("other agent", _S.CONTEXT_FACE, _EDGE, 0.4, _EDGE, _S.Z_CONTEXT, "#8A8A8A", 0.8, _S.Z_TRAIL),
     "recorder": _Look("ego vehicle", _S.PAPER, _S.RECORDER, 1.1, _S.RECORDER, _S.Z_CONTEXT + 0.1, _S.RECORDER, 0.9, _S.Z_TRAIL),
     "scored": _Look("scored agent", _S.SCORED, _S.SCORED_DARK, 0.5, _S.PAPER, _S.Z_TARGET, _S.SCORED, 1.5, _S.Z_TARGET_TRAIL),
     "focal": _Look("focal agent", _S.FOCAL, _S.TRUTH, 1.0, _S.PAPER, _S.Z_TARGET + 0.1, _S.FOCAL, 2.0, _S.Z_TARGET_TRAIL + 0.1),
 }
 
 
-def box_corners(pose: np.ndarray, length: float, width: float) -> np.ndarray:
-    """Corners [..., 4, 2] of a box at pose [..., 3] (x, y, heading): front left, back left, back right, front right."""
-    corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * np.array([length, width]) / 2
-    return from_frame(corners, pose[..., None, :])
-
-
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
     """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box of the kind."""
     shapes = []
     for pose, kind in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), strict=True):
-        length, width = style.AGENT_SIZE_M[AgentKind(kind)]
-        circle = pose[:2] + length / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
-        shapes.append(circle if kind == AgentKind.PEDESTRIAN else box_corners(pose, length, width))
+        size = np.array(style.AGENT_SIZE_M[AgentKind(kind)])
+        circle = pose[:2] + size[0] / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
+        shapes.append(circle if kind == AgentKind.PEDESTRIAN else from_frame(_CORNERS * size / 2, pose))
     return shapes
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -27,7 +26,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
-from trajformer.plotting.forecasts import AgentForecast, draw_forecasts, main_forecast, match_forecasts, track_error
+from trajformer.plotting.forecasts import AgentForecast, draw_forecasts, main_forecast, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
@@ -45,14 +44,11 @@ _LEGEND = (  # columns
 )
 _MAX_ID = 20  # characters; longer scene ids are shortened
 _TRAIL_STEPS = 10  # last history steps that are inside the window
+ByScene = Mapping[str, Sequence[TrackForecast]]
 
 
 def plot_scene(
-    scene: Scene,
-    forecasts: Iterable[TrackForecast] | Forecast | None = None,
-    batch: SceneBatch | None = None,
-    *,
-    density: bool = False,
+    scene: Scene, forecasts: Iterable[TrackForecast] | Forecast = (), batch: SceneBatch | None = None, *, density: bool = False
 ) -> Figure:
     """Draw a scene with its forecasts into a new figure.
 
@@ -79,7 +75,6 @@ def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
     """A figure with square axes in one row."""
     width, height = FIGURE_INCHES
     figure = Figure(figsize=(count * width, height))
-    FigureCanvasAgg(figure)
     side, total = width - _LEFT - _RIGHT, count * width
     boxes = [((n * width + _LEFT) / total, (height - _TOP - side) / height, side / total, side / height) for n in range(count)]
     return figure, [figure.add_axes(box) for box in boxes]
@@ -88,14 +83,7 @@ def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
 def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False) -> Axes:
     """Draw a scene with its forecasts and a legend, cropped to the relevant part; crowds have one color per pedestrian.
 
-    Args:
-        ax: where to draw.
-        scene: any scene, with or without map and future.
-        forecasts: of agents of this scene, positions in the city frame.
-        density: draw the expected density of people (`draw_density`) instead of every mode.
-
-    Raises:
-        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
+    With `density`, the expected density of people (`draw_density`) is drawn instead of the modes. Raises as `plot_scene`.
     """
     matched = match_forecasts(scene, forecasts)
     choose_view(scene, matched).apply(ax)
@@ -134,8 +122,7 @@ class View:
             axis.set_major_locator(MultipleLocator(float(ticks[1] - ticks[0])))
             axis.set_label_text(name, fontsize=style.FONT_PT)
         ax.tick_params(labelsize=style.SMALL_PT, width=0.6, length=2.5)
-        for spine in ax.spines.values():
-            spine.set_linewidth(0.6)
+        ax.spines[:].set_linewidth(0.6)
         return ax
 
 
@@ -191,9 +178,7 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     name = scene.scene_id if len(scene.scene_id) <= _MAX_ID else scene.scene_id[:8] + "…"
     lines = [f"{name}, {scene.city}" if scene.city else name]
     main = main_forecast(scene, forecasts)
-    errors = [track_error(scene, forecast) for forecast in (forecasts if main is None else [main])]
-    known = [error for error in errors if error is not None]
-    if known:
+    if known := track_errors(scene, forecasts if main is None else [main]):
         ade, fde = np.mean(known, 0)
         subject = f"mean of {len(known)} agents" if main is None else f"K = {len(main.probability)}"
         if main is not None and scene.agent_role[main.agent] != AgentRole.FOCAL:
@@ -207,16 +192,14 @@ def add_legend(ax: Axes) -> Axes:
     view = Bbox(np.transpose([ax.get_xlim(), ax.get_ylim()]))
     entries: dict[str, Artist] = {}
     for artist, name in zip(*ax.get_legend_handles_labels(), strict=True):
-        if isinstance(artist, Collection):
-            visible = any(path.intersects_bbox(view, filled=True) for path in artist.get_paths())
-        else:
-            visible = isinstance(artist, Line2D) and artist.get_path().intersects_bbox(view, filled=False)
-        if visible:
+        filled = isinstance(artist, Collection)
+        paths = artist.get_paths() if filled else [artist.get_path()]
+        if any(path.intersects_bbox(view, filled=filled) for path in paths):
             entries.setdefault(name, artist)
-    columns = [column for column in ([name for name in column if name in entries] for column in _LEGEND) if column]
+    columns = list(filter(None, ([name for name in column if name in entries] for column in _LEGEND)))
     if not columns:
         return ax
-    rows = max(len(column) for column in columns)
+    rows = max(map(len, columns))
     names = [name for column in columns for name in column + [""] * (rows - len(column))]
     empty = Line2D([], [], linestyle="none")
     ax.legend(
@@ -231,7 +214,7 @@ def add_legend(ax: Axes) -> Axes:
 
 def choose_scenes(
     store: SceneStore,
-    forecasts: Mapping[str, Sequence[TrackForecast]],
+    forecasts: ByScene,
     *,
     scene_ids: Sequence[str] = (),
     worst: int | None = None,
@@ -265,9 +248,8 @@ def choose_scenes(
         largest: dict[int, float] = {}
         for index in candidates if forecasts else ():
             scene = store[index]
-            errors = [track_error(scene, forecast) for forecast in match_forecasts(scene, forecasts[ids[index]])]
-            if known := [error[1] for error in errors if error is not None]:
-                largest[index] = max(known)
+            if errors := track_errors(scene, match_forecasts(scene, forecasts[ids[index]])):
+                largest[index] = max(fde for _, fde in errors)
         chosen += sorted(largest, key=lambda index: (-largest[index], index))[:worst]
     if random is not None:
         rest = sorted(set(candidates) - set(chosen))
@@ -282,13 +264,7 @@ def file_name(scene_id: str) -> str:
 
 
 def save_scene_plots(
-    store: SceneStore,
-    indices: Sequence[int],
-    forecasts: Mapping[str, Sequence[TrackForecast]],
-    out: Path,
-    *,
-    progress: bool = True,
-    density: bool = False,
+    store: SceneStore, indices: Sequence[int], forecasts: ByScene, out: Path, *, progress: bool = True, density: bool = False
 ) -> list[Path]:
     """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in one row; returns the paths.
 
@@ -304,24 +280,20 @@ def save_scene_plots(
         TrajformerError: a forecast does not fit its scene.
         OSError: the folder cannot be written.
     """
-    panels = [list(indices)] if out.suffix == ".png" else [[index] for index in indices]
-    paths = []
+    single, paths = out.suffix == ".png", []
+    panels = [list(indices)] if single else [[index] for index in indices]
     for group in tqdm(panels, desc="plot", unit="picture", disable=not progress):
         figure, axes = _new_figure(len(group))
-        scenes = [store[index] for index in group]
-        for ax, scene in zip(axes, scenes, strict=True):
+        for ax, index in zip(axes, group, strict=True):
+            scene = store[index]
             draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
-        paths.append(out if out.suffix == ".png" else out / f"{file_name(scenes[0].scene_id)}.png")
+        paths.append(out if single else out / f"{file_name(scene.scene_id)}.png")
         save_figure(figure, paths[-1])
         figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, atomically; equal figures give equal bytes.
-
-    Raises:
-        OSError: the folder cannot be written; no temporary file is left behind.
-    """
+    """Write a figure as PNG; raises as `atomically`. Equal figures give equal bytes."""
     with atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})

@@ -203,9 +203,8 @@ def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
     """The mean of every figure over the five scenes, and the sum of the counts; empty if a scene is missing."""
     if scenes.keys() != COUNTS.keys():
         return {}
-    rows = list(scenes.values())
-    total = {name: sum(row[name] for row in rows) for name in rows[0]}
-    return {name: value if name.startswith("num_") else value / len(rows) for name, value in total.items()}
+    total = {name: sum(row[name] for row in scenes.values()) for name in scenes["eth"]}
+    return {name: value if name.startswith("num_") else value / len(scenes) for name, value in total.items()}
 
 
 @contextmanager
@@ -233,34 +232,19 @@ def _write_samples(folder: Path, test_set: TestSet, outcome: Outcome) -> None:
         rows = [scene.agent_id.index(agent) for agent in agents]
         paths = {f"gt/{name}.txt": scene.position[rows, NUM_HISTORY:].astype(np.float64) + scene.origin}
         paths |= {f"samples/{name}/sample_{k:03d}.txt": mode for k, mode in enumerate(position[b, targets].swapaxes(0, 1))}
+        heads = [f"{frame} {int(float(agent))}" for agent in agents for frame in frames]
         for file, tracks in paths.items():
-            _write_tracks(folder / file, agents, frames, tracks)
+            lines = [f"{head} {x:.4f} {y:.4f}\n" for head, (x, y) in zip(heads, tracks.reshape(-1, 2).tolist(), strict=True)]
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text("".join(lines), encoding="ascii")
 
 
-def _write_tracks(path: Path, agents: Iterable[str], frames: list[int], position: np.ndarray) -> None:
-    """Write one line per agent and frame; position [agents, frames, 2]."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        f"{frame} {int(float(agent))} {x:.4f} {y:.4f}\n"
-        for agent, track in zip(agents, position.tolist(), strict=True)
-        for frame, (x, y) in zip(frames, track, strict=True)
-    ]
-    path.write_text("".join(lines), encoding="ascii")
-
-
+_LATER = ", corrected in their repository"
 # Name, ADE/FDE of the five scenes and their mean (only the mean if the scenes were not given), source.
 BEST_OF_20 = (
     ("Social-GAN", "0.87/1.62 0.67/1.37 0.76/1.52 0.35/0.68 0.42/0.84 0.61/1.21", "Gupta et al. 2018"),
-    (
-        "Trajectron++ (leak fixed)",
-        "0.67/1.18 0.18/0.28 0.30/0.54 0.25/0.41 0.18/0.32 0.32/0.55",
-        "Salzmann et al. 2020, corrected in their repository",
-    ),
-    (
-        "AgentFormer (fixed)",
-        "0.45/0.75 0.14/0.22 0.25/0.45 0.18/0.30 0.14/0.24 0.23/0.39",
-        "Yuan et al. 2021, corrected in their repository",
-    ),
+    ("Trajectron++ (leak fixed)", "0.67/1.18 0.18/0.28 0.30/0.54 0.25/0.41 0.18/0.32 0.32/0.55", f"Salzmann et al. 2020{_LATER}"),
+    ("AgentFormer (fixed)", "0.45/0.75 0.14/0.22 0.25/0.45 0.18/0.30 0.14/0.24 0.23/0.39", f"Yuan et al. 2021{_LATER}"),
     ("MemoNet", "0.40/0.61 0.11/0.17 0.24/0.43 0.18/0.32 0.14/0.24 0.21/0.35", "Xu et al. 2022"),
     ("EqMotion", "0.40/0.61 0.12/0.18 0.23/0.43 0.18/0.32 0.13/0.23 0.21/0.35", "Xu et al. 2023"),
     ("SocialVAE", "0.41/0.58 0.13/0.19 0.21/0.36 0.17/0.29 0.13/0.22 0.21/0.33", "Xu, Hayet and Karamouzas 2022"),

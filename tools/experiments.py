@@ -45,9 +45,8 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.evaluation.metrics.displacement import futures_covered
+from trajformer.evaluation.metrics.displacement import futures_covered, set_hits
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
-from trajformer.evaluation.metrics.scene_set import set_hits
 from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig

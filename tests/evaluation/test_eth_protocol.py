@@ -28,13 +28,12 @@ from trajformer.evaluation.protocols.eth_ucy import (
     COUNTS,
     FIGURES,
     MOST_PROBABLE,
-    Outcome,
-    Score,
     TestSet,
     observed,
     outcomes,
     recorded,
     sample_folder,
+    score,
     table,
 )
 from trajformer.models.constant_velocity import (
@@ -339,19 +338,14 @@ def test_the_20_most_probable_modes_are_scored(raw: Path, joint: bool) -> None:
 def test_missing_predictions_and_nan_are_errors(raw: Path) -> None:
     (outcome,) = outcomes(predictor(ConstantVelocity()), read_set(raw), batch_size=500, progress=False)
 
-    def figures(changed: Outcome) -> dict[str, float]:
-        score = Score("eth")
-        score.add(changed)
-        return score.figures()
-
-    assert figures(outcome)["num_trajectories"] == COUNTS["eth"][1]
+    assert score("eth", [outcome])["num_trajectories"] == COUNTS["eth"][1]
     observation, truth = outcome.batch.observation, outcome.batch.truth
     lost = truth.valid.clone()
     lost[0] = False
     with pytest.raises(TrajformerError, match="the model predicted"):
-        figures(replace(outcome, batch=SceneBatch(observation, Truth(truth.position, lost))))
+        score("eth", [replace(outcome, batch=SceneBatch(observation, Truth(truth.position, lost)))])
     with pytest.raises(TrajformerError, match="ADE_1 of the model is not a number"):
-        figures(replace(outcome, forecast=replace(outcome.forecast, position=outcome.forecast.position * torch.nan)))
+        score("eth", [replace(outcome, forecast=replace(outcome.forecast, position=outcome.forecast.position * torch.nan))])
 
 
 def test_published_means_agree_with_their_rows() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from trajformer.data.batch import collate, transform
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.evaluate import evaluate
-from trajformer.evaluation.metrics.scene_set import set_hits
+from trajformer.evaluation.metrics.displacement import set_hits
 from trajformer.models.scene_set import SceneSet, SceneSetLossConfig, SceneTrajectories, scene_set_loss
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.geometry import to_frame

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,19 +64,14 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
 
 def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:
     """The figures of a model on a scene. Its samples are written to `folder`, unless it is None."""
-    from trajformer.evaluation.protocols.eth_ucy import Score, outcomes, sample_folder
+    from trajformer.evaluation.protocols.eth_ucy import outcomes, sample_folder, score
 
-    score = Score(test_set.name)
-    with ExitStack() as stack:
-        add_samples = None
-        if folder is not None:
-            make_folder(folder.parent)
-            add_samples = stack.enter_context(sample_folder(folder, test_set))
-        for outcome in outcomes(predictor, test_set, batch_size=batch_size, progress=bars()):
-            score.add(outcome)
-            if add_samples is not None:
-                add_samples(outcome)
-        return score.figures()
+    forecasts = outcomes(predictor, test_set, batch_size=batch_size, progress=bars())
+    if folder is None:
+        return score(test_set.name, forecasts)
+    make_folder(folder.parent)
+    with sample_folder(folder, test_set) as write:
+        return score(test_set.name, map(write, forecasts))
 
 
 def read_test_sets(data: Path) -> list[TestSet]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,25 +47,13 @@ class Evaluation:
 
     Attributes:
         figures: means by name: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`).
-        columns: the per-agent values by column.
+        per_agent: one row per agent with a known future: scene, track, type, errors in metres, probability of the best mode.
+        table: the figures as one row.
     """
 
     figures: dict[str, float]
-    columns: dict[str, list[Any]]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The figures as one row."""
-        import pandas as pd
-
-        return pd.DataFrame([self.figures])
-
-    @property
-    def per_agent(self) -> pd.DataFrame:
-        """One row per agent with a known future: scene, track, type, errors in metres, probability of the best mode."""
-        import pandas as pd
-
-        return pd.DataFrame(self.columns)
+    per_agent: pd.DataFrame
+    table: pd.DataFrame
 
 
 @torch.inference_mode()
@@ -110,6 +99,8 @@ def evaluate(
     Raises:
         TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
     """
+    import pandas as pd
+
     from trajformer.evaluation.metrics.collection import forecast_metrics  # imports torchmetrics, which takes seconds
 
     if not isinstance(model, Predictor):
@@ -117,28 +108,22 @@ def evaluate(
     elif batch is not None:
         raise TypeError("batch is for a plain module, a Predictor has its own")
     metrics = forecast_metrics().to(model.device)
-    columns: dict[str, list[Any]] = {}
+    columns = defaultdict[str, list[Any]](list)
     for scene_batch, forecast in run(model, scenes, batch_size=batch_size, progress=progress):
         metrics.update(forecast, scene_batch)
-        for name, values in _agent_columns(scene_batch, forecast).items():
-            columns.setdefault(name, []).extend(values)
-    if not columns or not columns["scenario_id"]:
+        observation = scene_batch.observation
+        errors, scored = displacement(forecast, scene_batch)
+        for b, s in scored.nonzero().tolist():
+            columns["scenario_id"].append(observation.scene_id[b])
+            columns["track_id"].append(observation.agent_id[b][s])
+            columns["type"].append(AgentKind(int(observation.agent_kind[b, s])).name.lower())
+        errors.pop("minFDE")  # of all modes
+        for name, value in errors.items():
+            columns[name] += value[scored].tolist()
+    if not columns["scenario_id"]:
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
-    return Evaluation(metrics.compute(), columns)
-
-
-def _agent_columns(batch: SceneBatch, forecast: Forecast) -> dict[str, list[Any]]:
-    """Per-agent values by column: ids, type, and the errors at each k."""
-    observation = batch.observation
-    figures, scored = displacement(forecast, batch)
-    rows = scored.nonzero().tolist()
-    kinds = observation.agent_kind[:, : observation.num_targets][scored].tolist()
-    names = {
-        "scenario_id": [observation.scene_id[b] for b, _ in rows],
-        "track_id": [observation.agent_id[b][s] for b, s in rows],
-        "type": [AgentKind(kind).name.lower() for kind in kinds],
-    }
-    return names | {name: value[scored].tolist() for name, value in figures.items() if name != "minFDE"}  # minFDE is of all modes
+    figures = metrics.compute()
+    return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]))
 
 
 def track_forecasts(

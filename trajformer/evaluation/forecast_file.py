@@ -93,16 +93,6 @@ def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
-def _unique(forecasts: Iterable[TrackForecast]) -> Iterator[TrackForecast]:
-    seen: set[tuple[str, str]] = set()
-    for forecast in forecasts:
-        key = (forecast.scene_id, forecast.track_id)
-        if key in seen:
-            raise TrajformerError(f"track {key[1]!r} of scene {key[0]!r} is forecast twice")
-        seen.add(key)
-        yield check_forecast(forecast)
-
-
 def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int:
     """Write forecasts as they come, atomically, and return the number of tracks.
 
@@ -110,12 +100,15 @@ def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int
         TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk.
         OSError: the folder cannot be written.
     """
-    tracks, source = 0, _unique(forecasts)
+    source, written = iter(forecasts), set[tuple[str, str]]()
     with atomically(Path(path)) as temporary, pq.ParquetWriter(str(temporary), _SCHEMA, compression="snappy") as writer:
-        while group := list(itertools.islice(source, TRACKS_PER_GROUP)):
+        while group := list(map(check_forecast, itertools.islice(source, TRACKS_PER_GROUP))):
+            for forecast in group:
+                if (forecast.scene_id, forecast.track_id) in written:
+                    raise TrajformerError(f"track {forecast.track_id!r} of scene {forecast.scene_id!r} is forecast twice")
+                written.add((forecast.scene_id, forecast.track_id))
             writer.write_batch(_group(group))
-            tracks += len(group)
-    return tracks
+    return len(written)
 
 
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -191,6 +192,7 @@ def add_legend(ax: Axes) -> Axes:
     """Add a legend below the axes; it names each kind of artist inside the limits once."""
     view = Bbox(np.transpose([ax.get_xlim(), ax.get_ylim()]))
     entries: dict[str, Artist] = {}
+    artist: Any
     for artist, name in zip(*ax.get_legend_handles_labels(), strict=True):
         filled = isinstance(artist, Collection)
         paths = artist.get_paths() if filled else [artist.get_path()]

@@ -152,7 +152,7 @@ class Scene:
             value = getattr(self, name)
             if value.dtype != dtype or value.ndim != len(shape):
                 self._require(False, name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
-            if any(length != sizes.setdefault(letter, length) for length, letter in zip(value.shape, shape, strict=True)):
+            if list(value.shape) != [sizes.setdefault(letter, size) for letter, size in zip(shape, value.shape, strict=True)]:
                 self._require(False, name, f"shape {value.shape}, expected {shape}")
             if name in _MAX_VALUES and value.size:
                 largest, problem = _MAX_VALUES[name]

@@ -87,11 +87,11 @@ PackedScene = dict[str, Any]
 def pack(scene: Scene) -> PackedScene:
     """The row of a scene in a shard, half as large as the scene: the form to keep until the shard is written."""
     valid, lengths = scene.valid, np.diff(scene.polyline_offset)
-    row = {name: getattr(scene, name) for name in SCHEMA.names if hasattr(scene, name)}
+    row = {name: value for name, value in vars(scene).items() if name not in ("origin", "polyline_offset")}
     row |= {"agent_id": "\n".join(scene.agent_id), "origin_x": float(scene.origin[0]), "origin_y": float(scene.origin[1])}
     for name, packed in _PACKED_TYPES.items():
         row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
-    row |= {"valid": np.packbits(valid), "point": scene.point.reshape(-1)}
+    row |= {"num_steps": scene.num_steps, "valid": np.packbits(valid), "point": scene.point.reshape(-1)}
     row["polyline_length"] = lengths.astype(_index_dtype(len(scene.point))).view(np.uint8)
     row["edge"] = scene.edge.reshape(-1).astype(_index_dtype(scene.num_polylines)).view(np.uint8)
     return row

@@ -42,21 +42,17 @@ class SceneStore:
             splits = ", ".join(store_splits(self.root)) or "none"
             raise StoreError(f"{self.root}: no split '{split}' (splits here: {splits})")
         self._names = list(counts)
-        self._ends = np.cumsum(list(counts.values())).tolist()
+        self._starts: list[int] = np.cumsum([0, *counts.values()]).tolist()  # index of the first scene of each shard, and the end
         self._shards: dict[int, Shard] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_shards": {}}
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._starts[-1]
 
     def _path(self, number: int) -> Path:
         return self.root / self.split / self._names[number]
-
-    def _start(self, number: int) -> int:
-        """Index of a shard's first scene."""
-        return self._ends[number - 1] if number else 0
 
     def _open_shard(self, number: int) -> Shard:
         shard = Shard(self._path(number))
@@ -64,7 +60,7 @@ class SceneStore:
         return shard
 
     def _check_count(self, number: int, scenes: int) -> None:
-        expected = self._ends[number] - self._start(number)
+        expected = self._starts[number + 1] - self._starts[number]
         if scenes != expected:
             path = self._path(number)
             raise StoreError(f"{path}: {scenes} scenes, expected {expected}: the file has changed or differs from its manifest")
@@ -73,17 +69,14 @@ class SceneStore:
         if not -len(self) <= index < len(self):
             raise IndexError(f"scene {index} of {len(self)}")
         index %= len(self)
-        number = bisect.bisect_right(self._ends, index)
+        number = bisect.bisect_right(self._starts, index) - 1
         shard = self._shards.get(number)
         if shard is None:
             shard = self._open_shard(number)
             if len(self._shards) >= MAX_OPEN_SHARDS:
                 self._shards.pop(next(iter(self._shards)))
             self._shards[number] = shard
-        return shard.scene(index - self._start(number))
-
-    def __iter__(self) -> Iterator[Scene]:
-        return (self[index] for index in range(len(self)))
+        return shard.scene(index - self._starts[number])
 
     def _shard_ids(self, number: int) -> list[str]:
         shard = self._shards.get(number)
@@ -132,12 +125,10 @@ class SceneStore:
 
     def indices(self, scene_ids: Iterable[str]) -> dict[str, int]:
         """Indices by id of the scenes that are in this split; the first index if an id occurs twice."""
-        missing, indices = set(scene_ids), dict[str, int]()
-        for number in range(len(self._names) if missing else 0):
-            for index, scene_id in enumerate(self._shard_ids(number), self._start(number)):
-                if scene_id in missing:
-                    indices[scene_id] = index
-                    missing.remove(scene_id)
-            if not missing:
-                break
+        requested, indices = set(scene_ids), dict[str, int]()
+        for number, start in enumerate(self._starts[:-1]):
+            if len(indices) < len(requested):
+                for index, scene_id in enumerate(self._shard_ids(number), start):
+                    if scene_id in requested:
+                        indices.setdefault(scene_id, index)
         return indices

@@ -64,15 +64,20 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
     end = path[..., -1, :]
     from_start, to_end = ((path - point[..., None, :]).norm(dim=-1).masked_fill(~real, 0.0) for point in (start, end))
 
-    first, last = _at(path, _leaving(from_start)) - start, end - _at(path, _approach(to_end))
+    first = _at(path, _leaving(from_start)) - start
+    last = end - _at(path.flip(-2), _leaving(to_end.flip(-1)))
     sets_off, heads_for = (torch.atan2(way[..., 1], way[..., 0]) for way in (first, last))
     begins = torch.where(wrap(sets_off - heading).abs() > math.pi / 2, sets_off, heading)
     turned = wrap(heads_for - begins)
     aside = torch.stack([rotate(end - start, -way)[..., 1] for way in (begins, heads_for)])
     nearer, one_side = aside.abs().amin(0), aside.prod(0) > 0
 
-    slow = _final_speed(to_end, real, period_s) < STILL_M_S
-    stop = slow | (from_start.amax(-1) < STILL_M)
+    # Mean speed from the last real point that is a second or more before the end, or else from the beginning.
+    steps = real.shape[-1] - 1
+    early = torch.arange(steps + 1, device=real.device) <= max(steps - math.ceil(STILL_S / period_s - 1e-6), 0)
+    index = steps - (real & early).flip(-1).int().argmax(-1)
+    speed = to_end.gather(-1, index[..., None]).squeeze(-1) / ((steps - index) * period_s)
+    stop = (speed < STILL_M_S) | (from_start.amax(-1) < STILL_M)
     turn = turned.abs() > TURN_RAD
     change = (turned.abs() <= PARALLEL_RAD) & one_side & (nearer >= ASIDE_M[0]) & (aside.abs().amax(0) <= ASIDE_M[1])
     kind = torch.zeros_like(known, dtype=torch.int64)
@@ -87,19 +92,6 @@ def _leaving(distance: Tensor) -> Tensor:
     return torch.where(away.any(-1), away.int().argmax(-1), distance.argmax(-1))
 
 
-def _approach(distance: Tensor) -> Tensor:
-    """The same for the last point."""
-    return distance.shape[-1] - 1 - _leaving(distance.flip(-1))
-
-
 def _at(path: Tensor, index: Tensor) -> Tensor:
     """Points [..., 2] of paths [..., T, 2] at [...]."""
     return path.gather(-2, index[..., None, None].expand(*index.shape, 1, 2)).squeeze(-2)
-
-
-def _final_speed(to_end: Tensor, real: Tensor, period_s: float) -> Tensor:
-    """Mean speed [...] in m/s from the last real point that is a second or more before the end, or else from the beginning."""
-    steps = real.shape[-1] - 1
-    early = torch.arange(steps + 1, device=real.device) <= max(steps - math.ceil(STILL_S / period_s - 1e-6), 0)
-    index = steps - (real & early).flip(-1).int().argmax(-1)
-    return to_end.gather(-1, index[..., None]).squeeze(-1) / ((steps - index) * period_s)

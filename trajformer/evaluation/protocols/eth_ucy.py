@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -162,31 +163,24 @@ def crowd_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
     return figures | {f"collision_rate_{K}": hit.double().mean(-1)}, valid[..., -1]
 
 
-class Score:
-    """Accumulates the outcomes of one model on one scene."""
+def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
+    """The counts of a scene, and the means of `crowd_figures` over agents.
 
-    def __init__(self, name: str) -> None:
-        self.name, self._windows, self._means = name, 0, Means(crowd_figures, "num_trajectories", FIGURES)
-
-    def add(self, outcome: Outcome) -> None:
-        """Add a batch."""
+    Raises:
+        TrajformerError: a scored pedestrian was not predicted, or a figure is NaN or infinite.
+    """
+    windows, means = 0, Means(crowd_figures, "num_trajectories", FIGURES)
+    for outcome in outcomes:
         valid = outcome.batch.truth.valid
-        self._windows += int(valid[..., -1].any(-1).sum())
-        self._means.to(valid.device).update(outcome.forecast, outcome.batch)
-
-    def figures(self) -> dict[str, float]:
-        """The counts, and the means of `crowd_figures` over agents.
-
-        Raises:
-            TrajformerError: a scored pedestrian was not predicted, or a figure is NaN or infinite.
-        """
-        figures = {"num_windows": self._windows} | self._means.compute()
-        if (figures["num_windows"], figures["num_trajectories"]) != COUNTS[self.name]:
-            counts = "{num_trajectories} trajectories in {num_windows} windows".format(**figures)
-            raise TrajformerError(f"{self.name}: the model predicted {counts}, expected {COUNTS[self.name][::-1]}")
-        if bad := [name for name, value in figures.items() if not np.isfinite(value)]:
-            raise TrajformerError(f"{self.name}: {bad[0]} of the model is not a number")
-        return figures
+        windows += int(valid[..., -1].any(-1).sum())
+        means.to(valid.device).update(outcome.forecast, outcome.batch)
+    figures = {"num_windows": windows} | means.compute()
+    if (figures["num_windows"], figures["num_trajectories"]) != COUNTS[scene]:
+        counts = "{num_trajectories} trajectories in {num_windows} windows".format(**figures)
+        raise TrajformerError(f"{scene}: the model predicted {counts}, expected {COUNTS[scene][::-1]}")
+    if bad := [name for name, value in figures.items() if not np.isfinite(value)]:
+        raise TrajformerError(f"{scene}: {bad[0]} of the model is not a number")
+    return figures
 
 
 def recorded_collision_rate(test_set: TestSet) -> float:
@@ -208,8 +202,8 @@ def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 @contextmanager
-def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], None]]:
-    """Yield a function that writes an outcome to a new folder, which gets its name when it is complete.
+def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], Outcome]]:
+    """Yield a function that writes an outcome to a new folder and returns it; the folder gets its name when it is complete.
 
     Raises:
         TrajformerError: the folder exists and is not empty.
@@ -218,10 +212,10 @@ def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome
         raise TrajformerError(f"{folder}: exists already; samples are written to a new folder")
     with atomically(folder) as temporary:
         temporary.mkdir()
-        yield lambda outcome: _write_samples(temporary, test_set, outcome)
+        yield partial(_write_samples, temporary, test_set)
 
 
-def _write_samples(folder: Path, test_set: TestSet, outcome: Outcome) -> None:
+def _write_samples(folder: Path, test_set: TestSet, outcome: Outcome) -> Outcome:
     observation, position = outcome.batch.observation, outcome.forecast.in_city_frame(outcome.batch.observation)
     for b, scene in enumerate(outcome.windows):
         targets = outcome.batch.truth.valid[b, :, -1].nonzero().squeeze(1).tolist()
@@ -237,6 +231,7 @@ def _write_samples(folder: Path, test_set: TestSet, outcome: Outcome) -> None:
             lines = [f"{head} {x:.4f} {y:.4f}\n" for head, (x, y) in zip(heads, tracks.reshape(-1, 2).tolist(), strict=True)]
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text("".join(lines), encoding="ascii")
+    return outcome
 
 
 _LATER = ", corrected in their repository"

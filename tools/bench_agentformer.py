@@ -25,8 +25,7 @@ from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.vector_map import build_map
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig
-from trajformer.models.agentformer.loss import CVAELossConfig
-from trajformer.models.agentformer.model import AgentFormerConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, CVAELossConfig
 from trajformer.models.agentformer.networks import FutureDecoder
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.training.memory import keep_freed_memory

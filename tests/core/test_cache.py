@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trajformer.core.attention import MultiHeadAttention
+from trajformer.core.attention import MultiHeadAttention, recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache, KVCache
-from trajformer.core.record import recorded_weights
 
 BLOCK = BlockConfig(16, 2, 16)
 

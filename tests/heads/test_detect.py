@@ -15,8 +15,8 @@ from PIL import Image
 from support.cli import error_line
 from support.cli import run as command
 
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
-from trajformer.core.record import recorded_weights
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig

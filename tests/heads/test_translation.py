@@ -14,9 +14,9 @@ from support.heads import randomize, tolerance
 from torch import Tensor, nn
 
 from trajformer.cli.weights import convert
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
-from trajformer.core.record import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.data import (

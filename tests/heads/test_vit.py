@@ -12,7 +12,7 @@ from support.tensors import draw
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.core.record import recorded_weights
+from trajformer.core.attention import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads import weights as layouts
 from trajformer.heads.vit.model import (

@@ -19,8 +19,15 @@ from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.evaluation.protocols.eth_ucy import observed
-from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
-from trajformer.models.agentformer.model import AgentFormer, AgentFormerSampler, AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import (
+    AgentFormer,
+    AgentFormerSampler,
+    AgentFormerSamplerConfig,
+    CVAELossConfig,
+    SamplerLossConfig,
+    cvae_loss,
+    sampler_loss,
+)
 from trajformer.models.agentformer.networks import Context, future_times, token_inputs
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster

@@ -24,8 +24,13 @@ from trajformer.core.weights import Options, StateDictReader
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Gaussian
 from trajformer.errors import CheckpointError
-from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
-from trajformer.models.agentformer.model import AgentFormer, AgentFormerSampler, AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import (
+    AgentFormer,
+    AgentFormerSampler,
+    AgentFormerSamplerConfig,
+    CVAELossConfig,
+    SamplerLossConfig,
+)
 from trajformer.models.agentformer.weights import agentformer_eth
 from trajformer.recipes.checkpoint import load_checkpoint
 

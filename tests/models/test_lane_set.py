@@ -10,9 +10,8 @@ from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.core.attention import MultiHeadAttention, SeparateAttention
+from trajformer.core.attention import MultiHeadAttention, SeparateAttention, recorded_weights
 from trajformer.core.blocks import BlockConfig
-from trajformer.core.record import recorded_weights
 from trajformer.data.batch import collate
 from trajformer.models.lane_set import LaneSetConfig, LaneSetTransformer
 from trajformer.models.tokens import motion_vectors

@@ -22,13 +22,14 @@ from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
-from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
 from trajformer.models.mmtransformer.regions import (
     FanConfig,
     RegionConfig,
+    RegionLossConfig,
     equal_regions,
     fit_regions,
     initial_regions,
+    region_loss,
     region_of,
 )  # fmt: skip
 from trajformer.recipes.checkpoint import load_checkpoint

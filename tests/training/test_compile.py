@@ -19,9 +19,8 @@ from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
-from trajformer.models.agentformer.model import AgentFormer
-from trajformer.models.mmtransformer.loss import RegionLossConfig, region_loss
+from trajformer.models.agentformer.model import AgentFormer, CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
+from trajformer.models.mmtransformer.regions import RegionLossConfig, region_loss
 
 # The smallest depths that contain all parts of a model, because the time of tracing is proportional to the depth.
 SHALLOW = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}

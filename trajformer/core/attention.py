@@ -10,7 +10,8 @@ since the compiler chooses the values to recompute; other weights are dropped th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -409,3 +410,29 @@ class SeparateAttention(MultiHeadAttention):
 
     def _join(self, x: Tensor) -> Tensor:
         return self.out(x.unflatten(-3, (self.sets, -1)).transpose(-3, -2).flatten(-2))  # [..., sets * heads, L, d]
+
+
+@contextmanager
+def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Record the weights of all attention layers in `model` inside the context, for plotting. Outputs do not change.
+
+    Yields:
+        The weights [..., heads, L, S] of each call, detached, by the name of the `MultiHeadAttention` in `model`.
+    """
+    record: dict[str, list[Tensor]] = {}
+
+    def make_hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            assert isinstance(module, MultiHeadAttention)
+            with torch.no_grad():
+                record.setdefault(name, []).append(module.weights(*args, **kwargs))
+
+        return hook
+
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
+    handles = [module.register_forward_hook(make_hook(name), with_kwargs=True) for name, module in layers]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()

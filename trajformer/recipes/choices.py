@@ -12,14 +12,13 @@ from typing import Any
 
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
-from trajformer.models.agentformer.loss import CVAELossConfig, SamplerLossConfig
-from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig
+from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
-from trajformer.models.mmtransformer.loss import RegionLossConfig
 from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.models.mmtransformer.regions import RegionLossConfig
 from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import WayformerConfig

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
-from trajformer.core.record import recorded_weights
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import check_numbers
 from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
-from trajformer.core.record import recorded_weights
 from trajformer.errors import TrajformerError, check_numbers
 from trajformer.heads.translation.data import END, PAD, START, load_tokenizer, pad_tokens
 

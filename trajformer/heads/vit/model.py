@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Encoder
 from trajformer.core.positions import LearnedPosition
-from trajformer.core.record import recorded_weights
 from trajformer.errors import check_numbers
 
 

@@ -30,8 +30,7 @@ from trajformer.errors import ConfigError
 from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
-from trajformer.models.mmtransformer.loss import RegionLossConfig
-from trajformer.models.mmtransformer.regions import RegionConfig, fit_regions, initial_regions
+from trajformer.models.mmtransformer.regions import RegionConfig, RegionLossConfig, fit_regions, initial_regions
 from trajformer.models.modes import consensus, endpoint_nms
 from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborTokenizer, mlp
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trajformer.data.batch import Observation, SceneBatch, Truth, transform
 from trajformer.data.sample import Frame
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
@@ -22,7 +22,7 @@ _AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity",
 
 
 @dataclass(frozen=True)
-class AugmentConfig:
+class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "history_mask")):
     """Strength of each augmentation.
 
     Attributes:
@@ -54,9 +54,6 @@ class AugmentConfig:
     shift_steps: int = 10
     history_mask: float = 0.2
     history_mask_steps: int = 10
-
-    def __post_init__(self) -> None:
-        check_numbers(self, shares=("flip", "scale", "agent_dropout", "shift", "history_mask"))
 
 
 def _draw(make: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:

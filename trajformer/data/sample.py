@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from trajformer.errors import ConfigError, SceneError, check_numbers
+from trajformer.errors import Config, ConfigError, SceneError
 from trajformer.scenes.polylines import resample
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
@@ -30,7 +30,7 @@ class Frame(Enum):
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class BatchConfig(Config, positive=("max_agents", "polyline_length_m")):
     """Selection and resampling of scenes for a batch.
 
     Attributes:
@@ -54,7 +54,7 @@ class BatchConfig:
     polyline_length_m: float = 20.0
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("max_agents", "polyline_length_m"))
+        super().__post_init__()
         if self.polyline_points < 2:
             raise ConfigError("polyline_points", f"{self.polyline_points}, expected at least 2")
         if self.frame is Frame.AGENT:

@@ -14,11 +14,10 @@ from support.training import recipe, training_store
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
-from trajformer.recipes.choices import MODELS
+from trajformer.recipes.choices import MODELS, upgrade_recipe
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.training import run as run_file
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train

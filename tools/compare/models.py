@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a
 
 from compare import table
 from compare.cost import cost
-from compare.trainings import Row, Training, plan, read_table, train_all
+from compare.trainings import Row, Training, folder_of, plan, read_table, train_all
 from measure import environment, origin, write_json
 
-from trajformer.cli.files import bars, make_room
-from trajformer.cli.stopping import stops_cleanly
+from trajformer.cli import exit_status
+from trajformer.cli.files import bars, make_room, stops_cleanly
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
@@ -105,7 +105,7 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
         row = result.row
         with result.list_failure():
             if row.model:
-                result.seeds["-"] = score(row.model, args.out / row.folder, args.store, "val") | {"run": {}}
+                result.seeds["-"] = score(row.model, args.out / folder_of(row.name), args.store, "val") | {"run": {}}
                 continue
             of_row = [plan(row, seed, args.store, args.out, args.futures) for seed in args.seeds]
             done = sum(one.record()["done"] for one in of_row)
@@ -124,11 +124,12 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
                 result.seeds[str(one.seed)] = figures | {"run": run}
 
 
-def compare(args: argparse.Namespace) -> bool:
-    """Run the comparison, print the tables and write the requested files; returns whether there was no failure.
+@stops_cleanly("compare", "the same command resumes it")
+def compare(args: argparse.Namespace) -> None:
+    """Run the comparison, print the tables and write the requested files.
 
     Raises:
-        TrajformerError: the store, the table or an output file cannot be used.
+        TrajformerError: the store, the table or an output file cannot be used; or a row has failed, after the output.
     """
     results = [Result(row) for row in read_table(args.table)]
     SceneStore(args.store, "val")  # errors before the trainings
@@ -140,7 +141,7 @@ def compare(args: argparse.Namespace) -> bool:
     for result in results:
         if result.seeds or not result.failed:
             with result.list_failure("cost: "):
-                result.cost = cost(result.row.recipe, args.out / result.row.folder, args.store, args.repeats)
+                result.cost = cost(result.row.recipe, args.out / folder_of(result.row.name), args.store, args.repeats)
     rows = [{"name": result.row.name, **asdict(result), **table.summarize(result.seeds)} for result in results]
     tables = table.tables(rows)
     failures = [f"- {result.row.name}: {reason}" for result in results for reason in result.failed]
@@ -154,7 +155,8 @@ def compare(args: argparse.Namespace) -> bool:
         table.replace_between(args.markdown, args.table.stem, text)
     if args.plot:
         table.plot(rows, args.plot)
-    return not failures
+    if failures:
+        raise TrajformerError(f"failed, see above: {len(failures)}")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -172,15 +174,7 @@ def main(words: list[str] | None = None) -> int:
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
     args = parser.parse_args(words)
-    try:
-        with stops_cleanly("compare", "the same command resumes it"):
-            return 0 if compare(args) else 1
-    except (TrajformerError, OSError) as error:
-        print(f"compare: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        print(f"compare: interrupted{stop}", file=sys.stderr)
-        return 130
+    return exit_status("compare", lambda: compare(args))
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import UNTRAINED
+from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
-from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 
@@ -50,11 +50,6 @@ class Row:
     epochs: int = 0
     after: str = ""
     model: str = ""
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder with its results."""
-        return folder_of(self.name)
 
     @functools.cached_property
     def recipe(self) -> TrainConfig:
@@ -86,16 +81,16 @@ def read_table(path: Path) -> list[Row]:
     if not isinstance(entries, list) or not entries:
         raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
     rows = [from_plain(Row, entry, f"{path}: row {number}") for number, entry in enumerate(entries, 1)]
-    folders = Counter(row.folder for row in rows)
+    folders = Counter(folder_of(row.name) for row in rows)
     first_stages = {row.name for row in rows if not row.after}
     for number, row in enumerate(rows, 1):
         reason = ""
-        if bool(row.config) == bool(row.model) or not row.folder:
+        if bool(row.config) == bool(row.model) or not folder_of(row.name):
             reason = "expected a name, and either a config or a model"
         elif row.model and row.model not in UNTRAINED:
             reason = f"unknown model '{row.model}' (without training: {', '.join(UNTRAINED)})"
-        elif folders[row.folder] > 1:
-            reason = f"another row has the same folder, '{row.folder}'; rename it"
+        elif folders[folder_of(row.name)] > 1:
+            reason = f"another row has the same folder, '{folder_of(row.name)}'; rename it"
         elif row.after and row.after not in first_stages:
             reason = f"after: '{row.after}' is not a row without a first stage"
         if reason:
@@ -197,7 +192,7 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
     trainer = replace(row.recipe.trainer, threads=1, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
     first_stage = str(out / folder_of(row.after) / f"seed{seed}" / "best.ckpt") if row.after else ""
     recipe = replace(row.recipe, data=data, trainer=trainer, seed=seed, first_stage=first_stage)
-    return Training(row, seed, out / row.folder / f"seed{seed}", recipe, epochs * per_epoch)
+    return Training(row, seed, out / folder_of(row.name) / f"seed{seed}", recipe, epochs * per_epoch)
 
 
 def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:

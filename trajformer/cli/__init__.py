@@ -75,18 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
+    return exit_status(f"trajformer {words[0]}", lambda: run_command(words[0], words[1:]))
+
+
+def exit_status(program: str, run: Callable[[], object]) -> int:
+    """Run a program; an error of the user or an interrupt becomes a line on standard error and the exit status."""
     try:
-        run_command(words[0], words[1:])
+        run()
     except TrajformerError as error:
-        print(f"trajformer {words[0]}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # no space, no permission: the message names the file
-        print(f"trajformer {words[0]}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        print(f"{program}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        print(f"trajformer {words[0]}: interrupted{stop}", file=sys.stderr)
+        print(f"{program}: interrupted{stop}", file=sys.stderr)
         return 130
     return 0

@@ -14,9 +14,8 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_folder
+from trajformer.cli.files import bars, make_folder, stops_cleanly
 from trajformer.cli.parsing import Parser, add_fields, new_parser
-from trajformer.cli.stopping import stops_cleanly
 
 if TYPE_CHECKING:
     from data_prep.engine.prepare import PrepareOptions

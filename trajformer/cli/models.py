@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 from jsonargparse import Namespace
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trajformer.models.forecaster import Predictor
     from trajformer.scenes.store import SceneStore
 
-R = TypeVar("R")
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
 
 
@@ -57,7 +56,7 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     Raises:
         TrajformerError: a value of `--config` is neither a file nor the name of a recipe.
     """
-    from trajformer.recipes.upgrade import upgrade_recipe
+    from trajformer.recipes.choices import upgrade_recipe
 
     start = ("--config=", "--task=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]
@@ -103,24 +102,12 @@ def run_train(args: Namespace) -> None:
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
     from trajformer.cli.tasks import TASKS
+    from trajformer.recipes.plain import from_plain
     from trajformer.training.run import train
 
-    task = TASKS[args.task]
-    best = train(recipe_from(args, task.recipe), task, args.out, resume=args.resume)
-    rank_zero_only(print)(best)
-
-
-def recipe_from(args: Namespace, kind: type[R]) -> R:
-    """The recipe of a command line.
-
-    Raises:
-        TrajformerError: a field has a value outside its range, or several models or losses are given.
-    """
-    from trajformer.recipes.plain import from_plain
-
-    plain = args.as_dict()
-    recipe: R = from_plain(kind, {item.name: plain[item.name] for item in fields(kind)})  # type: ignore[arg-type]
-    return recipe
+    task, plain = TASKS[args.task], args.as_dict()
+    recipe = from_plain(task.recipe, {item.name: plain[item.name] for item in fields(task.recipe)})
+    rank_zero_only(print)(train(recipe, task, args.out, resume=args.resume))
 
 
 def _add_model_options(parser: Parser) -> None:

@@ -118,12 +118,8 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
             files = [(scene, path / name.format(scene), path) for scene in COUNTS for name in _FILES]
             files = [entry for entry in files if entry[1].is_file()]
         else:
-            stem, parent = path.stem, path.parent
-            files = []
-            if stem in COUNTS:
-                files = [(stem, path, parent)]
-            elif parent.name in COUNTS:
-                files = [(parent.name, path, parent.parent)]
+            named = path.with_suffix("") if path.stem in COUNTS else path.parent  # after a scene
+            files = [(named.name, path, named.parent)] if named.name in COUNTS else []
         if not files:
             reason = f"no checkpoint is named after one of the scenes {', '.join(COUNTS)}"
             raise TrajformerError(f"{path}: {reason} (eth.ckpt, eth/best.ckpt ...)")

@@ -13,9 +13,8 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_room
+from trajformer.cli.files import bars, make_room, stops_cleanly
 from trajformer.cli.parsing import Parser, new_parser
-from trajformer.cli.stopping import stops_cleanly
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
 from trajformer.scenes.scene import AgentRole, Scene

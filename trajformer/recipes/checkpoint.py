@@ -21,9 +21,9 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.forecaster import Predictor
+from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
-from trajformer.recipes.upgrade import upgrade_recipe
 from trajformer.scenes.files import atomically
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""The models and losses that a recipe can name.
+"""The models and losses that a recipe can name, and their names and fields in version 0.1.
 
 To add a model, write its file with a config dataclass, whose `build()` returns a `Forecaster`, and add one entry to `MODELS`.
 To add a loss, do the same for `LOSSES`. Other packages add entry points of the groups `trajformer.models` and
@@ -7,6 +7,7 @@ To add a loss, do the same for `LOSSES`. Other packages add entry points of the 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -46,3 +47,41 @@ LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "sampler": SamplerLossConfig,
 }
 LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.losses")}
+
+_RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors"}
+_REMOVED = {"reach_m": 0.0, "first": True}  # options that were removed, with the values that today's models have
+_LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
+_MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
+_OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
+
+
+def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
+    """The plain values of a forecaster's recipe, converted if they are of version 0.1, which had one field for each loss."""
+    renamed: dict[str, Any] = _rename(plain)
+    models = renamed.get("model")
+    given = [(name, value) for name, value in models.items() if value is not None] if isinstance(models, dict) else []
+    old_weights = set(renamed.get("loss") or {}) & {item.name for item in fields(SetLossConfig)}
+    if len(given) != 1 or not (_OLD_FIELDS & renamed.keys() or old_weights):
+        return renamed
+    [(model, config)] = given
+    weights = {name: renamed.pop(name, None) for name in ("loss", *_OLD_FIELDS)}
+    fitting = [name for name in _LOSSES if weights[name] is not None]
+    if fitting:
+        loss, values = _LOSSES[fitting[0]], weights[fitting[0]]
+    elif model in _MODEL_LOSSES:
+        loss = _MODEL_LOSSES[model]
+        values = weights.get(f"{loss}_loss")
+    elif config.get("regions") is not None:
+        loss, values = "regions", None
+    elif config.get("joint"):
+        loss, values = "worlds", None
+    else:
+        loss, values = "set", weights["loss"]
+    return renamed | {"loss": {loss: values or {}}}
+
+
+def _rename(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {name: item for name, item in value.items() if name not in _REMOVED or item != _REMOVED[name]}
+        return {_RENAMED.get(name, name): _rename(item) for name, item in kept.items()}
+    return [_rename(item) for item in value] if isinstance(value, list) else value

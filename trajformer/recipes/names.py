@@ -73,9 +73,9 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> A
     """
     import yaml
 
+    from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.plain import from_plain
     from trajformer.recipes.recipe import TrainConfig
-    from trajformer.recipes.upgrade import upgrade_recipe
 
     path = recipe_file(name)
     try:

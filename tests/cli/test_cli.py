@@ -18,7 +18,7 @@ from support.cli import run
 from support.scenes import make_scene
 
 from trajformer import cli
-from trajformer.cli.pictures import split_of
+from trajformer.cli.models import split_of
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training.forecasting import ForecastingModule
 

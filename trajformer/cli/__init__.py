@@ -28,7 +28,7 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
     "train": ("models", "train a recipe"),
     "evaluate": ("models", "score a model on a store, or print the ETH/UCY table"),
     "predict": ("models", "forecast a split and write a file for the Argoverse 2 challenge"),
-    "plot": ("pictures", "draw scenes with their map, tracks and predicted modes"),
+    "plot": ("models", "draw scenes with their map, tracks and predicted modes"),
     "demo": ("demo", "simulate, prepare, train, evaluate and plot in a few minutes"),
     "classify": ("heads", "classify images, or score a classifier"),
     "detect": ("heads", "detect objects in images, or score a detector"),

@@ -1,7 +1,7 @@
 """Converts a folder of raw files to a store: parallel, resumable, with the same bytes for any number of workers.
 
 The inputs of a split are divided into shards (`plan`). `prepare_shard` is a pure function of its `ShardTask`, so that
-shards can be made in any order and on any machine (`runners`, `ray_runner`). A repeated run keeps every finished shard
+shards can be made in any order and on any machine (`runners`). A repeated run keeps every finished shard
 with the same inputs, reader options and software version, also after the previous run was killed.
 """
 
@@ -10,23 +10,25 @@ from __future__ import annotations
 import io
 import math
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import lock_descriptor
 from tqdm import tqdm
 
-from data_prep.engine.runners import WorkerPool
+from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
-from trajformer.scenes.shard import read_shard_info
+from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
 MAX_TIMEOUT_S = 86_400
 LINE_S = 30.0  # between two lines of progress in a log
@@ -181,8 +183,6 @@ def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: Prep
     try:
         with closing(Progress(tasks, kept, options.progress)) as progress, closing(WorkerPool(options.workers)) as pool:
             if pending and options.executor == "ray":
-                from data_prep.engine.ray_runner import run_on_ray
-
                 results = run_on_ray([*pending.values()], options.workers, options.ray_address, progress.update)
             else:
                 results = pool.run([*pending.values()], progress.update)
@@ -289,3 +289,102 @@ class Progress:
     def close(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
+
+
+# ---- estimates of size and duration from a sample of each split; nothing is written to the store --------------------
+
+SAMPLE_SIZE = 20  # inputs of each split, all read twice: the first time fills caches (libraries, maps of a city)
+
+
+@dataclass(frozen=True)
+class SplitEstimate:
+    """One split."""
+
+    split: str
+    scenes: int
+    raw_bytes: int
+    shards: int
+    finished_shards: int
+    store_bytes: int  # of the whole split
+    bytes_to_write: int
+    seconds: float  # of one process, for the scenes to read
+    sampled: int  # inputs in the sample
+    skipped: tuple[tuple[str, str], ...]  # (input, reason) in the sample
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """All splits."""
+
+    splits: tuple[SplitEstimate, ...]
+    bytes_to_write: int
+    seconds: float  # of one process
+    free_bytes: int
+    published: tuple[int, int, float] | None  # the complete data set: scenes, bytes, seconds of one process
+
+
+def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> Estimate:
+    """Plan a run of `prepare` with the same arguments and make a small shard of each split in a temporary folder.
+
+    Raises:
+        TrajformerError: for the same arguments as `prepare`.
+    """
+    raw, store = Path(raw), Path(os.path.abspath(store))
+    splits = plan(reader, raw, store, options)
+    with tempfile.TemporaryDirectory(prefix="trajformer-") as name, closing(WorkerPool(options.workers)) as pool:
+        samples = [_sample(tasks, Path(name)) for tasks in splits.values()]
+        results = {task.split: result for task, result in pool.run(samples)}
+        skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
+        write_shard(Path(name) / "empty.arrow", [], ShardInfo(reader.name, ""))
+        shard_bytes = (Path(name) / "empty.arrow").stat().st_size
+    estimates, costs = [], {}
+    for split, tasks in splits.items():
+        result = results[split]
+        inputs = max(len(result.seconds), 1)
+        second_time = result.seconds[inputs // 2 :]
+        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / inputs, sum(second_time) / max(len(second_time), 1)
+        costs[split] = (scene_bytes, scene_seconds)
+        pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
+        scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
+        estimates.append(
+            SplitEstimate(
+                split=split,
+                scenes=scenes,
+                raw_bytes=_raw_bytes(raw, split, tasks),
+                shards=len(tasks),
+                finished_shards=len(tasks) - len(pending),
+                store_bytes=round(scenes * scene_bytes + len(tasks) * shard_bytes),
+                bytes_to_write=round(scenes_to_read * scene_bytes + len(pending) * shard_bytes),
+                seconds=scenes_to_read * scene_seconds,
+                sampled=len(result.seconds) // 2,
+                skipped=skipped[split],
+            )
+        )
+    published = None
+    if reader.published:  # splits that are missing here get the mean cost
+        mean = tuple(sum(values) / len(costs) for values in zip(*costs.values(), strict=True))
+        size, seconds = 0, 0.0
+        for split, scenes in reader.published.items():
+            scene_bytes, scene_seconds = costs.get(split, mean)
+            size += round(scenes * scene_bytes + math.ceil(scenes / options.shard_size) * shard_bytes)
+            seconds += scenes * scene_seconds
+        published = (sum(reader.published.values()), size, seconds)
+    existing = next(folder for folder in (store, *store.parents) if folder.exists())
+    size, seconds = sum(split.bytes_to_write for split in estimates), sum(split.seconds for split in estimates)
+    return Estimate(tuple(estimates), size, seconds, shutil.disk_usage(existing).free, published)
+
+
+def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:
+    """A shard of inputs from the whole split, each twice."""
+    inputs = [item for task in tasks for item in task.inputs]
+    count = min(SAMPLE_SIZE, len(inputs))
+    chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
+    return replace(tasks[0], store=folder, strict=False, inputs=chosen * 2)
+
+
+def _raw_bytes(raw: Path, split: str, tasks: Sequence[ShardTask]) -> int:
+    """Size of the split's folder, or of the listed files if a split is not a folder."""
+    files = {item.path for task in tasks for item in task.inputs}
+    if (raw / split).is_dir():
+        files = set((raw / split).rglob("*"))
+    return sum(path.stat().st_size for path in files if path.is_file())

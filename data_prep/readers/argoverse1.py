@@ -72,11 +72,7 @@ class Argoverse1(StagedReader):
         return [Input(path) for path in files]
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
-        """Read one sequence in stages.
-
-        Raises:
-            SceneError: a value or the map cannot be used; names the file and the column, or the map file.
-        """
+        """Read one sequence in stages, see `Reader.read`."""
         path = item.path
         table = columns.read_csv(path, _LIMITS, _TEXT, MAX_FILE_BYTES)
         columns.check_count(len(table), MAX_ROWS, "rows", path)
@@ -157,11 +153,7 @@ def _map_files(raw: Path) -> dict[str, Path]:
 
 @cached_by_file(8)
 def load_map(path: Path) -> VectorMap:
-    """All lanes of a city.
-
-    Raises:
-        SceneError: the file is not XML, or a lane names a missing node or has fewer than two points.
-    """
+    """All lanes of a city; SceneError unless the file is XML, and the lanes have two or more points at known nodes."""
     nodes: dict[str, tuple[float, float]] = {}
     heads: list[tuple[int, int, int]] = []
     links: list[tuple[int, int | None, int]] = []

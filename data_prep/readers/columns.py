@@ -28,8 +28,7 @@ _Meaning = TypeVar("_Meaning")
 def read_csv(path: Path, numbers: Collection[str], text: Collection[str], max_bytes: int) -> pa.Table:
     """Columns of a CSV file with a header: numbers as float64, text as dictionaries, without empty cells.
 
-    Raises:
-        SceneError: names the file and the column or line that cannot be used.
+    A SceneError names the file and the column or line that cannot be used.
     """
     kinds = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(text, DICTIONARY)
     try:

@@ -68,11 +68,6 @@ class EthUcy:
     def __post_init__(self) -> None:
         check_options(self, stride=1, num_history=2, num_future=1)
 
-    @property
-    def num_steps(self) -> int:
-        """Frames of a window."""
-        return self.num_history + self.num_future
-
     def splits(self, raw: Path) -> list[str]:
         """`<set>_<part>` for every part (test, train, val) with a file in the folder of the set."""
         return sorted({f"{path.parent.name}_{_name_and_part(path)[1]}" for path in raw.glob("[!.]*/[!.]*.txt")})
@@ -83,32 +78,28 @@ class EthUcy:
         windows: list[Input] = []
         for path in sorted(path for path in (raw / name).glob("[!.]*.txt") if _name_and_part(path)[1] == part):
             try:
-                frames = read_recording(path).first_frames(self.num_steps)
+                frames = read_recording(path).first_frames(self.num_history + self.num_future)
                 windows += [Input(path, str(frame)) for frame in frames[:: self.stride].tolist()]
             except SceneError:
                 windows.append(Input(path))
         return windows
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one window.
-
-        Raises:
-            SceneError: names the file with the line and column that cannot be used, or the window without a scored agent.
-        """
-        recording = read_recording(item.path)
+        """Read one window; SceneError also if it has no scored agent."""
+        recording, num_steps = read_recording(item.path), self.num_history + self.num_future
         if not item.part:  # `inputs` found no window
-            recording.first_frames(self.num_steps)
+            recording.first_frames(num_steps)
             raise SceneError(f"{item.path}: the input names no first frame")
         first, name = int(item.part), _name_and_part(item.path)[0]
-        agent, step, xy = recording.window(first, self.num_steps)
+        agent, step, xy = recording.window(first, num_steps)
         present, row = np.unique(agent, return_inverse=True)
         agent_id = [recording.agent_id[index] for index in present.tolist()]
-        cell, valid = cells(agent_id, row, step, self.num_steps, str(item))
+        cell, valid = cells(agent_id, row, step, num_steps, str(item))
         observed = valid[:, : self.num_history].any(1)
         position, valid = fill(valid, cell, xy)[observed], valid[observed]
         scored = valid.all(1)
         if not scored.any():
-            raise SceneError(f"{item}: no pedestrian is present in all {self.num_steps} frames")
+            raise SceneError(f"{item}: no pedestrian is present in all {num_steps} frames")
         velocity, heading = difference_velocity(position, valid, PERIOD_S), _heading(position, valid)
         copy_to_first_step(valid, self.num_history, velocity, heading)
         last = self.num_history - 1
@@ -170,10 +161,7 @@ class Recording:
     def first_frames(self, steps: int) -> np.ndarray:
         """First frames int64 [n], ascending, of the windows with at least one pedestrian in `steps` consecutive frames.
 
-        Frames are consecutive if they are `interval` apart, so a window never spans a gap of the recording.
-
-        Raises:
-            SceneError: there is no such window.
+        Frames are consecutive if they are `interval` apart, so a window never spans a gap. SceneError without such a window.
         """
         order = np.lexsort((self.frame, self.frame % self.interval, self.agent))
         frame, agent = self.frame[order], self.agent[order]
@@ -195,11 +183,7 @@ class Recording:
 
 @cached_by_file(16)
 def read_recording(path: Path) -> Recording:
-    """Parse a text file with a row for every pedestrian and frame.
-
-    Raises:
-        SceneError: names the file and the line and column that cannot be used.
-    """
+    """Parse a text file with a row for every pedestrian and frame; a SceneError names the file, the line and the column."""
     try:
         text = read_file(path, MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -237,7 +221,8 @@ def read_recording(path: Path) -> Recording:
 
 def _numbers(path: Path, name: str, rows: list[tuple[int, list[str]]]) -> np.ndarray:
     """A column as float64 [R], finite and within its limit, of rows (line for messages, words)."""
-    words = [row[_COLUMNS[name]] for _, row in rows]
+    column = _COLUMNS[name]
+    words = [row[column] for _, row in rows]
     try:
         values = np.array(words, np.float64)
     except ValueError:
@@ -249,7 +234,7 @@ def _numbers(path: Path, name: str, rows: list[tuple[int, list[str]]]) -> np.nda
     if wrong.any():
         row = int(wrong.argmax())
         expected = "a whole number" if is_whole else f"a number of metres up to {MAX_EXTENT_M:g}"
-        raise SceneError(f"{path}: line {rows[row][0]}, column {_COLUMNS[name]} ({name}): {words[row]!r}, expected {expected}")
+        raise SceneError(f"{path}: line {rows[row][0]}, column {column} ({name}): {words[row]!r}, expected {expected}")
     return values
 
 

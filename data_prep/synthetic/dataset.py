@@ -276,26 +276,25 @@ def assign_splits(num_scenes: int, val_fraction: float, test_fraction: float) ->
 
 def _simulate_and_write(out: Path, seed: int, branches: bool, number: int, split: str) -> None:
     sequence, folder = np.random.SeedSequence([seed, number]), out / split
-    if _is_written(folder, scene_identity(sequence) + (".0" if branches else "")):
+    if _is_written(_table_path(folder, scene_identity(sequence) + (".0" if branches else ""))):
         return
     scenes = simulate_branches(sequence) if branches else [simulate_scene(sequence)]
     for scene in reversed(scenes[:1] if split == "test" else scenes):  # scene 0 last: then all are written
-        if not _is_written(folder, scene.scene_id):
-            _write(scene, folder, NUM_HISTORY if split == "test" else NUM_STEPS)
+        _write(scene, _table_path(folder, scene.scene_id), NUM_HISTORY if split == "test" else NUM_STEPS)
 
 
 def _table_path(folder: Path, scene_id: str) -> Path:
     return folder / scene_id / f"scenario_{scene_id}.parquet"
 
 
-def _is_written(folder: Path, scene_id: str) -> bool:
-    path = _table_path(folder, scene_id)
+def _is_written(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _write(scene: SyntheticScene, folder: Path, steps: int) -> None:
+def _write(scene: SyntheticScene, path: Path, steps: int) -> None:
     """Write the map, then the first ``steps`` steps under a temporary name, so that a scenario file is complete."""
-    path = _table_path(folder, scene.scene_id)
+    if _is_written(path):
+        return
     path.parent.mkdir(exist_ok=True)
     path.with_name(f"log_map_archive_{scene.scene_id}.json").write_bytes(msgspec.json.encode(_map_document(scene)))
     temporary = path.with_name(".scenario.tmp")

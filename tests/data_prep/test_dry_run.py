@@ -13,8 +13,7 @@ import pytest
 from support import fixtures
 from support.odd_readers import Odd, odd_folder, reads, small_scene
 
-from data_prep.engine.estimate import SAMPLE_SIZE, Estimate, estimate
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.prepare import SAMPLE_SIZE, Estimate, PrepareOptions, estimate, prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
 from trajformer.cli import data, main

@@ -12,8 +12,7 @@ from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
 from support.prepared import content
 
-from data_prep.engine.estimate import estimate
-from data_prep.engine.prepare import PrepareOptions, PrepareSummary, prepare
+from data_prep.engine.prepare import PrepareOptions, PrepareSummary, estimate, prepare
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2

@@ -17,7 +17,7 @@ from support.odd_readers import Odd, odd_folder, reads
 from support.prepared import ROOT, content, preprocess_command, run_command
 
 from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.ray_runner import OBJECT_STORE_BYTES
+from data_prep.engine.runners import OBJECT_STORE_BYTES
 from data_prep.engine.tasks import KILLED
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, TrajformerError

@@ -99,7 +99,7 @@ def run_preprocess(args: Namespace) -> None:
 
 def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> None:
     """Print the work of a preparation, the size of its store and its duration; write nothing."""
-    from data_prep.engine.estimate import estimate
+    from data_prep.engine.prepare import estimate
 
     size_text = partial(tqdm.format_sizeof, suffix="B")
     estimated = estimate(reader, raw, store, options)

@@ -77,11 +77,7 @@ _PACKED_POINT = np.dtype({"names": ["x", "y", "z"], "formats": [">f8"] * 3, "off
 
 
 def read_map(path: Path) -> VectorMap:
-    """Lanes with their edges, crosswalks and drivable areas (closed rings) of one map file.
-
-    Raises:
-        SceneError: the file is missing or truncated, or an entry is incomplete; names file and entry.
-    """
+    """Lanes with edges, crosswalks and drivable areas (closed rings) of a map file; a SceneError names file and entry."""
     archive = _decode(path)
     for name in _Archive.__struct_fields__:
         entries = getattr(archive, name).values()

@@ -61,11 +61,7 @@ class Argoverse2(StagedReader):
         return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
-        """Read one scenario in stages.
-
-        Raises:
-            SceneError: names the file and the column, or the map file and the entry, that cannot be used.
-        """
+        """Read one scenario in stages, see `Reader.read`."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
         table = _read_parquet(path)

@@ -113,12 +113,7 @@ class Argoverse2Sensor:
         return inputs
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one window of a log.
-
-        Raises:
-            SceneError: names the file and the column, or the map file and the entry, that cannot be used; the log is
-                shorter than a window; or there is no agent to score.
-        """
+        """Read one window of a log; SceneError also if the log is shorter than a window or has no agent to score."""
         log, start = load_log(item.path), int(item.part or 0)
         history, future = _steps(self.history_s), _steps(self.future_s)
         window = slice(start, start + history + future)
@@ -215,20 +210,12 @@ class SensorLog:
 
 
 def load_log(path: Path) -> SensorLog:
-    """The log of an annotations file, cached until one of its files changes.
-
-    Raises:
-        SceneError: names the file and the column, the map file and its entry, or the missing file.
-    """
+    """The log of an annotations file, cached until one of its files changes; a SceneError names file and column."""
     return _parse(*_files(path))
 
 
 def count_steps(path: Path) -> int:
-    """L of the log of an annotations file, computed from its timestamps.
-
-    Raises:
-        SceneError: a file is missing or its timestamps cannot be used; names the file.
-    """
+    """L of the log of an annotations file, from its timestamps; SceneError if these cannot be used or a file is missing."""
     _files(path)
     return int(_sweeps(_read(path, ("timestamp_ns",)), path)[1][-1]) + 1
 
@@ -274,7 +261,7 @@ def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
 
 def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Timestamp int64 [S] and step int64 [S] of each sweep, ascending, and the sweep int64 [n] of each row."""
-    times, sweep = np.unique(_timestamps(table), return_inverse=True)
+    times, sweep = np.unique(columns.array(table["timestamp_ns"]).astype(np.int64), return_inverse=True)
     span = int(times[-1]) - int(times[0])
     if span > MAX_STEPS_PER_SWEEP * len(times) * PERIOD_NS:
         raise SceneError(f"{path}: timestamp_ns: {len(times)} sweeps spread over {span / 1e9:g} s")
@@ -288,7 +275,7 @@ def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.nda
 def _poses(path: Path, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rotation, unit quaternions [S, 4], and translation [S, 3] of the ego vehicle in the city at timestamps [S]."""
     table = _read(path, ("timestamp_ns", *_LIMITS))
-    known, row = np.unique(_timestamps(table), return_index=True)
+    known, row = np.unique(columns.array(table["timestamp_ns"]).astype(np.int64), return_index=True)
     nearest = np.minimum(np.searchsorted(known, times), len(known) - 1)
     if (missing := times[known[nearest] != times]).size:
         raise SceneError(f"{path}: timestamp_ns: no pose at {missing[0]}, and at {len(missing) - 1} other sweeps")
@@ -312,10 +299,6 @@ def _read(path: Path, names: Sequence[str]) -> pa.Table:
     if not pa.types.is_integer(table["timestamp_ns"].type):
         raise SceneError(f"{path}: timestamp_ns: type {table['timestamp_ns'].type}, expected whole numbers")
     return table
-
-
-def _timestamps(table: pa.Table) -> np.ndarray:
-    return columns.array(table["timestamp_ns"]).astype(np.int64)
 
 
 # ---- rotations -----------------------------------------------------------------------------------------------------

@@ -59,12 +59,7 @@ def find_lanes(path: Path, raw: Path) -> Path | None:
 
 @cached_by_file(4)
 def read_lanes(path: Path) -> VectorMap:
-    """All polylines of a file; links to absent lanes are dropped.
-
-    Raises:
-        SceneError: the file cannot be read, an entry lacks something or has a wrong value, an id occurs twice, or
-            the coordinates are degrees; names file, entry and field.
-    """
+    """All polylines of a file; links to absent lanes are dropped. A SceneError names file, entry and field."""
     try:
         document = msgspec.json.decode(read_file(path, MAX_BYTES))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -160,11 +155,7 @@ def _looks_like_degrees(line: np.ndarray) -> bool:
 
 
 def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
-    """Polylines of a file within radius_m of any of the positions (float64 [n, 2], n >= 1).
-
-    Raises:
-        SceneError: see `read_lanes`; or the map is so far away that it must be in another frame.
-    """
+    """Polylines of a file within radius_m of any position (float64 [n, 2], n >= 1); SceneError also for another frame."""
     lanes = read_lanes(path)
     if len(lanes.point):
         gap = np.maximum(np.maximum(lanes.point.min(0) - positions.max(0), positions.min(0) - lanes.point.max(0)), 0.0)

@@ -55,12 +55,7 @@ class Columns:
 
 
 def read_columns(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Columns:
-    """Read the requested columns that a file has.
-
-    Raises:
-        SceneError: the file cannot be read or has no rows, a column is missing or repeated, or a Parquet column
-            has the wrong type; names file and column.
-    """
+    """Read the requested columns that a file has; a SceneError names the file and the column that cannot be used."""
     columns = Columns({}, {}, {})
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
@@ -205,11 +200,7 @@ class Table:
         return inputs
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scene or window.
-
-        Raises:
-            SceneError: names the file, the scene and the column, or the lanes and the field, that cannot be used.
-        """
+        """Read one scene or window, see `Reader.read`."""
         path, name = item.path, item.part or item.path.stem
         columns, step, cuts = _load(path, self)
         if name not in cuts:

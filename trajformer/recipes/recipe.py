@@ -9,7 +9,7 @@ from torch import nn
 
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig, Targets
-from trajformer.errors import ConfigError, TrajformerError, check_numbers
+from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.choices import LOSSES, MODELS
@@ -17,7 +17,7 @@ from trajformer.recipes.plain import one_of
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
     """The scenes and how they become batches.
 
     Attributes:
@@ -49,9 +49,6 @@ class DataConfig:
     learn_from: Targets | None = None
     batch: BatchConfig = field(default_factory=BatchConfig)
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("batch_size", "limit_train", "bucket"))
-
     @property
     def train_batch(self) -> BatchConfig:
         """How training scenes become tensors."""
@@ -59,7 +56,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Config, positive=("learning_rate",), shares=("drop", "warmup", "average")):
     """AdamW with a linear warm-up and a schedule after it.
 
     Attributes:
@@ -84,13 +81,13 @@ class OptimConfig:
     average: float = 0.0
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("learning_rate",), shares=("drop", "warmup", "average"))
+        super().__post_init__()
         if max(self.betas) >= 1:
             raise ConfigError("betas", f"{self.betas}, expected less than 1")
 
 
 @dataclass(frozen=True)
-class TrainerConfig:
+class TrainerConfig(Config, positive=("epochs", "devices", "threads", "validate_every", "log_every")):
     """Length, device and precision of the training.
 
     Attributes:
@@ -117,12 +114,9 @@ class TrainerConfig:
     log_every: int = 20
     compile: bool = False
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("epochs", "devices", "threads", "validate_every", "log_every"))
-
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Config):
     """A whole recipe of a forecaster.
 
     Attributes:
@@ -145,9 +139,6 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
     task: ClassVar[str] = "forecasting"
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
     def build_model(self) -> Forecaster:
         """The model with random weights.

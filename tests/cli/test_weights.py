@@ -19,7 +19,7 @@ from support.cli import run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
 from torch import Tensor
 
-from trajformer.cli.weights import layouts
+from trajformer.cli.models import layouts
 from trajformer.core.weights import StateDictReader
 from trajformer.errors import CheckpointError
 from trajformer.heads.vit.task import ClassificationRecipe

@@ -13,7 +13,7 @@ from support.cli import run
 from support.heads import randomize, tolerance
 from torch import Tensor, nn
 
-from trajformer.cli.weights import convert
+from trajformer.cli.models import convert
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid

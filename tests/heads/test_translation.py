@@ -17,7 +17,7 @@ from trajformer.cli.models import convert
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
-from trajformer.core.weights import Options, StateDictReader
+from trajformer.core.weights import TORCH_LAYERS, Options, StateDictReader
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.data import (
     END,
@@ -33,7 +33,6 @@ from trajformer.heads.translation.data import (
 )
 from trajformer.heads.translation.model import Transformer, TransformerConfig, Translator
 from trajformer.heads.translation.task import TranslationRecipe, token_loss
-from trajformer.heads.weights import torch_layers
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
@@ -58,9 +57,8 @@ def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) 
     reference = randomize(nn.Transformer(WIDTH, HEADS, 2, 3, INNER, 0.0, batch_first=True, norm_first=norm_first))
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=norm_first)
     model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
-    rules = torch_layers("") | {f"{stack}.norm.*": f"{stack}.norm.*" for stack in ("encoder", "decoder")}
     known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("encoder", "decoder"))}
-    model.load_state_dict(StateDictReader(reference.state_dict(), "reference").take_model(lambda: model, rules, known))
+    model.load_state_dict(StateDictReader(reference.state_dict(), "reference").take_model(lambda: model, TORCH_LAYERS, known))
     source, target = sentences(5, 7), sentences(5, 6, seed=1)
     embedded = [
         (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()

@@ -22,6 +22,19 @@ _UNREADABLE = (
     OSError, TypeError, ValueError, AttributeError, ImportError, MemoryError,
 )  # fmt: skip
 _WRAPPERS = ("model", "state_dict", "model_dict")  # keys under which training scripts save the weights
+# Our names of layers and the names in PyTorch's `nn.Transformer`, see `StateDictReader.take_model`.
+TORCH_LAYERS = {
+    r"(encoder\.layers\.[^.]+)\.feedforward\.norm": r"\1.norm2",
+    r"feedforward\.norm": "norm3",
+    r"feedforward\.sublayer\.0": "linear1",
+    r"feedforward\.sublayer\.3": "linear2",
+    r"cross_attention\.norm": "norm2",
+    r"(self_)?attention\.norm": "norm1",
+    r"cross_attention\.sublayer": "multihead_attn",
+    r"(self_)?attention\.sublayer": "self_attn",
+    r"attn\.out\.": "attn.out_proj.",
+    **{rf"attn\.{part}\.(.*)": rf"attn.in_proj_\1[{i}/3]" for i, part in enumerate(("query", "key", "value"))},
+}
 Converted = tuple[Any, dict[str, Tensor]]  # a recipe or a model config, and the state dict of its model
 
 
@@ -102,10 +115,8 @@ class StateDictReader:
 
         Args:
             build: builds the model; it is called on the meta device and uses no memory.
-            rules: patterns of our names and templates of the foreign names; the first pattern that matches applies. In a
-                pattern `{name}` is a number and `*` is the rest. In a template `{name}` is that number, `{name1}`
-                the number plus one, and `*` the rest. A template that ends with `[i/n]` is the i-th of n equal parts of
-                the rows of a foreign tensor. An empty template means zeros.
+            rules: regular expressions with replacements, which turn our name into the foreign one (`foreign_name`). A foreign
+                name that ends with `[i/n]` is part i of n equal parts of the rows of a tensor. An empty name means zeros.
             known: tensors that were read already, by our name.
 
         Raises:
@@ -123,7 +134,7 @@ class StateDictReader:
                 raise CheckpointError(f"{self.name}: '{name}' has shape {list(tensor.shape)}, the model expects {shape}")
         for name, tensor in expected.items():
             if name not in weights:
-                foreign = _foreign_name(name, rules)
+                foreign = foreign_name(name, rules)
                 weights[name] = self._take_part(foreign, *tensor.shape) if foreign else torch.zeros(tensor.shape)
         return weights
 
@@ -154,14 +165,11 @@ class StateDictReader:
             raise CheckpointError(f"{self.name}: tensor '{min(self._left)}'{more} has no place in the model of this layout")
 
 
-def _foreign_name(name: str, rules: Mapping[str, str]) -> str:
-    for pattern, template in rules.items():
-        expression = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(pattern)).replace(r"\*", "(?P<rest>.+)")
-        if match := re.fullmatch(expression, name):
-            numbers = {key: int(value) for key, value in match.groupdict().items() if key != "rest"}
-            numbers |= {f"{key}1": value + 1 for key, value in numbers.items()}
-            return template.format(**numbers).replace("*", match.groupdict().get("rest", ""))
-    raise KeyError(f"no rule for the parameter {name}")
+def foreign_name(name: str, rules: Mapping[str, str]) -> str:
+    """Apply regular expressions with their replacements, one after the other, to a name of ours."""
+    for pattern, replacement in rules.items():
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def read_state_dict(path: Path) -> StateDictReader:

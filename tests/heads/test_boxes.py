@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.heads.detr import loss as losses
-from trajformer.heads.detr.boxes import iou, suppress, to_corners
-from trajformer.heads.detr.data import BoxTargets
-from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.model import Detections
+from trajformer.heads.detr import model as losses
+from trajformer.heads.detr.data import BoxTargets, iou, suppress, to_corners
+from trajformer.heads.detr.model import BoxLossConfig, Detections, box_loss
 
 CLASSES, QUERIES = 4, 6
 CONFIG = BoxLossConfig()

@@ -17,8 +17,7 @@ from support.cli import error_line, run
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
-from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe, ImageDataConfig, load_digits
+from trajformer.heads.vit import TASK, ClassificationModule, ClassificationRecipe, ImageDataConfig, ViTConfig, load_digits
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train

@@ -20,10 +20,8 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
-from trajformer.heads.detr.boxes import iou
-from trajformer.heads.detr.data import VocConfig, collate
-from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.model import Detr, DetrConfig, attention_maps, postprocess
+from trajformer.heads.detr.data import VocConfig, collate, iou
+from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, attention_maps, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import TASK, DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from trajformer.core.attention import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads import weights as layouts
-from trajformer.heads.vit.model import (
+from trajformer.heads.vit import (
     ViT,
     ViTConfig,
     attention_rollout,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.heads.vit.model import ViTConfig
+from trajformer.heads.vit import ViTConfig
 
 WIDTH, HEADS, INNER, LAYERS, CLASSES, PATCH, SIZE = 32, 4, 48, 3, 5, 4, 16  # of the Vision Transformers
 BLOCK = BlockConfig(width=WIDTH, heads=HEADS, feedforward=INNER, dropout=0.0, activation="gelu", norm_eps=1e-6)

@@ -111,8 +111,7 @@ def run_classify(args: Namespace) -> None:
     """Print the most probable classes of each image, and draw it; or score a split."""
     import torch
 
-    from trajformer.heads.vit.model import classify_with_rollout
-    from trajformer.heads.vit.task import ClassificationRecipe
+    from trajformer.heads.vit import ClassificationRecipe, classify_with_rollout
 
     if args.split is not None:
         return _score_classifier(args)
@@ -139,7 +138,7 @@ def _score_classifier(args: Namespace) -> None:
     import torch
     from torch.nn import functional as F
 
-    from trajformer.heads.vit.task import ClassificationRecipe
+    from trajformer.heads.vit import ClassificationRecipe
 
     if args.out is not None:
         raise TrajformerError("--out is for images that are classified, not for --split")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trajformer.heads.detr.task import TASK as DETECTION
 from trajformer.heads.translation.task import TASK as TRANSLATION
-from trajformer.heads.vit.task import TASK as CLASSIFICATION
+from trajformer.heads.vit import TASK as CLASSIFICATION
 from trajformer.training.forecasting import TASK as FORECASTING
 
 TASKS = {task.name: task for task in (FORECASTING, TRANSLATION, CLASSIFICATION, DETECTION)}

@@ -21,8 +21,7 @@ from trajformer.heads.detr.task import DetectionRecipe
 from trajformer.heads.translation.data import TextConfig
 from trajformer.heads.translation.model import TransformerConfig
 from trajformer.heads.translation.task import TranslationRecipe
-from trajformer.heads.vit.model import ViTConfig
-from trajformer.heads.vit.task import ClassificationRecipe
+from trajformer.heads.vit import ClassificationRecipe, ViTConfig
 
 HEADS = 8  # in all published sizes of the Transformer and of DETR
 HEAD_WIDTH = 64  # channels per attention head in all published sizes of ViT (Dosovitskiy et al. 2021, table 1)
@@ -201,7 +200,7 @@ _HF_RESNET = {
 
 
 def facebook_detr(source: StateDictReader, options: Options, stride: Literal[16, 32] = 32) -> Converted:
-    """Convert the authors' `DETR` without segmentation heads; `stride` 16 for a dilated last stage, which the shapes do not show."""
+    """Convert the authors' `DETR` without segmentation heads; the shapes do not show the stride: 16 is a dilated last stage."""
     rules = _FACEBOOK | _TORCHVISION | {r"^backbone\.(?!1\.)": "backbone.0.body."}
     return _convert_detr(source, options, rules, stride)
 

@@ -14,10 +14,8 @@ from torch import Tensor, distributed
 
 from trajformer.data.order import EpochShuffle
 from trajformer.errors import TrajformerError, check_numbers
-from trajformer.heads.detr.boxes import to_corners
-from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset
-from trajformer.heads.detr.loss import BoxLossConfig, box_loss
-from trajformer.heads.detr.model import Detr, DetrConfig, Objects, postprocess
+from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset, to_corners
+from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.images import ClassRecipe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig

@@ -1,6 +1,7 @@
-"""Image classification with a Vision Transformer: labeled images, recipe, cross-entropy training, accuracy.
+"""Image classification with a Vision Transformer (Dosovitskiy et al. 2021): model, labeled images, training, accuracy.
 
-The images are scikit-learn's handwritten digits, or a folder with one subfolder per class.
+The patches of an image are the tokens of a transformer encoder. The images are scikit-learn's handwritten digits, or a folder
+with one subfolder per class.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.core.attention import recorded_weights
+from trajformer.core.blocks import BlockConfig, Encoder
+from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError, check_numbers
 from trajformer.heads.images import (
@@ -30,9 +34,119 @@ from trajformer.heads.images import (
     resize,
     to_bytes,
 )  # fmt: skip
-from trajformer.heads.vit.model import ViT, ViTConfig, interpolate_positions
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Sizes of a Vision Transformer; the defaults are ViT-B/16 (table 1).
+
+    Attributes:
+        image_size: height and width of the images, pixels. `ViT` also accepts other sizes.
+        patch_size: height and width of a patch, pixels.
+        channels: color channels of an image.
+        classes: number of classes.
+        layers: number of encoder layers.
+        block: sizes of each layer; pre-norm with GELU in the paper.
+        pooling: classify a learned class token (the paper) or the mean over the patches (appendix D.3).
+    """
+
+    image_size: int = 224
+    patch_size: int = 16
+    channels: int = 3
+    classes: int = 1000
+    layers: int = 12
+    block: BlockConfig = BlockConfig(768, 12, 3072, norm_first=True, activation="gelu", norm_eps=1e-6)
+    pooling: Literal["token", "mean"] = "token"
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+class ViT(nn.Module):
+    """Maps images to class scores (eqs. 1 to 4).
+
+    Positions are learned for images of `image_size` and interpolated for images of another size.
+
+    Raises:
+        ValueError: `image_size` is no multiple of `patch_size`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        if config.patch_size < 1 or config.image_size < config.patch_size or config.image_size % config.patch_size:
+            raise ValueError(f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}")
+        self.config = config
+        width, side = config.block.width, config.image_size // config.patch_size
+        self.patches = nn.Conv2d(config.channels, width, config.patch_size, config.patch_size)
+        self.token = nn.Parameter(torch.randn(1, width) * 0.02) if config.pooling == "token" else None
+        self.position = LearnedPosition((side**2 + (self.token is not None),), width)
+        self.dropout = nn.Dropout(config.block.dropout)
+        self.encoder = Encoder(config.block, config.layers)
+        self.head = nn.Linear(width, config.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores [B, classes] (logits) of normalized images float [B, C, H, W]; raises as `grid`."""
+        x = self.encoder(self.dropout(self.embed(images)))
+        return self.head(x.mean(-2) if self.token is None else x[:, 0])
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Tokens [B, L, D] with positions: the class token, if used, then the patches row by row."""
+        grid = self.grid(images)
+        x = self.patches(images).flatten(2).mT  # [B, L, D]; a strided convolution is one linear map per patch
+        if self.token is None:
+            return x + interpolate_positions(self.position(), grid, 0)
+        return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + interpolate_positions(self.position(), grid, 1)
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches in images [..., C, H, W]; ValueError for a wrong C, or if patches do not fill H or W."""
+        channels, height, width = images.shape[-3:]
+        size = self.config.patch_size
+        if channels != self.config.channels:
+            raise ValueError(f"images have {channels} channels, expected {self.config.channels}")
+        if not height or not width or height % size or width % size:
+            raise ValueError(f"images of {height} x {width} pixels cannot be divided into patches of {size} x {size}")
+        return height // size, width // size
+
+
+def interpolate_positions(position: Tensor, grid: tuple[int, int], extra: int) -> Tensor:
+    """Interpolate positions [extra + N, D] of a square grid of N patches to another grid (section 3.2).
+
+    The first `extra` positions belong to tokens that are no patches and are kept. The interpolation is bicubic without
+    antialiasing in float32, as in Hugging Face's ViT. timm uses antialiasing, so its scores at other sizes differ slightly.
+    """
+    kept, patches = position[:extra], position[extra:]
+    side = round(len(patches) ** 0.5)
+    if grid == (side, side):
+        return position
+    image = patches.float().mT.unflatten(-1, (side, side))[None]
+    image = F.interpolate(image, size=grid, mode="bicubic", align_corners=False)[0]
+    return torch.cat([kept, image.flatten(1).mT.to(position.dtype)])
+
+
+def attention_rollout(weights: Sequence[Tensor]) -> Tensor:
+    """Attention rollout [..., L, L] of the weights [..., heads, L, L] of each layer (Abnar and Zuidema 2020, section 3).
+
+    Row i holds the share of each input token in output token i and sums to 1. Each layer mixes tokens half by its attention
+    weights, averaged over heads, and half by the residual connection.
+    """
+    rollout = identity = torch.eye(weights[0].shape[-1], dtype=weights[0].dtype, device=weights[0].device)
+    for weight in weights:
+        mixed = 0.5 * weight.mean(-3) + 0.5 * identity
+        rollout = mixed / mixed.sum(-1, keepdim=True) @ rollout
+    return rollout
+
+
+@torch.no_grad()
+def classify_with_rollout(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [B, classes] of images [B, C, H, W], and the share [B, rows, columns] of each patch in the classified feature."""
+    with recorded_weights(model.encoder) as record:
+        scores = model(images)
+    rollout = attention_rollout([weights[0] for weights in record.values()])
+    shares = rollout.mean(-2) if model.token is None else rollout[:, 0, 1:]
+    return scores, shares.unflatten(-1, model.grid(images))
+
 
 SPLITS = ("train", "val", "test")
 

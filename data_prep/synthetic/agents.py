@@ -7,8 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.synthetic.curves import Array, Bools, Ints, at_length, headings, resample, smoothstep, soften
-from data_prep.synthetic.network import CROSSWALK_M, Arm, Network
+from data_prep.synthetic.network import (
+    CROSSWALK_M,
+    Arm,
+    Array,
+    Bools,
+    Ints,
+    Network,
+    at_length,
+    headings,
+    resample,
+    smoothstep,
+    soften,
+)
 
 UPSTREAM_M = 90  # paths are straight before their first lane, where vehicles wait to enter the map
 _DOWNSTREAM_M = 160  # and after their last lane

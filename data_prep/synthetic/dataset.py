@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from data_prep.synthetic.agents import Route, build_paths, populate, random_pedestrians, random_route
-from data_prep.synthetic.curves import Array, Ints, bridge, offset, smoothstep, wrap
-from data_prep.synthetic.network import Junction, Network, Road, random_network
+from data_prep.synthetic.network import Array, Ints, Junction, Network, Road, bridge, offset, random_network, smoothstep, wrap
 from data_prep.synthetic.traffic import FUTURE_TICKS, NUM_HISTORY, NUM_STEPS, WARM_UP_TICKS, Simulation
 from data_prep.synthetic.world import Tracks, World, build_world, observe
 

@@ -10,8 +10,7 @@ import copy
 import numpy as np
 
 from data_prep.synthetic.agents import UPSTREAM_M, Fleet, Paths, Pedestrians, at_sample
-from data_prep.synthetic.curves import Array, Ints
-from data_prep.synthetic.network import Lane, Network
+from data_prep.synthetic.network import Array, Ints, Lane, Network
 
 NUM_HISTORY = 50  # observed steps of 0.1 s
 NUM_STEPS = 110

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.synthetic.agents import UPSTREAM_M, Pedestrians, at_sample
-from data_prep.synthetic.curves import Array, Bools, Ints, direction, offset, wrap
-from data_prep.synthetic.network import PARKING_WIDTH_M, Network
+from data_prep.synthetic.network import PARKING_WIDTH_M, Array, Bools, Ints, Network, direction, offset, wrap
 from data_prep.synthetic.traffic import NUM_HISTORY, NUM_STEPS, Simulation
 
 _NUDGE_M = 0.65  # lateral distance by which cars move over to pass a cyclist

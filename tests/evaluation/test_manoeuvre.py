@@ -1,4 +1,4 @@
-"""What agents did, on tracks made by hand: every manoeuvre, its limits, noise, gaps, other frames and other clocks."""
+"""Manoeuvres of tracks made by hand: every manoeuvre, its limits, noise, gaps, other frames and other clocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def braking(speed: float, after: float) -> Tensor:
 
 
 def done(track: Tensor, valid: Tensor | None = None, heading: float = 0.0, period_s: float = PERIOD_S) -> Manoeuvre:
-    """What is made of one track that begins at the origin."""
+    """The manoeuvre of a track that begins at the origin."""
     real = torch.ones(len(track), dtype=torch.bool) if valid is None else valid
     kind, known = manoeuvres(track[None, None], real[None, None], torch.tensor([[[0.0, 0.0, heading]]]), period_s)
     assert known.item()

@@ -36,7 +36,7 @@ class TensorRecord:
 
 @dataclass(frozen=True, eq=False)
 class Observation(TensorRecord):
-    """The input of every model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
+    """The input of a model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
 
     Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city frame. Padding and unseen steps are
     zero, with False in their mask.

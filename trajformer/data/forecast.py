@@ -1,4 +1,4 @@
-"""Forecast: the output of every model, in training and evaluation."""
+"""Forecast: the output of a model, in training and evaluation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Forecast:
         return from_frame(self.position, self.pose[:, :, None, None])
 
     def select(self, index: Tensor) -> Forecast:
-        """Modes `index` of every agent ([B, S, k]) or, for a joint forecast, of every scene ([B, k]), in that order."""
+        """Modes `index` of each agent ([B, S, k]) or, for a joint forecast, of each scene ([B, k]), in that order."""
         wide = (index[:, None] if self.is_joint else index)[..., None, None]
         scale = None if self.scale is None else self.scale.take_along_dim(wide, 2)
         position, logit = self.position.take_along_dim(wide, 2), self.logit.gather(-1, index)

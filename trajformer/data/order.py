@@ -79,7 +79,7 @@ def group_by_size(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> l
 
     Splits the scenes in halves, each time along the axis that saves the most padding; all axes have the same weight. Scenes that
     fit into a batch with less padding than `MAX_PADDING` stay in random order, because further sorting would only make the
-    scenes of a step more alike.
+    scenes of a step more similar.
     """
     relative = sizes / np.maximum(sizes.mean(0), 1e-9)
 
@@ -100,7 +100,7 @@ def group_by_size(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> l
 def padding(batches: Iterable[np.ndarray], sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
     """Entries filled by scenes, and all entries of the batches including padding: two int64 [axes].
 
-    On each axis, a batch of B scenes has B times as many entries as its longest scene.
+    The number of entries of a batch on an axis is the number of its scenes times the length of its longest scene.
     """
     lengths = [sizes(batch).astype(np.int64) for batch in batches]
     filled = sum(length.sum(0) for length in lengths)

@@ -163,7 +163,7 @@ def sample(scene: Scene, config: BatchConfig) -> Sample:
 
 
 def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
-    """The sample of every scene. All scenes pass one stage before the next one, which uses the processor's caches better.
+    """The sample of each scene. All scenes pass one stage before the next one, which uses the processor's caches better.
 
     Raises:
         SceneError: the config has the focal frame and no focal agent was observed.

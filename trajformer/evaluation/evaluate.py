@@ -43,17 +43,11 @@ class Scenes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The result of `evaluate`.
+    """The result of `evaluate`."""
 
-    Attributes:
-        figures: means by name: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`).
-        per_agent: one row per agent with a known future: scene, track, type, errors in metres, probability of the best mode.
-        table: the figures as one row.
-    """
-
-    figures: dict[str, float]
-    per_agent: pd.DataFrame
-    table: pd.DataFrame
+    figures: dict[str, float]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
+    per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors in metres, probability of the best mode
+    table: pd.DataFrame  # the figures as one row
 
 
 @torch.inference_mode()

@@ -36,16 +36,12 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, eq=False)
 class TrackForecast:
-    """The K possible futures of one track.
-
-    probability: float64 [K], not negative, sums to 1.
-    position: float64 [K, F, 2], metres in the city frame, one entry per step of the scene.
-    """
+    """The K possible futures of one track."""
 
     scene_id: str
     track_id: str
-    probability: np.ndarray
-    position: np.ndarray
+    probability: np.ndarray  # float64 [K], not negative, sums to 1
+    position: np.ndarray  # float64 [K, F, 2], metres in the city frame, one entry per future step of the scene
 
 
 def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator[TrackForecast]:
@@ -115,7 +111,7 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
     """All forecasts of a file with the columns of the challenge by scene id, in order of appearance.
 
     Raises:
-        TrajformerError: no such file, cut short, not parquet, a column missing or of the wrong type, a NaN or an
+        TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong type, a NaN or an
             empty cell, trajectories of unequal length within a track, or probabilities that do not sum to 1.
     """
     path = Path(path)

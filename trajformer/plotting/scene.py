@@ -241,8 +241,7 @@ def choose_scenes(
         StoreError: a requested scene is not in the store.
         TrajformerError: a forecast does not fit its scene.
     """
-    chosen = store.find(scene_ids) if scene_ids else []
-    ids = store.scene_ids()
+    chosen, ids = store.find(scene_ids), store.scene_ids()
     candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
     if not scene_ids and worst is None and random is None:
         return candidates

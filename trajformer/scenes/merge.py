@@ -21,8 +21,6 @@ from trajformer.scenes.shard import read_scene_ids, shard_path
 
 
 class _Copy(NamedTuple):
-    """A planned copy."""
-
     source: Path
     target: str  # path below the new store
     sha256: str  # in the manifest of the source
@@ -48,7 +46,14 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
         StoreError: a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split,
             or `out` is in use. Shards are written before the error only if a source differs from its manifest.
     """
-    _check_folders(stores, out)
+    folders, target = [store.resolve() for store in stores], out.resolve()
+    for store, folder in zip(stores, folders, strict=True):
+        if not store.is_dir():
+            raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
+        if folders.count(folder) > 1:
+            raise StoreError(f"{store}: given twice")
+        if folder in (target, *target.parents) or target in folder.parents:
+            raise StoreError(f"{out}: the new store and {store} must not contain each other")
     copies = _plan(stores)
     _prepare_folder(stores, out, copies)
     for copy in progress(iter(copies), len(copies)):
@@ -64,17 +69,6 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
     return write_manifest(out, {out / copy.target: copy.sha256 for copy in copies})
 
 
-def _check_folders(stores: Sequence[Path], out: Path) -> None:
-    folders, target = [store.resolve() for store in stores], out.resolve()
-    for store, folder in zip(stores, folders, strict=True):
-        if not store.is_dir():
-            raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
-        if folders.count(folder) > 1:
-            raise StoreError(f"{store}: given twice")
-        if folder in (target, *target.parents) or target in folder.parents:
-            raise StoreError(f"{out}: the new store and {store} must not contain each other")
-
-
 def _plan(stores: Sequence[Path]) -> list[_Copy]:
     """The copies. Scene ids must be unique in each split; reading them also finds damaged shards and other schema versions."""
     copies, numbers, shard_of = [], Counter[str](), dict[tuple[str, str], Path]()
@@ -83,10 +77,10 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
         if not manifest_matches_files(store, manifest):
             raise StoreError(f"{store}: manifest.json does not list the shards on disk: finish the store first")
         for split, entry in manifest["splits"].items():
-            listed = {shard["name"]: shard for shard in entry["shards"]}
+            sha256 = {shard["name"]: shard["sha256"] for shard in entry["shards"]}
             for name in shard_sizes(store / split):
                 target = shard_path(Path(), split, numbers[split]).as_posix()
-                copies.append(_Copy(store / split / name, target, listed[name]["sha256"]))
+                copies.append(_Copy(store / split / name, target, sha256[name]))
                 numbers[split] += 1
     for copy in copies:
         split = copy.source.parent.name

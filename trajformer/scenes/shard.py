@@ -215,9 +215,8 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
         "edge": 2 * length["edge_kind"] * _index_bytes(polylines),
     }
     for name, value in expected.items():
-        wrong = np.flatnonzero(length[name] != value)
-        if len(wrong):
-            return f"row {wrong[0]}: {name} has {length[name][wrong[0]]} values, expected {value[wrong[0]]}"
+        for row in np.flatnonzero(length[name] != value)[:1]:
+            return f"row {row}: {name} has {length[name][row]} values, expected {value[row]}"
     return ""
 
 
@@ -249,8 +248,7 @@ class Shard:
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
             self._values: list[np.ndarray] = [np.from_dlpack(c.values) for c in columns[len(STRINGS) :]]
         self._strings = dict(zip(STRINGS, columns, strict=False))
-        problem = _find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")])
-        if problem:
+        if problem := _find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")]):
             raise StoreError(f"{path}: damaged: {problem}")
 
     def __len__(self) -> int:

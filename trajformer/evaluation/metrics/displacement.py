@@ -26,7 +26,7 @@ Figures = tuple[dict[str, Tensor], Tensor]  # values [...] by name, and bool [..
 
 
 class Errors(NamedTuple):
-    """Errors of the K modes of agents ([B, S, K]), or of the K worlds of scenes ([B, K], see `joint.world_errors`)."""
+    """Errors of K modes for each agent ([B, S, K]), or of K worlds for each scene ([B, K], see `joint.world_errors`)."""
 
     ade: Tensor  # metres
     fde: Tensor  # metres

@@ -5,7 +5,7 @@ decides:
 
 stop         the path stays within 2 m of its start, or the mean speed of the last second is below 0.5 m/s.
 turn         the last direction differs from the first by more than 30 degrees.
-lane change  the directions differ by at most 15 degrees, and the path ends 1.5 to 5.5 m to the same side of the first and of the
+lane change  the directions differ by at most 15 degrees, and the path ends 1.5 to 5.5 m to the same side of the first and the
              last direction. A gentle curve ends on different sides, and an error of one direction, to which long paths are
              sensitive, is not enough. A lane change that starts before or ends after the horizon is not found.
 straight     everything else, including gentle curves.
@@ -87,7 +87,7 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
 
 
 def _leaving(distance: Tensor) -> Tensor:
-    """Index of the first point that is CHORD_M away, or of the farthest; distances [..., T] of points that are not real are 0."""
+    """Index of the first point that is CHORD_M away, or else the farthest; distances [..., T] of missing points are 0."""
     away = distance >= CHORD_M
     return torch.where(away.any(-1), away.int().argmax(-1), distance.argmax(-1))
 

@@ -48,19 +48,12 @@ SceneFigures = Mapping[str, Mapping[str, float]]  # by scene or "mean", and by n
 
 @dataclass(frozen=True, eq=False)
 class TestSet:
-    """The test windows of one of the five scenes, in their order; an item is the observed part of a window.
+    """The test windows of one of the five scenes, in their order; an item is the observed part of a window."""
 
-    Attributes:
-        name: name of the scene, a key of `COUNTS`.
-        root: folder of the recordings, for error messages.
-        windows: scenes of 8 observed and 12 future frames.
-        frame_step: difference between consecutive annotated frame numbers, by recording (`city` of a window).
-    """
-
-    name: str
-    root: Path
-    windows: Sequence[Scene]
-    frame_step: dict[str, int]
+    name: str  # of the scene, a key of `COUNTS`
+    root: Path  # folder of the recordings, for error messages
+    windows: Sequence[Scene]  # 8 observed and 12 future frames
+    frame_step: dict[str, int]  # difference of consecutive annotated frame numbers, by recording (`city` of a window)
     __test__ = False  # not a test class of pytest
 
     @property
@@ -194,7 +187,7 @@ def recorded_collision_rate(test_set: TestSet) -> float:
 
 
 def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The mean of every figure over the five scenes, and the sum of the counts; empty if a scene is missing."""
+    """The mean of each figure over the five scenes, and the sum of the counts; empty if a scene is missing."""
     if scenes.keys() != COUNTS.keys():
         return {}
     total = {name: sum(row[name] for row in scenes.values()) for name in scenes["eth"]}

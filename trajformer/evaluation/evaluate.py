@@ -107,10 +107,11 @@ def evaluate(
         metrics.update(forecast, scene_batch)
         observation = scene_batch.observation
         errors, scored = displacement(forecast, scene_batch)
+        kinds = observation.agent_kind.tolist()
         for b, s in scored.nonzero().tolist():
             columns["scenario_id"].append(observation.scene_id[b])
             columns["track_id"].append(observation.agent_id[b][s])
-            columns["type"].append(AgentKind(int(observation.agent_kind[b, s])).name.lower())
+            columns["type"].append(AgentKind(kinds[b][s]).name.lower())
         errors.pop("minFDE")  # of all modes
         for name, value in errors.items():
             columns[name] += value[scored].tolist()

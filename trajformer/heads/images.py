@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.errors import CheckpointError, TrajformerError, check_numbers
+from trajformer.errors import CheckpointError, Config, TrajformerError
 from trajformer.recipes.checkpoint import list_changes, load_checkpoint
 from trajformer.recipes.plain import to_plain
 
@@ -99,7 +99,7 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class ImageAugmentConfig:
+class ImageAugmentConfig(Config, shares=("flip",)):
     """Random changes of training images, drawn for each image.
 
     Attributes:
@@ -113,9 +113,6 @@ class ImageAugmentConfig:
     rotate: float = 0.0
     scale: float = 0.0
     shift: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, shares=("flip",))
 
 
 def augment_images(image: Tensor, config: ImageAugmentConfig, generator: torch.Generator) -> Tensor:

@@ -22,7 +22,7 @@ from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import Config, TrajformerError
 from trajformer.heads.images import (
     ClassRecipe,
     ImageAugmentConfig,
@@ -39,7 +39,7 @@ from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(Config):
     """Sizes of a Vision Transformer; the defaults are ViT-B/16 (table 1).
 
     Attributes:
@@ -59,9 +59,6 @@ class ViTConfig:
     layers: int = 12
     block: BlockConfig = BlockConfig(768, 12, 3072, norm_first=True, activation="gelu", norm_eps=1e-6)
     pooling: Literal["token", "mean"] = "token"
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
 
 class ViT(nn.Module):
@@ -152,7 +149,7 @@ SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class ImageDataConfig:
+class ImageDataConfig(Config, positive=("batch_size",)):
     """Labeled images and their batches.
 
     Attributes:
@@ -168,9 +165,6 @@ class ImageDataConfig:
     normalise: Normalization = "half"
     batch_size: int = 64
     workers: int = 0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("batch_size",))
 
     @property
     def bucket(self) -> int:

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.data.batch import TensorRecord
 from trajformer.data.order import EpochShuffle
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import Config, TrajformerError
 from trajformer.heads.images import SUFFIXES, normalize, read_image, resize, to_bytes
 
 MAX_BYTES = 10_000_000  # size of an annotation file
@@ -179,7 +179,7 @@ class NumberedEpochShuffle(EpochShuffle):
 
 
 @dataclass(frozen=True)
-class BoxAugmentConfig:
+class BoxAugmentConfig(Config, shares=("flip", "flip_vertical", "crop", "smallest")):
     """Random changes of training images, drawn for each image and epoch.
 
     Attributes:
@@ -195,9 +195,6 @@ class BoxAugmentConfig:
     crop: float = 0.0
     smallest: float = 0.6
     light: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, shares=("flip", "flip_vertical", "crop", "smallest"))
 
 
 def augment_example(example: Example, config: BoxAugmentConfig, rng: np.random.Generator) -> Example:

@@ -13,7 +13,7 @@ from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import check_numbers
+from trajformer.errors import Config
 from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet
 from trajformer.heads.detr.data import BoxTargets, iou, suppress, to_corners
 from trajformer.losses.matching import Match, match
@@ -22,7 +22,7 @@ MAX_GRID = 50  # rows and columns of the learned position encoding
 
 
 @dataclass(frozen=True)
-class DetrConfig:
+class DetrConfig(Config):
     """Sizes of the detector; except for the backbone, the defaults are the ones of the paper.
 
     Attributes:
@@ -40,9 +40,6 @@ class DetrConfig:
     layers: tuple[int, int] = (6, 6)
     position: Literal["sine", "learned"] = "sine"
     backbone: BackboneConfig = BackboneConfig()
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +107,7 @@ class Detr(nn.Module):
 
 
 @dataclass(frozen=True)
-class BoxLossConfig:
+class BoxLossConfig(Config):
     """Weights of the matching cost and of the loss terms, as in the paper.
 
     Attributes:
@@ -128,9 +125,6 @@ class BoxLossConfig:
     no_object: float = 0.1
     l1: float = 5.0
     giou: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
 
 @torch.no_grad()

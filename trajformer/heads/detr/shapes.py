@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trajformer.errors import ConfigError, TrajformerError, check_numbers
+from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.heads.detr.data import DetectionDataset, Example
 
 SPLITS = ("train", "val", "test")
@@ -17,7 +17,7 @@ MIN_CONTRAST = 0.25  # difference from the background in at least one color chan
 
 
 @dataclass(frozen=True)
-class ShapesConfig:
+class ShapesConfig(Config, positive=("height", "width")):
     """Settings of the generated images.
 
     Attributes:
@@ -41,7 +41,7 @@ class ShapesConfig:
     test: int = 1000
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("height", "width"))
+        super().__post_init__()
         for name, (low, high) in {"objects": self.objects, "radius": self.radius}.items():
             if not 0 < low <= high:
                 raise ConfigError(name, f"{low}, {high}: expected a positive number and a number that is not smaller")

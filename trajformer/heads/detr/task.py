@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, distributed
 
 from trajformer.data.order import EpochShuffle
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import Config, TrajformerError
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset, to_corners
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
@@ -26,7 +26,7 @@ BoxTable = np.ndarray  # float64 [n, 6], boxes of an image: left, top, width and
 
 
 @dataclass(frozen=True)
-class DetectionDataConfig:
+class DetectionDataConfig(Config, positive=("shorter", "longest", "batch_size", "bucket")):
     """Images and their batches: a Pascal VOC folder if one is given, else generated shapes.
 
     Attributes:
@@ -47,12 +47,9 @@ class DetectionDataConfig:
     workers: int = 0
     bucket: int = 1
 
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("shorter", "longest", "batch_size", "bucket"))
-
 
 @dataclass(frozen=True)
-class DetectionRecipe(ClassRecipe):
+class DetectionRecipe(ClassRecipe, Config):
     """The recipe of a detector.
 
     Attributes:
@@ -78,9 +75,6 @@ class DetectionRecipe(ClassRecipe):
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
     task: ClassVar[str] = "detection"
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
     def build_model(self) -> Detr:
         """The untrained detector."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import Config, TrajformerError
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -25,7 +25,7 @@ _SPECIAL: dict[str, Any] = {"pad_id": PAD, "bos_id": START, "eos_id": END, "unk_
 
 
 @dataclass(frozen=True)
-class TextConfig:
+class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket")):
     """Parallel text and its batches.
 
     Attributes:
@@ -51,9 +51,6 @@ class TextConfig:
     batch_size: int = 128
     workers: int = 0
     bucket: int = 32
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("max_tokens", "batch_size", "bucket"))
 
 
 def read_lines(path: Path) -> list[str]:

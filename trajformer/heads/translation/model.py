@@ -15,7 +15,7 @@ from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
-from trajformer.errors import TrajformerError, check_numbers
+from trajformer.errors import Config, TrajformerError
 from trajformer.heads.translation.data import END, PAD, START, load_tokenizer, pad_tokens
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Config, positive=("source_tokens", "target_tokens")):
     """Sizes of an encoder-decoder.
 
     Attributes:
@@ -46,9 +46,6 @@ class TransformerConfig:
     scale: Literal["none", "embedding", "projection"] = "embedding"
     embedding_norm: bool = False
     final_norm: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("source_tokens", "target_tokens"))
 
 
 class Embedding(nn.Module):

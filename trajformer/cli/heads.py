@@ -87,7 +87,7 @@ def _free_file(folder: Path, stem: str, used: set[Path]) -> Path:
 
 
 def _other_folder(args: Namespace, content: str) -> str | None:
-    """The folder of another data set for --split, if one is given."""
+    """The folder for --split, if one is given."""
     if len(args.images) > 1:
         raise TrajformerError(f"--split takes one folder at most, with {content} in it")
     return str(args.images[0]) if args.images else None

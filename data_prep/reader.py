@@ -1,7 +1,5 @@
 """The interface of a data set: `Reader` lists the scenes of a raw folder and reads each of them with a pure function."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol

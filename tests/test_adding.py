@@ -1,7 +1,5 @@
 """docs/adding.md, executed: its files become an installed package, and its commands run with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The table of allowed imports is in docs/architecture.md, and only there.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

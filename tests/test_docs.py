@@ -1,7 +1,5 @@
 """Documentation: relative links resolve, anchors exist, and functions named next to a file are defined in it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

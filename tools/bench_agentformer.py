@@ -9,8 +9,6 @@ stable on a busy machine. PUBLISHED are wall times of the released code on two i
 is the peak of a separate process, relative to its memory after a step with two pedestrians.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

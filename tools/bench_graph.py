@@ -9,8 +9,6 @@ time to find the edges. Memory is the increase of the peak memory of the process
 are below the resolution.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

@@ -8,8 +8,6 @@ implementations give the same matches: "batched", the one of this project; "loop
 one, which computes the costs of all queries with all boxes of the batch and keeps the diagonal blocks. Run it on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

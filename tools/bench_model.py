@@ -6,8 +6,6 @@ Without --store the scene is simulated (seed 0). `all` rows forecast every agent
 the scored agents. Figures are medians of repeated runs. Each row is measured in a separate process, for the peak memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

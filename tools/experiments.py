@@ -22,8 +22,6 @@ scene_set   Recall and precision of a scene set. A query with at least the given
             there is one line per threshold. The baseline is constant velocity with one prediction per target.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace

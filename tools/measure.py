@@ -3,8 +3,6 @@
 torch and pandas are imported inside functions: workers of `bench_data.py` import this file, but not them.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -7,8 +7,6 @@ A run is a folder OUT/seed<N>/<set> with the checkpoint that is best on the vali
 reused, interrupted runs resume. OUT/minutes.json has the minutes of each run, OUT/results.json the figures of all runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

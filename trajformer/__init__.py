@@ -3,8 +3,6 @@
 The public names are imported on first use, so that `import trajformer` is fast; `__init__.pyi` has their types.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors that a user can act on, printed as one line by the command line, and range checks of configs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields

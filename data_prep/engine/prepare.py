@@ -5,8 +5,6 @@ shards can be made in any order and on any machine (`runners`). A repeated run k
 with the same inputs, reader options and software version, also after the previous run was killed.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

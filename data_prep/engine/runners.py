@@ -6,8 +6,6 @@ the input that killed a worker or to kill a worker that hangs, and it gives up a
 Only this module imports the optional package `ray` (extra `ray`).
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ irregular, so a step is the rank of its timestamp. Velocity and heading are esti
 Vector maps are files `pruned_argoverse_<CITY>_<id>_vector_map.xml` of nodes and ways.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator

@@ -3,8 +3,6 @@
 Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar

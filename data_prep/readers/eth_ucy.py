@@ -10,8 +10,6 @@ the UCY recordings, which were smoothed; on eth and hotel longer means are bette
 five test scenes have a final error of 1.15 m, with means over more steps or a fit 1.12 to 1.23 m.
 """
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path

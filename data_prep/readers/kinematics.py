@@ -8,8 +8,6 @@ straight line. Above walking speed its tangent is also the best heading (90 % of
 displacement of 2 m); below, a displacement of 2 m is better.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 WINDOW_S = 2.0  # 20 steps at 10 Hz, at least 3; longer windows reverse braking agents, shorter ones are noisy

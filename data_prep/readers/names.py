@@ -1,7 +1,5 @@
 """The list of data sets: a new reader needs its file and one line here."""
 
-from __future__ import annotations
-
 from importlib.metadata import entry_points
 
 from data_prep.reader import Reader

@@ -1,7 +1,5 @@
 """Safe reading of raw files, a cache of parsed files, and one-line error messages."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Routes over the lane graph as arrays, and the vehicles, cyclists and pedestrians of a scene."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

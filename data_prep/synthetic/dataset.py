@@ -1,7 +1,5 @@
 """Synthetic data sets: scenes from seeds, several futures of one past, and files in the Argoverse 2 motion-forecasting layout."""
 
-from __future__ import annotations
-
 import copy
 import os
 import uuid

@@ -1,7 +1,5 @@
 """True states of everything in a scene, and the noisy, interrupted tracks that a recording vehicle reports of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

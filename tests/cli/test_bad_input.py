@@ -1,7 +1,5 @@
 """User errors and damaged files give one line with the file and the field, a non-zero exit status and no traceback."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

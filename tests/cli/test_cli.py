@@ -1,7 +1,5 @@
 """The commands from raw files to pictures; the figures are computed again from the raw files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The overview, the help texts and the list of recipes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

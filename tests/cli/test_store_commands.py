@@ -1,7 +1,5 @@
 """`trajformer store`: output, files and errors of info, head, verify, merge and export-scene."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The built wheel contains everything that a training and an evaluation need."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

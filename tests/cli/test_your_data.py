@@ -1,7 +1,5 @@
 """docs/your-data.md: its example runs, and it names every column, option and word."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

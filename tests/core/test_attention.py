@@ -1,7 +1,5 @@
 """Attention agrees with a reference in double precision and with PyTorch; masks, empty rows, weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.tensors import copy_attention, draw, draw_mask

@@ -1,7 +1,5 @@
 """Blocks agree with PyTorch's transformer layers; positions, padding, stacks, axes, position encodings."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

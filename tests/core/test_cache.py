@@ -1,7 +1,5 @@
 """Key/value caches and recorded attention weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Dropout with random bytes on a CPU: dropped share, mean, gradient, seeds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Graph attention: the formula, agreement with torch-geometric, neighbor lists, memory."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

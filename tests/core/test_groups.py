@@ -1,7 +1,5 @@
 """Agent-aware attention agrees with its formula over all pairs, on every path that computes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Augmentation: determinism, rigid motions, hidden agents and steps, crops, noise, scaling and temporal shift."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Scenes to tensors: selection and order of agents and lanes, padding, frames, and no leak of the future."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

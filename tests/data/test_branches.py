@@ -1,7 +1,5 @@
 """Several futures of one past: simulation, storage, samples, augmentation, coverage and training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

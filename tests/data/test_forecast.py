@@ -1,7 +1,5 @@
 """Forecast: probabilities, frames and selection of modes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches: every scene once, little padding, and the same order for any number of workers and processes."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

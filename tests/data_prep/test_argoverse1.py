@@ -1,7 +1,5 @@
 """The Argoverse 1 reader: layout, estimated motion and its causality, lanes, broken files, and the real sample."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

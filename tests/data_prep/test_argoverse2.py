@@ -1,7 +1,5 @@
 """The Argoverse 2 reader: layout, broken files, and parity with av2's own loader on real scenarios."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reader of sensor logs: windows, steps, roles, causality, the map, caching and incomplete logs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The reader of sensor logs on the real ones: parity with av2 and the command line."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

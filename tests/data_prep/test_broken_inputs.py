@@ -1,7 +1,5 @@
 """Broken files of all formats with the expected reasons, and harmless differences between files."""
 
-from __future__ import annotations
-
 import decimal
 import re
 from pathlib import Path

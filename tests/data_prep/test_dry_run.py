@@ -1,7 +1,5 @@
 """A dry run estimates the result of preparing and writes nothing."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import namedtuple

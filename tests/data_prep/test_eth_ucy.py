@@ -1,7 +1,5 @@
 """The ETH/UCY reader: windows and roles, causal motion estimates, and the counts of the real recordings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Preparing a store: content, resuming, options, and errors for the user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass, replace

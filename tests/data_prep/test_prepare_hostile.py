@@ -3,8 +3,6 @@
 Preparing needs the memory of one shard.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """After a kill, a stop or a full disk, the same command completes the store with the same bytes."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Preparing on a Ray cluster: the same bytes as on one machine, lost workers, and errors for the user."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

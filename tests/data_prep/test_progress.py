@@ -1,7 +1,5 @@
 """Progress of preparing: a bar on a terminal, lines in a log."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

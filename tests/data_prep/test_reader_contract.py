@@ -1,7 +1,5 @@
 """All readers: the public contract on small raw folders, and random damage in a process with limited memory."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

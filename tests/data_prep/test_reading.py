@@ -1,7 +1,5 @@
 """Inputs are read in alternation, stage by stage, within a time limit; the result is the same as one by one."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Synthetic scenes: file format, determinism, physical plausibility and variety."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

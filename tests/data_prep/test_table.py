@@ -1,7 +1,5 @@
 """The reader of tables: columns, time grids, windows, roles and broken tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

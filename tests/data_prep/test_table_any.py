@@ -1,7 +1,5 @@
 """Any table at all: its scenes are valid and have the points of the table, or it is a SceneError; never anything else."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os

@@ -1,7 +1,5 @@
 """Lanes for a table of tracks: search order, both formats, broken files, and the selection by distance."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

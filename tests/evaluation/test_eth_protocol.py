@@ -1,7 +1,5 @@
 """The ETH/UCY protocol: models do not see the future; figures from text files, the table, and errors."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`evaluate` agrees with the validation of a training, and accepts predictors and plain modules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

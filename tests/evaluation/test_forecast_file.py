@@ -1,7 +1,5 @@
 """Forecast files: round trips, compatibility with av2, and errors of damaged files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

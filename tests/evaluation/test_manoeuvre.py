@@ -1,7 +1,5 @@
 """Manoeuvres of tracks made by hand: every manoeuvre, its limits, noise, gaps, other frames and other clocks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics of agents and worlds against av2, closed forms and brute force; means over batches."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Boxes in closed form and against pycocotools, and the set loss. test_detr.py compares the loss with Hugging Face."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Training, starting from a checkpoint, and the command `classify`, on images in folders and on the digits."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Beam search against exhaustive and greedy search, and cached decoding against decoding the whole prefix each step."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

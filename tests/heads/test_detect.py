@@ -1,7 +1,5 @@
 """Training a detector, and the command that uses it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

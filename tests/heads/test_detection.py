@@ -1,7 +1,5 @@
 """Images with boxes: generated shapes, Pascal VOC folders, augmentation, batches; average precision."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

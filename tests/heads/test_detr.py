@@ -1,7 +1,5 @@
 """DETR equals Hugging Face's DETR and the published layouts; padding has no effect; postprocessing of predictions."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

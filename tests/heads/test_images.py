@@ -1,7 +1,5 @@
 """Images as tensors: file formats, damaged files, resizing, normalization and augmentation."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """The Transformer equals PyTorch's and `attention-is-all-you-need-pytorch`; loss, tokens, padding and commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

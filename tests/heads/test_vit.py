@@ -1,7 +1,5 @@
 """The Vision Transformer equals Hugging Face's and timm's, also at other image sizes; attention rollout in closed form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The matcher against brute force and scipy, for single and batched problems, and its errors."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

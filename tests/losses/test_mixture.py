@@ -1,7 +1,5 @@
 """The mixture loss against torch.distributions, its gradients, and its selection by a recipe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The set loss of forecasts: values by hand, invariances, and gradients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The loss of joint forecasts: values by hand, gradients, and the difference to independent modes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """AgentFormer: decoding with a cache, masks, batches of scenes, evaluation, and the second stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

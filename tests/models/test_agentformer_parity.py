@@ -4,8 +4,6 @@
 names and shapes of its tensors (their values are drawn again here in the same order), inputs, noise and outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

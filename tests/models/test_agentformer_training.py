@@ -1,7 +1,5 @@
 """Both stages of AgentFormer through `train`: logged losses, weights of the first stage, evaluation of checkpoints."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The crowd forecaster: features of tracks, influence of neighbors, and mode 0."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

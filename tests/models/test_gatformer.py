@@ -1,7 +1,5 @@
 """Gatformer: edges and their features, influence along edges, and no dependence on the host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Joint variants of mmTransformer and Gatformer: mode k of all targets is one world."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

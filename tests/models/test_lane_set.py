@@ -1,7 +1,5 @@
 """Lane-set transformer: separate attention of modes, detached scores, and the influence of agents and lanes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

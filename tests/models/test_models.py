@@ -1,7 +1,5 @@
 """The contract of all models, and guarantees of the models of this package beyond the contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

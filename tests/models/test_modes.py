@@ -1,7 +1,5 @@
 """Selection and scoring of modes against references in plain Python: end-point suppression, consensus, coverage, aggregation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
 of a model, by running the same computation.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

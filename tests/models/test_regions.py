@@ -1,7 +1,5 @@
 """Regions of end points, the loss with regions, training with it, and mmTransformer without some of its parts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The scene set: its loss by hand, recall and precision, and the forecast of targets from the set."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Squeeze-and-excite: formula and position in a block; channels of the Spatial-Channel Transformer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Wayformer: fusion, axes and latent queries of the scene encoders, their masks, and the inputs around a target."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The artists of map, agents, forecasts and labels have the coordinates of the scene."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention weights over images, matrices, bars and polylines."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.colors import to_rgb
 from support.pictures import empty_axes, image_of, image_values, pixel

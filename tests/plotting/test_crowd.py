@@ -1,7 +1,5 @@
 """Crowds: one color per pedestrian, one line per mode, and a density that counts people."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole pictures: window, title, legend and edge cases; choice of scenes; files."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

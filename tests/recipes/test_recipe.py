@@ -1,7 +1,5 @@
 """Recipes: YAML round trip, all files of configs/, errors that name the field, and recipes of version 0.1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

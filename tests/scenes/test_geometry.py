@@ -1,7 +1,5 @@
 """SE(2) geometry in closed form, with numpy and with torch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

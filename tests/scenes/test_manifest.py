@@ -1,7 +1,5 @@
 """The manifest and the verification of a store."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """Polylines are cut into equal pieces: number, ends, spacing, and no points between two polylines."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Damaged and foreign shards raise StoreError and never crash."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

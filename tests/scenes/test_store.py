@@ -1,7 +1,5 @@
 """Scene stores: lossless storage, indexing, ids, pickling, reading during preparation."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import shutil

@@ -1,7 +1,5 @@
 """Large stores: very large scenes, index types, thousands of shards, and the packages that reading imports."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Small AgentFormers, scenes for them, and replaced random numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

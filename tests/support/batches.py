@@ -1,7 +1,5 @@
 """Tensors of a SceneBatch by name, for comparisons; "target" and "target_valid" are the fields of its truth."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

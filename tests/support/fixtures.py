@@ -1,7 +1,5 @@
 """Small raw files in the official layouts of Argoverse 1 and 2, made in code."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of the reference heads: random weights, published layouts and their forward passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

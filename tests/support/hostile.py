@@ -1,7 +1,5 @@
 """Damages of tables, JSON and text files, and reading in a process with limited memory."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Small configs of all models."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers of misbehaving inputs. Every worker process imports this module, so it imports little."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

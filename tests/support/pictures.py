@@ -1,7 +1,5 @@
 """Simple forecasts for plotting tests, and access to the artists of an Axes by their gid."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

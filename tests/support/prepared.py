@@ -1,7 +1,5 @@
 """Contents of prepared stores and the command that prepares them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

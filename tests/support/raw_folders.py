@@ -1,7 +1,5 @@
 """A small valid raw folder for every reader."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small ETH/UCY recordings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small synthetic scenes: a crossing with all kinds of lanes, crosswalks, drivable area and all kinds of agents."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Small sensor logs in the layout of Argoverse 2, and functions that read and compare them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Stores of random scenes and bitwise comparison of scenes. Child processes import this module, so it imports little."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import fields
 from pathlib import Path

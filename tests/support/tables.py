@@ -1,7 +1,5 @@
 """Tables of tracks and lanes files, as users write them; and known scenes as such files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

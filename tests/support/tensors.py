@@ -1,7 +1,5 @@
 """Seeded random tensors, and PyTorch attention with the weights of a layer of this package."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """A tiny recipe and stores for training, and the files that a run writes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Comparisons: rows and lengths, trainings that fail, stop and resume, stored scores and costs, tables and the plot."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

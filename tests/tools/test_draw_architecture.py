@@ -1,7 +1,5 @@
 """The import analysis of the architecture drawing, on a small source tree."""
 
-from __future__ import annotations
-
 from graphlib import CycleError
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compiled models are one graph and give the same forecasts, in training and in evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Training in two CPU processes: every scene once per epoch, metrics and gradients of one process, stopping and resuming."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

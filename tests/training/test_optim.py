@@ -1,7 +1,5 @@
 """Learning rate schedules and parameter groups."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

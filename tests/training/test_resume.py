@@ -1,7 +1,5 @@
 """A run that was interrupted at any step resumes and ends with the weights and logs of an uninterrupted run, bit by bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Training: files of a run, determinism, resuming, precision, clipping and early stopping."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -15,8 +15,6 @@ that made them. --untrained only measures the cost, --finished does not train: r
 --markdown replaces the text between `<!-- table: NAME -->` and `<!-- end -->`; NAME is the file name of the table without .yaml.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

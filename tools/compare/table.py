@@ -4,8 +4,6 @@ A row is {"name", "seeds": {seed: {"scores", "manoeuvres", "run"}}, "mean", "dev
 `deviation` have the figures over seeds by name; nested names are "run.minutes" and "manoeuvres.turn.minFDE6".
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

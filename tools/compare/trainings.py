@@ -1,7 +1,5 @@
 """Trainings of a comparison: rows of a table, and processes that can be stopped and resumed."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """`trajformer demo`: from simulated raw data to pictures of forecasts, in about two minutes on two CPU cores."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

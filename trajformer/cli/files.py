@@ -1,7 +1,5 @@
 """Output folders and files of commands, progress bars, and a clean end on Ctrl-C and SIGTERM."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Command-line parser with one-line error messages."""
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import ArgumentError

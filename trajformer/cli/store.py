@@ -1,7 +1,5 @@
 """`trajformer store`: print, check and merge stores, and export a scene."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -8,8 +8,6 @@ heads at a time and recomputed in the backward pass, so that none are kept. In a
 since the compiler chooses the values to recompute; other weights are dropped there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Transformer blocks with pre- or post-norm, stacks of blocks, and their application along an axis of a grid of tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Key/value caches for autoregressive decoding: a step computes keys and values for its new tokens only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Dropout that is fast on a CPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

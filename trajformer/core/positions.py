@@ -1,7 +1,5 @@
 """Position encodings: sinusoidal and learned, in one and two dimensions."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Safe reading of foreign state dicts: no code is executed, every tensor is checked, and every tensor must be used."""
 
-from __future__ import annotations
-
 import argparse
 import pickle
 import re

@@ -3,8 +3,6 @@
 Each augmentation is a function (batch, generator, ...) -> batch; `augment` applies those that the config enables.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """SceneBatch: padded tensors of several scenes, divided into the observation, which models see, and the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar

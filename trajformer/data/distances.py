@@ -1,7 +1,5 @@
 """Pairwise distances between points."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

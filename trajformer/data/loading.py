@@ -3,8 +3,6 @@
 Workers import only this module and its dependencies, not the training framework, so that they start quickly.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any

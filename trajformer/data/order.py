@@ -5,8 +5,6 @@ scenes and steps, and the sizes of the scenes; processes only divide a step. The
 another number of processes if the number of steps stays the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Sample: the numpy arrays of one scene that go into a batch, after selection and resampling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -4,8 +4,6 @@ Positions are metres in the city frame (float64); scene and track ids are exactl
 track, rows are sorted by falling probability, and the probabilities sum to 1. Tracks of one scene may be written in any order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The common part of image tasks: images as tensors, their augmentation, and recipes with classes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import warnings

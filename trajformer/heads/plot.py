@@ -1,7 +1,5 @@
 """Pictures of the results of the heads: attention of translations, classified images, detected objects."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

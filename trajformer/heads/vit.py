@@ -4,8 +4,6 @@ The patches of an image are the tokens of a transformer encoder. The images are 
 with one subfolder per class.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

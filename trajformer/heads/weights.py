@@ -3,8 +3,6 @@
 The caller checks that all tensors of the file were used. The rules are explained at `StateDictReader.take_model`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """One-to-one matching of K predictions and G targets with the smallest total cost, for all set losses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Mode i has the mean with the smallest sum of squared distances to the truth over
 and steps are independent given the mode, and only valid steps enter the density.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

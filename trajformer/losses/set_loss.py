@@ -8,8 +8,6 @@ Joint forecasts (joint loss of Forecast-MAE): K worlds against the joint future 
 smallest mean error over the targets. It receives a regression loss, and the world scores a cross-entropy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The result of all losses: named terms and their weighted sum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

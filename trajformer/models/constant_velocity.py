@@ -1,7 +1,5 @@
 """Constant velocity, plain and sampled: the baseline for all models. Random numbers for evaluation."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Modes are trained by winner-takes-all, which is the set loss with one future. Au
 (`AugmentConfig.noise_m`) is important, because data sets differ in their noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch

@@ -16,8 +16,6 @@ With `joint` (an extension), mode k of all targets is one world: a final layer o
 targets near each other, and the score of a world is computed from the mean feature of its targets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks of the horizon and the history, and forecasts as offsets from constant velocity."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

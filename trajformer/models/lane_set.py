@@ -13,8 +13,6 @@ Interpretation of the paper:
 - Without lanes nearby, modes differ by learned biases only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

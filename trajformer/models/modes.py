@@ -1,7 +1,5 @@
 """Selection and scoring of a forecast's modes: end-point suppression, consensus, coverage, aggregation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

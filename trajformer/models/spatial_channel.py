@@ -11,8 +11,6 @@ Interpretation of the paper:
 - Predicted offsets are cumulated and added to constant velocity. The forecasts of all decoder layers are trained.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

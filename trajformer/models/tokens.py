@@ -3,8 +3,6 @@
 All features are relative to the pose of an agent at its last observed step, so that they are SE(2)-invariant.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -23,8 +23,6 @@ Readings of the paper:
 - In evaluation, components are merged to `modes` (`modes.aggregate`); the paper aggregates ensembles in the same way.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 

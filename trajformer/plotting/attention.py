@@ -1,7 +1,5 @@
 """Attention weights over an image, between the tokens of two sequences and over named items."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Forecasts of crowds: one color per pedestrian for many modes, or a map of the expected number of people."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Forecasts of the agents of a scene: one line per mode, opaque where probable, with the probability at the end of the line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The recorded part of a scene: map, oriented boxes of agents, fading histories and futures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

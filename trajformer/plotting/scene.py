@@ -3,8 +3,6 @@
 Figures are created without pyplot, so there is no global state.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Different colors also differ in line style, marker, outline or lightness, so that gray prints are readable.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trajformer.scenes.scene import AgentKind, PolylineKind

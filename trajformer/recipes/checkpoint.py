@@ -3,8 +3,6 @@
 A run writes PyTorch files. A .safetensors file holds weights only, with the recipe in its header.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import warnings

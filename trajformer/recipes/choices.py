@@ -5,8 +5,6 @@ To add a loss, do the same for `LOSSES`. Other packages add entry points of the 
 `trajformer.losses`. `docs/adding.md` has complete examples.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any

@@ -4,8 +4,6 @@ A field with `metadata=one_of(CLASSES)` holds an instance of one of several conf
 class with the plain form of the instance: `{"mixture": {"beta": 1.0}}`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from enum import Enum

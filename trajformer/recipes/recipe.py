@@ -1,7 +1,5 @@
 """The recipe of a forecaster: one typed dataclass for everything that `trajformer train` reads from YAML and the command line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Export of one scene to a JSON or npz file."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import fields

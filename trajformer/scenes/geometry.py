@@ -4,8 +4,6 @@ A pose is (x, y, heading) in its last dimension: metres and radians, counter-clo
 All functions broadcast over leading dimensions and keep the type and dtype of their input.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The manifest of a store, `manifest.json`: a summary of its shards with checksums, and the verification of a store."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ The planned copies are written to `merged.json` before the first shard, so that 
 `manifest.json` is written after the last shard.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

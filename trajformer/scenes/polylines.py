@@ -1,7 +1,5 @@
 """Resampling of ragged polylines to pieces of equal length, vectorised in numpy."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -7,8 +7,6 @@ temporary name and then renamed, so a store can be read while it is prepared. Re
 the file or returns different values (the manifest has checksums), but never reads out of bounds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -9,8 +9,6 @@ Each check takes a model and a batch and raises an AssertionError that states th
 The tolerances allow for float32 rounding only, which depends on the processor and on the order of sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

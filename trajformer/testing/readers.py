@@ -8,8 +8,6 @@ A reader is any object with the methods `splits(raw)`, `inputs(raw, split)` and 
 `data_prep.reader.Reader`. All failures are AssertionErrors that name the input, or the file and its damage.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

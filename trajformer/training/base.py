@@ -4,8 +4,6 @@ A task consists of a recipe (frozen dataclass), a `TaskModule` with a training a
 and validation items, and a `Task` that joins them. `cli/tasks.py` lists all tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol

@@ -1,7 +1,5 @@
 """Memory settings of the C library for training on a CPU."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 

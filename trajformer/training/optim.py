@@ -1,7 +1,5 @@
 """AdamW, its parameter groups and learning-rate schedules."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

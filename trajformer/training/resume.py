@@ -1,7 +1,5 @@
 """Stop and resume within an epoch: `last.ckpt` is written every few minutes and before a requested stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`trajformer train`: a recipe and two stores in, a folder with checkpoints, logs and the resolved recipe out."""
 
-from __future__ import annotations
-
 import csv
 import io
 import logging

@@ -5,8 +5,6 @@ evenly resampled boundaries. Like av2, the reader ignores the stored `centerline
 maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path

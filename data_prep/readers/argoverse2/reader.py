@@ -4,8 +4,6 @@ A scenario has 50 observed steps, then 60 to predict. Only the rows of a file ar
 50 steps still declare 110 timestamps. Some files store `timestep` as a float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,8 +12,6 @@ Roles depend on the observed steps only, except for the focal agent `farthest`. 
 and they exist when the future is unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lanes, crosswalks and drivable areas of a table of tracks, GeoJSON or a plain JSON list, to `VectorMap`."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ not means need a `torchmetrics.Metric` with `update(forecast, batch)` and a `com
 packages add metrics with an entry point of the group `trajformer.metrics`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import entry_points

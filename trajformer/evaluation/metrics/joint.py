@@ -7,8 +7,6 @@ world is the joint probability, or the normalised product of the marginal probab
 Actors are the agents with a known last future step; a scene without any does not count.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

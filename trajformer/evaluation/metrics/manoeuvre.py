@@ -15,8 +15,6 @@ the first 3 m if they differ by more than 90 degrees (reversing, or a noisy head
 used, because they accumulate noise.
 """
 
-from __future__ import annotations
-
 import math
 from enum import IntEnum
 

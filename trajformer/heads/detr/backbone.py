@@ -4,8 +4,6 @@ Padding is excluded: features of padding are set to zero before every convolutio
 and are left out of the statistics of norms. So the features of an image do not depend on the other images of the batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal

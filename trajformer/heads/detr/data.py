@@ -7,8 +7,6 @@ A folder has ImageSets/Main/<split>.txt, Annotations/<id>.xml and JPEGImages/<id
 as current annotation tools write them.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections import Counter

@@ -1,7 +1,5 @@
 """Generated images of discs, rectangles and triangles: a detection task without files that trains in minutes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Object detection with DETR: recipe, set loss training, average precision of the validation images by pycocotools."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

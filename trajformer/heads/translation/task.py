@@ -1,7 +1,5 @@
 """Translation with a Transformer: recipe, token cross-entropy training, BLEU of the validation text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar

@@ -5,8 +5,6 @@ sequence in time-major order, with H' tokens per agent in the past and F' in the
 an origin per scene, in units of `scale_m` metres.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeVar
 

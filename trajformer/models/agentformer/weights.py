@@ -1,7 +1,5 @@
 """Converter for the first stage of the authors' AgentFormer without a map."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -13,8 +13,6 @@ Differences from the paper:
   proposals of the neighbours only, and the score of a world is computed from the mean feature of its targets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

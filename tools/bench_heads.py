@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.heads.detr.data import BoxTargets, iou, to_corners
 from trajformer.heads.detr.model import BoxLossConfig, box_cost
-from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig
+from trajformer.heads.translation import Hypotheses, Transformer, TransformerConfig
 from trajformer.losses.matching import match
 from trajformer.training.memory import keep_freed_memory
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.heads.translation.data import END, PAD, START
-from trajformer.heads.translation.model import Hypotheses, Transformer, TransformerConfig, beam_search, length_penalty
+from trajformer.heads.translation import END, PAD, START, Hypotheses, Transformer, TransformerConfig, beam_search, length_penalty
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=32, dropout=0.1, norm_first=False)
 

@@ -17,20 +17,23 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import TORCH_LAYERS, Options, StateDictReader
 from trajformer.errors import TrajformerError
-from trajformer.heads.translation.data import (
+from trajformer.heads.translation import (
     END,
     PAD,
     START,
     UNKNOWN,
     Pairs,
+    Transformer,
+    TransformerConfig,
+    TranslationRecipe,
+    Translator,
     learn_tokenizer,
     load_tokenizer,
     pad_tokens,
     read_lines,
     read_pairs,
+    token_loss,
 )
-from trajformer.heads.translation.model import Transformer, TransformerConfig, Translator
-from trajformer.heads.translation.task import TranslationRecipe, token_loss
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48

@@ -287,8 +287,7 @@ def translate_parser() -> Parser:
 
 def run_translate(args: Namespace) -> None:
     """Translate a file line by line and print the translation or write it to --out; with a reference, print BLEU."""
-    from trajformer.heads.translation.data import read_lines
-    from trajformer.heads.translation.task import TranslationRecipe
+    from trajformer.heads.translation import TranslationRecipe, read_lines
 
     model, _, _ = _load_model(args, TranslationRecipe)
     piped = str(args.file) == "-"

@@ -1,7 +1,7 @@
 """The list of tasks that `trajformer train` knows. To add one, write its folder and one line here."""
 
 from trajformer.heads.detr.task import TASK as DETECTION
-from trajformer.heads.translation.task import TASK as TRANSLATION
+from trajformer.heads.translation import TASK as TRANSLATION
 from trajformer.heads.vit import TASK as CLASSIFICATION
 from trajformer.training.forecasting import TASK as FORECASTING
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trajformer.heads.detr.data import Example
 from trajformer.heads.detr.model import Objects
-from trajformer.heads.translation.model import Translator
+from trajformer.heads.translation import Translator
 from trajformer.plotting import style
 from trajformer.plotting.attention import draw_attention_map, draw_attention_matrix, draw_image, draw_shares
 from trajformer.plotting.scene import save_figure

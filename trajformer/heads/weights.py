@@ -16,9 +16,7 @@ from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, ResNetConfig
 from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.task import DetectionRecipe
-from trajformer.heads.translation.data import TextConfig
-from trajformer.heads.translation.model import TransformerConfig
-from trajformer.heads.translation.task import TranslationRecipe
+from trajformer.heads.translation import TextConfig, TransformerConfig, TranslationRecipe
 from trajformer.heads.vit import ClassificationRecipe, ViTConfig
 
 HEADS = 8  # in all published sizes of the Transformer and of DETR

@@ -1,25 +1,165 @@
-"""The Transformer encoder-decoder for translation (Vaswani et al. 2017), beam search, and a translator with its tokenizer."""
+"""Translation with a Transformer (Vaswani et al. 2017): parallel text, model, beam search, training, BLEU.
+
+The tokens are byte pairs by sentencepiece. Training minimizes the cross-entropy of tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import gzip
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.cache import DecoderCache
 from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
+from trajformer.data.batch import TensorRecord
 from trajformer.errors import Config, TrajformerError
-from trajformer.heads.translation.data import END, PAD, START, load_tokenizer, pad_tokens
+from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.training.base import Task, TaskData, TaskModule
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
+
+PAD, START, END, UNKNOWN = 0, 1, 2, 3
+_SPECIAL: dict[str, Any] = {"pad_id": PAD, "bos_id": START, "eos_id": END, "unk_id": UNKNOWN}
+
+
+@dataclass(frozen=True)
+class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket")):
+    """Parallel text and its batches.
+
+    Attributes:
+        root: folder of `<split>.<language>` files, plain or `.gz`, with one sentence per line.
+        source: language to translate from.
+        target: language to translate into.
+        train_split: the training split.
+        val_split: the split that selects the best checkpoint.
+        vocabulary: size of the byte-pair encoding, which is learned from both languages of the training text.
+        max_tokens: longer training pairs are left out and counted.
+        batch_size: maximum number of pairs per step and device.
+        workers: number of loader processes.
+        bucket: pairs of similar length share a batch; they are sorted within groups of this number of steps.
+    """
+
+    root: str = ""
+    source: str = "de"
+    target: str = "en"
+    train_split: str = "train"
+    val_split: str = "val"
+    vocabulary: int = 8000
+    max_tokens: int = 100
+    batch_size: int = 128
+    workers: int = 0
+    bucket: int = 32
+
+
+def read_lines(path: Path) -> list[str]:
+    """The sentences of a text file, plain or gzipped, one per line; an error if it is no readable UTF-8 text."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except OSError as error:
+        raise TrajformerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, UnicodeDecodeError, ValueError) as error:
+        raise TrajformerError(f"{path}: not UTF-8 text: {error}") from error
+    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
+    """The sentences of `root/<split>.<source>[.gz]` and `root/<split>.<target>[.gz]`, which must be equal in number."""
+    texts = []
+    for language in (source, target):
+        plain, zipped = (root / f"{split}.{language}{suffix}" for suffix in ("", ".gz"))
+        if not plain.is_file() and not zipped.is_file():
+            raise TrajformerError(f"{plain}: no such file, also not with .gz")
+        texts.append(read_lines(plain if plain.is_file() else zipped))
+    if len(texts[0]) != len(texts[1]) or not texts[0]:
+        counts = " and ".join(str(len(text)) for text in texts)
+        raise TrajformerError(f"{root}: split '{split}' has {counts} lines of {source} and {target}, expected equal numbers")
+    return texts[0], texts[1]
+
+
+def load_tokenizer(model: bytes) -> SentencePieceProcessor:
+    """The tokenizer in a sentencepiece file; an error if the bytes are no model, or its special tokens have other numbers."""
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        tokenizer = SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise TrajformerError("not a sentencepiece model") from error
+    if any(getattr(tokenizer, name)() != number for name, number in _SPECIAL.items()):
+        raise TrajformerError(f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}")
+    return tokenizer
+
+
+def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcessor:
+    """Learn a byte-pair encoding of at most `size` tokens (Sennrich et al. 2016); deterministic. Too little text is an error."""
+    from sentencepiece import SentencePieceTrainer
+
+    file = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=file, vocab_size=size, model_type="bpe", character_coverage=1.0,
+            num_threads=1, minloglevel=2, **_SPECIAL,
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise TrajformerError(f"data.vocabulary: {size}: {reason}") from error
+    return load_tokenizer(file.getvalue())
+
+
+def pad_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of different lengths as int64 [B, longest], padded with `PAD` at the end."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch(TensorRecord):
+    """B sentence pairs, padded at the end."""
+
+    source: Tensor  # int64 [B, S], with the end token
+    target: Tensor  # int64 [B, L], with the start and the end token
+    text: tuple[str, ...]  # the target sentences
+
+
+class Pairs:
+    """Sentence pairs as tokens: `pairs[[3, 1, 4]]` is the batch of these three pairs; `name` is for error messages.
+
+    Pairs in which a side is empty or longer than `max_tokens` are left out and counted; None keeps all pairs.
+    """
+
+    def __init__(
+        self, name: str, texts: tuple[list[str], list[str]], tokenizer: SentencePieceProcessor, max_tokens: int | None
+    ) -> None:
+        self.name, self.tokenizer = name, tokenizer
+        self.pairs: list[tuple[list[int], list[int], str]] = []
+        for source, target, text in zip(*(tokenizer.encode(text) for text in texts), texts[1], strict=True):
+            if max_tokens is None or (source and target and max(len(source), len(target)) <= max_tokens):
+                self.pairs.append(([*source, END], [START, *target, END], text))
+        self.left_out = len(texts[1]) - len(self.pairs)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
+
+    def __getitem__(self, indices: Sequence[int]) -> PairBatch:
+        source, target, text = zip(*(self.pairs[index] for index in indices), strict=True)
+        return PairBatch(pad_tokens(source), pad_tokens(target), text)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Numbers of source tokens and target tokens: int64 [n, 2]."""
+        return np.array([[len(side) for side in self.pairs[index][:2]] for index in indices]).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -258,3 +398,113 @@ class Translator(nn.Module):
             self.transformer(pad_tokens([tokens]).to(device), pad_tokens([[START, *target_tokens]]).to(device))
         layers = [weights[0][0] for name, weights in record.items() if "cross_attention" in name]
         return self.tokenizer.id_to_piece([*target_tokens, END]), self.tokenizer.id_to_piece(tokens), torch.stack(layers)
+
+
+@dataclass(frozen=True)
+class TranslationRecipe:
+    """The recipe of a translator.
+
+    Attributes:
+        model: sizes; `data.vocabulary` sets the sizes of the vocabularies.
+        data: text and batches.
+        smoothing: label smoothing.
+        optim: optimizer and schedule.
+        trainer: length, device and precision.
+        seed: seed of weights, order and dropout.
+    """
+
+    model: TransformerConfig = field(default_factory=TransformerConfig)
+    data: TextConfig = field(default_factory=TextConfig)
+    smoothing: float = 0.1
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    seed: int = 0
+    task: ClassVar[str] = "translation"
+
+    def build_model(self) -> nn.Module:
+        """The untrained translator, without a tokenizer."""
+        size = self.data.vocabulary
+        config = replace(self.model, source_tokens=size, target_tokens=size) if size else self.model
+        return Translator(Transformer(config))
+
+    def check(self) -> None:
+        """Check the values; an error names the field."""
+        if not self.data.root:
+            raise TrajformerError("data.root: give a folder of parallel text, `<split>.<language>` files")
+        if not 0 <= self.smoothing < 1:
+            raise TrajformerError(f"smoothing: {self.smoothing}, expected at least 0 and less than 1")
+
+
+def load_text(recipe: TranslationRecipe) -> TaskData:
+    """The sentence pairs of a folder, as tokens of a tokenizer that is learned from the training split."""
+    config = recipe.data
+    root, splits = Path(config.root), (config.train_split, config.val_split)
+    train, val = (read_pairs(root, split, config.source, config.target) for split in splits)
+    tokenizer = learn_tokenizer(train[0] + train[1], config.vocabulary)
+    pairs = Pairs(str(root / splits[0]), train, tokenizer, config.max_tokens)
+    if not len(pairs):
+        raise TrajformerError(f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens")
+    return TaskData(pairs, Pairs(str(root / splits[1]), val, tokenizer, None), config, recipe.seed)
+
+
+def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
+    """Mean cross-entropy of logits [N, C] and tokens int64 [N] without padding.
+
+    The smoothed probability is shared by the C - 1 wrong tokens (Szegedy et al. 2016). PyTorch shares it among all C tokens, so
+    its smoothing is `smoothing * C / (C - 1)`.
+    """
+    classes = logits.shape[-1]
+    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing * classes / (classes - 1))
+
+
+class TranslationModule(TaskModule):
+    """Trains with smoothed cross-entropy; validates with cross-entropy and with BLEU of greedy translations."""
+
+    config: TranslationRecipe
+    model: Translator
+
+    def __init__(self, config: TranslationRecipe) -> None:
+        from torchmetrics.text import SacreBLEUScore  # a slow import: it loads all installed language models
+
+        super().__init__(config)
+        self.bleu = SacreBLEUScore()
+
+    def setup(self, stage: str) -> None:
+        """Give the tokenizer to the model; a checkpoint that is loaded later must have the same one."""
+        self.model.tokenizer = self.trainer.datamodule.train.tokenizer  # type: ignore[attr-defined]
+
+    def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
+        """The loss over real tokens and their number."""
+        transformer, given, expected = self.model.transformer, batch.target[:, :-1], batch.target[:, 1:]
+        real = expected != PAD  # only real tokens are projected to the vocabulary
+        features = transformer.decode(given, *transformer.encode(batch.source))[real]
+        return token_loss(transformer.project(features), expected[real], smoothing), int(real.sum())
+
+    def training_step(self, batch: PairBatch, batch_idx: int) -> Tensor:
+        """Loss of one batch."""
+        self.seed_step()
+        loss, count = self._loss(batch, self.config.smoothing)
+        return self.log_terms({"loss": loss}, count)
+
+    def validation_step(self, batch: PairBatch, batch_idx: int) -> None:
+        """Update BLEU and cross-entropy with one batch."""
+        loss, count = self._loss(batch, 0.0)
+        self.log("val/cross_entropy", loss, batch_size=count, sync_dist=True)
+        rows = self.model.search(batch.source, beam=1)
+        assert self.model.tokenizer is not None
+        self.bleu.update(self.model.tokenizer.decode([row.tolist() for row in rows]), [[text] for text in batch.text])
+
+    def on_validation_epoch_end(self) -> None:
+        """Log BLEU over all processes and reset it."""
+        self.log("val/BLEU", 100 * self.bleu.compute(), prog_bar=True)
+        self.bleu.reset()
+
+
+TASK = Task(
+    recipe=TranslationRecipe,
+    module=TranslationModule,
+    data=load_text,
+    monitor="val/BLEU",
+    mode="max",
+    shown=("val/cross_entropy", "val/BLEU"),
+)

@@ -59,9 +59,8 @@ def build_step(variant: str, agents: int, device: torch.device) -> tuple[Callabl
     x = torch.randn(agents, WIDTH, device=device, requires_grad=True)
     graph, attention = GraphAttention(WIDTH, HEADS).to(device), MultiHeadAttention(WIDTH, HEADS).to(device)
     edges = edges_of(position)
-    mask = torch.zeros(
-        agents + 1, agents if variant != "edges" else 0, dtype=torch.bool, device=device
-    )  # the last row is padding
+    columns = 0 if variant == "edges" else agents
+    mask = torch.zeros(agents + 1, columns, dtype=torch.bool, device=device)  # the last row is padding
     if variant != "edges":
         mask[edges.query, edges.key] = True
     forward: dict[str, Callable[[], Tensor]] = {

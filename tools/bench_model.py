@@ -1,6 +1,6 @@
 """Latency at batch 1, training throughput, memory and size of models on one fixed scene of real size.
 
-    python tools/bench_model.py [--store STORE --scene ID --split train] [--device cpu] [--json FILE]
+    python tools/bench_model.py [--store STORE --scene ID] [--device cpu] [--json FILE]
 
 Without --store the scene is simulated (seed 0). `all` rows forecast every agent with a valid last step, `scored` rows only
 the scored agents. Figures are medians of repeated runs. Each row is measured in a separate process, for the peak memory.
@@ -37,10 +37,10 @@ MODELS = {
 }
 
 
-def load_scene(store: Path | None, split: str, scene_id: str | None) -> Scene:
-    """A scene of a store, or a simulated scene."""
+def load_scene(store: Path | None, scene_id: str | None) -> Scene:
+    """A training scene of a store, or a simulated scene."""
     if store is not None:
-        scenes = SceneStore(store, split)
+        scenes = SceneStore(store, "train")
         return scenes[scenes.find([scene_id])[0] if scene_id else 0]
     with tempfile.TemporaryDirectory() as folder:
         raw, reader = Path(folder), Argoverse2()
@@ -50,7 +50,7 @@ def load_scene(store: Path | None, split: str, scene_id: str | None) -> Scene:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Figures of one row: forward at batch 1, forward and backward of a batch."""
-    scene, config = load_scene(args.store, args.split, args.scene), BatchConfig(args.targets, max_agents=256, polyline_points=6)
+    scene, config = load_scene(args.store, args.scene), BatchConfig(args.targets, max_agents=256, polyline_points=6)
     single, many = (collate([scene] * size, config).to(args.device) for size in (1, args.batch))
     torch.manual_seed(0)
     recipe = MODELS[args.only]
@@ -78,7 +78,6 @@ def main() -> None:
     """Measure every model."""
     parser = new_parser(__doc__, repeats=20, device=True)
     parser.add_argument("--store", type=Path)
-    parser.add_argument("--split", default="train")
     parser.add_argument("--scene")
     parser.add_argument("--batch", type=int, default=16, help="scenes of a training step")
     parser.add_argument("--targets", default="scored", help=argparse.SUPPRESS)

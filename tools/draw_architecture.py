@@ -68,14 +68,10 @@ def package_of(module: str) -> str:
 
 @dataclass
 class ImportGraph:
-    """Packages in the order of ROLES, and the modules of one package that import another package.
-
-    Attributes:
-        edges: importing modules and imported modules by (importer, imported) package.
-    """
+    """Packages in the order of ROLES, and the modules of one package that import another package."""
 
     packages: list[str]
-    edges: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
+    edges: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)  # (importer, imported) by packages
 
     @classmethod
     def read(cls, root: Path = ROOT) -> ImportGraph:
@@ -98,11 +94,7 @@ class ImportGraph:
         return {name for imported in self.imports(package) for name in (imported, *self.reachable(imported))}
 
     def levels(self) -> dict[str, int]:
-        """Level of each package: 0 without imports, otherwise one above the highest import.
-
-        Raises:
-            CycleError: packages import each other.
-        """
+        """Level of each package: 0 without imports, otherwise one above the highest import; a cycle is a CycleError."""
         levels: dict[str, int] = {}
         for name in TopologicalSorter({name: self.imports(name) for name in self.packages}).static_order():
             levels[name] = 1 + max((levels[imported] for imported in self.imports(name)), default=-1)

@@ -63,7 +63,6 @@ SMALL = MMTransformerConfig(
 BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
 BRANCH_BATCH = replace(BATCH, targets="focal", max_agents=8)
 WORLD_FIGURES = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "meanCR")
-BRANCH_FIGURES = ("futures", "pasts")
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # smallest probabilities of a query
 Score = Callable[[str, Path], dict[str, list[float]]]  # figures by name, of a variant and its checkpoint
 
@@ -150,7 +149,7 @@ def branches(args: argparse.Namespace) -> None:
         data = DataConfig(str(store), str(first), cache=True, bucket=1, branches=name == "set", batch=BRANCH_BATCH)
         epochs = round(steps / sizes["each" if name == "each" else "one"][0])
         recipes[name] = recipe(replace(SMALL, max_polylines=48), data, epochs)
-    compare(args, BRANCH_FIGURES, recipes, lambda name, path: {name: covered(path, every)})
+    compare(args, ("futures", "pasts"), recipes, lambda name, path: {name: covered(path, every)})
 
 
 @torch.inference_mode()

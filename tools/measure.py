@@ -22,7 +22,6 @@ import numpy as np
 
 from trajformer.scenes.files import write_atomically
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _VARIABLES = ("MALLOC_", "GLIBC_", "THP_", "LD_PRELOAD", "ARROW_", "OMP_")
 
 
@@ -86,7 +85,7 @@ def peak_mb(device: str = "cpu") -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    status = _STATUS.read_text()  # resource.getrusage includes the peak of the parent process
+    status = Path("/proc/self/status").read_text()  # resource.getrusage includes the peak of the parent process
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
@@ -94,7 +93,7 @@ def reset_peak() -> float:
     """Return free memory to the system and set the peak of this process to its current memory; returns it."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
-    _CLEAR.write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")
     return peak_mb()
 
 
@@ -140,12 +139,9 @@ def write_json(path: Path, rows: Any, machine: dict[str, Any], **more: Any) -> N
 
 
 def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]], **more: Any) -> list[dict[str, Any]]:
-    """Measure and print one table after another, and write all rows to --json; returns the rows.
+    """Measure and print `tables` (rows by title, measured by iterating over them), and write all rows to --json; returns them.
 
-    Args:
-        args: the options of `new_parser`.
-        tables: rows by the title of their table; iterating over the rows measures them.
-        **more: properties of the run that are recorded with the machine.
+    The other arguments are properties of the run that are recorded with the machine.
     """
     import pandas as pd
 

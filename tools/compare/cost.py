@@ -51,10 +51,8 @@ def forward(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     many, single = cycle_batches(scenes, config, BATCH, MAX_BATCHES), cycle_batches(scenes, config, 1, repeats + 2)
     model = recipe.build_model().eval()
     with torch.inference_mode():
-        row = {
-            "base_mb": peak_mb(),
-            f"latency_{BATCH}_ms": median_ms(lambda: model(next(many).observation), max(repeats // 3, 1)),
-        }
+        row = {"base_mb": peak_mb()}
+        row[f"latency_{BATCH}_ms"] = median_ms(lambda: model(next(many).observation), max(repeats // 3, 1))
         row |= {"forward_mb": peak_mb(), "latency_1_ms": median_ms(lambda: model(next(single).observation), repeats)}
     return row | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
@@ -85,10 +83,8 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
 def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[str, Any]:
     """Both parts: forecasts of the recipe's validation split, steps of its training split.
 
-    The result is stored in cost.json with commit and command, and reused for the same model, loss and batches.
-
-    Raises:
-        TrajformerError: a part fails; the last line of its output.
+    The result is stored in cost.json with commit and command, and reused for the same model, loss and batches. The error of a
+    failed part is the last line of its output.
     """
     plain, file = to_plain(recipe), folder / "cost.json"
     relevant = {"model": plain["model"], "loss": plain["loss"], "batch": to_plain(recipe.data.train_batch)}

@@ -77,11 +77,7 @@ def focal_manoeuvres(store: Path, split: str) -> dict[tuple[str, str], str]:
 
 
 def score(source: Path | str, folder: Path, store: Path, split: str) -> dict[str, Any]:
-    """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv.
-
-    Raises:
-        TrajformerError: the model does not fit the split.
-    """
+    """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv."""
     file = folder / "scores.json"
     if isinstance(source, str) or not file.exists():
         evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())
@@ -124,11 +120,7 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
 
 @stops_cleanly("compare", "the same command resumes it")
 def compare(args: argparse.Namespace) -> None:
-    """Run the comparison, print the tables and write the requested files.
-
-    Raises:
-        TrajformerError: the store, the table or an output file cannot be used; or a row has failed, after the output.
-    """
+    """Run the comparison, print the tables and write the requested files; a failed row is an error after the output."""
     results = [Result(row) for row in read_table(args.table)]
     SceneStore(args.store, "val")  # errors before the trainings
     make_room(args.json, args.plot)

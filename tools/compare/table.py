@@ -81,11 +81,7 @@ def markdown(title: str, table: pd.DataFrame) -> str:
 
 
 def replace_between(file: Path, name: str, text: str | None) -> None:
-    """Replace the text between `<!-- table: NAME -->` and the next `<!-- end -->` of a Markdown file; None only checks.
-
-    Raises:
-        TrajformerError: the file or the markers do not exist.
-    """
+    """Replace the text between `<!-- table: NAME -->` and the next `<!-- end -->` of a Markdown file; None only checks them."""
     start = f"<!-- table: {name} -->"
     try:
         content = file.read_text(encoding="utf-8")

@@ -31,31 +31,18 @@ VALIDATIONS = 8  # approximate number in a training
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A model to compare: a recipe with changes, or a model without training.
+    """A model to compare: a recipe with changes, or a model without training."""
 
-    Attributes:
-        name: in tables; also gives the name of the folder.
-        config: file of the recipe.
-        arguments: values by field of the recipe (`optim.learning_rate`).
-        epochs: length of the training, in place of the number of futures.
-        after: name of the row that is the first stage; its checkpoint with the same seed is used.
-        model: name of a model without training, in place of `config`.
-    """
-
-    name: str
-    config: str = ""
-    arguments: dict = field(default_factory=dict)
-    epochs: int = 0
-    after: str = ""
-    model: str = ""
+    name: str  # in tables; also gives the name of the folder
+    config: str = ""  # file of the recipe
+    arguments: dict = field(default_factory=dict)  # values by field of the recipe (`optim.learning_rate`)
+    epochs: int = 0  # length of the training, in place of the number of futures
+    after: str = ""  # name of the row that is the first stage; its checkpoint with the same seed is used
+    model: str = ""  # name of a model without training, in place of `config`
 
     @functools.cached_property
     def recipe(self) -> TrainConfig:
-        """Its recipe; `plan` replaces the name of the first stage by a checkpoint.
-
-        Raises:
-            TrajformerError: the recipe or an argument is invalid.
-        """
+        """Its recipe, or a TrajformerError if it is invalid; `plan` replaces the name of the first stage by a checkpoint."""
         if self.model:
             return TrainConfig(UNTRAINED[self.model])
         return replace(read_recipe(self.config, self.arguments), first_stage=folder_of(self.after))
@@ -67,11 +54,7 @@ def folder_of(name: str) -> str:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file.
-
-    Raises:
-        TrajformerError: the file cannot be read, or an entry is malformed; names the row.
-    """
+    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file. Errors name the row."""
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -110,32 +93,18 @@ def _count(data: DataConfig) -> int:
 
 @dataclass(eq=False)
 class Training:
-    """One training: a row with a seed and a length.
-
-    Attributes:
-        row: the model.
-        seed: of the training.
-        folder: of the run; the output of the process is in log.txt.
-        recipe: the recipe of the row with stores, seed and length.
-        futures: targets with a known future in the whole training.
-        process: `trajformer train`, once it has started.
-        start_time: of the process.
-    """
+    """One training: a row with a seed and a length."""
 
     row: Row
     seed: int
-    folder: Path
-    recipe: TrainConfig
-    futures: int
-    process: subprocess.Popen[bytes] | None = None
-    start_time: float = 0.0
+    folder: Path  # of the run; the output of the process is in log.txt
+    recipe: TrainConfig  # the recipe of the row with stores, seed and length
+    futures: int  # targets with a known future in the whole training
+    process: subprocess.Popen[bytes] | None = None  # `trajformer train`, once it has started
+    start_time: float = 0.0  # of the process
 
     def record(self) -> dict[str, Any]:
-        """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command.
-
-        Raises:
-            TrajformerError: the folder has a run with another recipe, length or store.
-        """
+        """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command."""
         path = self.folder / "run.json"
         recipe = replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=self.row.recipe.first_stage)
         if not path.exists():
@@ -177,11 +146,7 @@ class Training:
 
 
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
-    """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row.
-
-    Raises:
-        TrajformerError: the recipe or the store cannot be used.
-    """
+    """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row."""
     data = replace(row.recipe.data, train=str(store), val=str(store))
     per_epoch = futures_in_epoch(data)
     if not per_epoch:
@@ -196,8 +161,7 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
 def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
     """Run trainings, `jobs` at a time; returns the failed ones with the last lines of their logs.
 
-    Raises:
-        KeyboardInterrupt: after an interrupt, when all processes have ended; the same call resumes them.
+    An interrupt ends all processes; the same call resumes them.
     """
     waiting, running, failed = list(trainings), list[Training](), dict[Training, str]()
     try:

@@ -225,7 +225,7 @@ def test_attention_is_computed_in_one_module() -> None:
     for module in library().keys() - {"trajformer.core.attention"} - scores:
         banned = kernels | softmax if module.startswith(("trajformer.core", "trajformer.models")) else kernels
         used = [(name, line) for name, line in names_used(module) if name not in ours and "Loss" not in name]
-        if module.endswith((".loss", ".regions")):  # probabilities of modes and regions
+        if module.endswith(".loss"):  # probabilities of modes
             banned = kernels
         found += [f"{module}:{line}: {name}" for name, line in used if name in banned or name.startswith("Transformer")]
     assert found == []

@@ -21,7 +21,7 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
-from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore

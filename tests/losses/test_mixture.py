@@ -14,7 +14,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.models.wayformer import SceneEncoderConfig, WayformerConfig
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import rotate, to_frame

@@ -15,7 +15,7 @@ from trajformer.data.batch import collate
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.gatformer import Gatformer
-from trajformer.models.mmtransformer.model import MMTransformer
+from trajformer.models.mmtransformer import MMTransformer
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import build_random

@@ -20,7 +20,7 @@ from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
-from trajformer.models.mmtransformer.regions import (
+from trajformer.models.mmtransformer import (
     FanConfig,
     RegionConfig,
     RegionLossConfig,

@@ -10,8 +10,7 @@ from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledC
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
-from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.models.mmtransformer.regions import FanConfig, RegionConfig
+from trajformer.models.mmtransformer import FanConfig, MMTransformerConfig, RegionConfig
 from trajformer.models.scene_set import SceneSetConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import LatentConfig, SceneEncoderConfig, WayformerConfig

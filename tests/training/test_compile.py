@@ -18,7 +18,7 @@ from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.models.agentformer.model import AgentFormer, CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
-from trajformer.models.mmtransformer.regions import RegionLossConfig, region_loss
+from trajformer.models.mmtransformer import RegionLossConfig, region_loss
 
 # The smallest depths that contain all parts of a model, because the time of tracing is proportional to the depth.
 SHALLOW = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}

@@ -100,9 +100,8 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossCon
         terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum()
     log_probability = logit.log_softmax(-1)
     nearest = torch.where(exists[:, None], fde, torch.inf).amin(-1)[problem]  # [M, K]
-    expected = (-nearest / config.temperature_m).softmax(-1)
     terms["classification"] = -log_probability[problem, mode].sum() / count
-    terms["confidence"] = F.kl_div(log_probability[problem], expected, reduction="sum") / count
+    terms["confidence"] = confidence_divergence(logit[problem], nearest, config.temperature_m).sum() / count
     return terms
 
 
@@ -131,6 +130,11 @@ def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Te
     distance = (position[:, :, None] - target[:, None]).norm(dim=-1) * valid[:, None]
     ade = distance.sum(-1) / valid.sum(-1).clamp(min=1)[:, None]
     return ade, distance.take_along_dim(last_valid(valid)[:, None, :, None], -1).squeeze(-1)
+
+
+def confidence_divergence(logit: Tensor, fde: Tensor, temperature_m: float) -> Tensor:
+    """KL divergence [...] from softmax(-FDE / temperature) to the scores, over the modes of logits and FDE [..., K]."""
+    return F.kl_div(logit.log_softmax(-1), (-fde / temperature_m).softmax(-1), reduction="none").sum(-1)
 
 
 def last_valid(valid: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ class ForecastLoss(nn.Module):
     """A loss of a model's forecast: calls `function(forecast, target, valid, config)`.
 
     A loss is a module `(model, batch) -> Terms` that the `build()` of its config returns. Losses with parameters are separate
-    modules (see `models/mmtransformer/regions.py`).
+    modules (see `models/mmtransformer.py`).
     """
 
     def __init__(self, function: Callable[[Any, Tensor, Tensor, Any], Terms], config: Any) -> None:

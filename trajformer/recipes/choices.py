@@ -16,8 +16,7 @@ from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
-from trajformer.models.mmtransformer.model import MMTransformerConfig
-from trajformer.models.mmtransformer.regions import RegionLossConfig
+from trajformer.models.mmtransformer import MMTransformerConfig, RegionLossConfig
 from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import WayformerConfig

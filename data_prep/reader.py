@@ -9,17 +9,11 @@ from trajformer.scenes.scene import Scene
 
 
 class Input(NamedTuple):
-    """One scene to read.
-
-    Attributes:
-        path: the file.
-        part: selects one scene of a file that holds several: a window or a scene id.
-        stamp: digest of the content, for files that users edit: a changed stamp makes a shard outdated.
-    """
+    """One scene to read."""
 
     path: Path
-    part: str = ""
-    stamp: str = ""
+    part: str = ""  # selects one scene of a file that holds several: a window or a scene id
+    stamp: str = ""  # digest of the content, for files that users edit: a changed stamp makes a shard outdated
 
     def name(self, raw: Path) -> str:
         """Name relative to the raw folder, so that a store does not depend on the location of the folder."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 from tqdm import tqdm
@@ -48,8 +48,7 @@ class PrepareOptions:
     progress: bool = True
 
 
-@dataclass(frozen=True)
-class SplitSummary:
+class SplitSummary(NamedTuple):
     """One prepared split."""
 
     split: str
@@ -60,8 +59,7 @@ class SplitSummary:
     skipped: tuple[tuple[str, str], ...]  # (input, reason)
 
 
-@dataclass(frozen=True)
-class PrepareSummary:
+class PrepareSummary(NamedTuple):
     """Result of `prepare`."""
 
     splits: tuple[SplitSummary, ...]
@@ -294,13 +292,12 @@ class Progress:
 SAMPLE_SIZE = 20  # inputs of each split, all read twice: the first time fills caches (libraries, maps of a city)
 
 
-@dataclass(frozen=True)
-class SplitEstimate:
+class SplitEstimate(NamedTuple):
     """One split."""
 
     split: str
     scenes: int
-    raw_bytes: int
+    raw_bytes: int  # of the folder of the split, or of the listed files if a split is not a folder
     shards: int
     finished_shards: int
     store_bytes: int  # of the whole split
@@ -310,8 +307,7 @@ class SplitEstimate:
     skipped: tuple[tuple[str, str], ...]  # (input, reason) in the sample
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """All splits."""
 
     splits: tuple[SplitEstimate, ...]
@@ -343,12 +339,15 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
         scene_bytes, scene_seconds = (result.bytes - shard_bytes) / inputs, sum(second_time) / max(len(second_time), 1)
         costs[split] = (scene_bytes, scene_seconds)
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
+        files = {item.path for task in tasks for item in task.inputs}
+        if (raw / split).is_dir():
+            files = set((raw / split).rglob("*"))
         scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
         estimates.append(
             SplitEstimate(
                 split=split,
                 scenes=scenes,
-                raw_bytes=_raw_bytes(raw, split, tasks),
+                raw_bytes=sum(path.stat().st_size for path in files if path.is_file()),
                 shards=len(tasks),
                 finished_shards=len(tasks) - len(pending),
                 store_bytes=round(scenes * scene_bytes + len(tasks) * shard_bytes),
@@ -378,11 +377,3 @@ def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:
     count = min(SAMPLE_SIZE, len(inputs))
     chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
     return replace(tasks[0], store=folder, strict=False, inputs=chosen * 2)
-
-
-def _raw_bytes(raw: Path, split: str, tasks: Sequence[ShardTask]) -> int:
-    """Size of the split's folder, or of the listed files if a split is not a folder."""
-    files = {item.path for task in tasks for item in task.inputs}
-    if (raw / split).is_dir():
-        files = set((raw / split).rglob("*"))
-    return sum(path.stat().st_size for path in files if path.is_file())

@@ -16,6 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -179,10 +180,6 @@ def _serve(pipe: Connection, reading: Any) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)  # maps are many small objects without cycles: the search for cycles costs 4 %
-
-    def on_input(number: int) -> None:
-        reading.value = number
-
     answer: ShardResult | TrajformerError | str = _READY
     while True:
         pipe.send(answer)
@@ -194,7 +191,7 @@ def _serve(pipe: Connection, reading: Any) -> None:
             answer = TrajformerError(f"a task cannot be read: {type(error).__name__}: {error}")
             continue
         try:
-            answer = prepare_shard(task, on_input)
+            answer = prepare_shard(task, partial(setattr, reading, "value"))
         except TrajformerError as error:
             answer = type(error)(str(error))  # without attributes that cannot be pickled
         except Exception as error:

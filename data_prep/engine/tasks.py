@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
@@ -74,8 +74,7 @@ class ShardTask:
         return replace(self, excluded=(*self.excluded, (number, reason)))
 
 
-@dataclass(frozen=True)
-class ShardResult:
+class ShardResult(NamedTuple):
     """A finished shard: its size on disk, the seconds spent on each input (also on skipped ones), and its checksum."""
 
     bytes: int

@@ -27,11 +27,7 @@ def estimate_motion(
     The first steps of a track look ahead, at most half a second and never from the history into the future:
     entries below `num_history` do not depend on later steps.
 
-    Args:
-        position: float64 [A, T, 2], metres.
-        valid: bool [A, T].
-        num_history: H.
-        period_s: seconds between steps.
+    `position` is float64 [A, T, 2] in metres, `valid` bool [A, T], `num_history` H, `period_s` the seconds between steps.
 
     Returns:
         velocity float64 [A, T, 2] in m/s; heading float64 [A, T] in radians; and the length float64 [A, T] in

@@ -254,16 +254,9 @@ def _rows(batch: SceneBatch, scene: int, agents: Tensor, targets: int, polylines
     o, one = batch.observation, slice(scene, scene + 1)
     tensors = {name: getattr(o, name)[one, agents] for name in AGENT_FIELDS}
     tensors |= {name: getattr(o, name)[one, polylines] for name in POLYLINE_FIELDS}
+    tensors |= {"frame_pose": o.frame_pose[one], "target_mask": o.target_mask[one, agents[:targets]]}
     names = tuple(o.agent_id[scene][agent] for agent in agents.tolist())
-    observation = replace(
-        o,
-        scene_id=o.scene_id[one],
-        agent_id=(names,),
-        num_targets=targets,
-        frame_pose=o.frame_pose[one],
-        target_mask=o.target_mask[one, agents[:targets]],
-        **tensors,
-    )
+    observation = replace(o, scene_id=o.scene_id[one], agent_id=(names,), num_targets=targets, **tensors)
     return SceneBatch(observation, batch.truth.map(lambda value: value[one, agents[:targets]]))
 
 

@@ -32,10 +32,8 @@ WORDS += ['"', "<", "&x;", ",", "\n"]
 def check_reader(reader: Any, raw: Path, tmp_path: Path) -> None:
     """Check the complete contract: valid scenes from valid files, and one-line errors from damaged files.
 
-    Args:
-        reader: the reader.
-        raw: raw folder with at least one valid scene; it is copied for each damage, so it should be small.
-        tmp_path: an empty or new folder for shards and damaged copies.
+    The folder `raw` has at least one valid scene; it is copied for each damage, so it should be small. The empty or new
+    folder `tmp_path` is for shards and damaged copies.
     """
     check_scenes(reader, raw, tmp_path)
     check_damaged_files(reader, raw, tmp_path)

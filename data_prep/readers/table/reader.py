@@ -364,14 +364,7 @@ def _time_problem(name: str, time: np.ndarray, wrong: np.ndarray, options: Table
 
 
 class Tracks:
-    """The n rows of one scene as A agents by id with T steps.
-
-    Attributes:
-        agent_id: the A ids.
-        valid: whether an agent has a row at a step, bool [A, T].
-        row: index of the row, int64 [A, T], -1 without a row.
-        last_observed: row [A] of each agent's last observed step, -1 for an agent without one.
-    """
+    """The n rows of one scene as A agents by id with T steps."""
 
     def __init__(self, columns: Columns, step: np.ndarray, cut: Cut, options: Table) -> None:
         """Arrange rows, of which `step` (int64 [n]) is the step; SceneError if a track has no name or two rows for one step."""
@@ -381,10 +374,10 @@ class Tracks:
         if "" in self.agent_id or any("\n" in name for name in self.agent_id):
             raise SceneError("track_id: empty or with a line break")
         self._cell, self.valid = cells(self.agent_id, self._agent, step - cut.first, cut.num_steps, "track_id")
-        self.row = self.fill(np.arange(1, len(step) + 1)) - 1
+        self.row = self.fill(np.arange(1, len(step) + 1)) - 1  # index of the row, int64 [A, T], -1 without a row
         observed = self.row[:, : options.num_history]
         last = options.num_history - 1 - (observed[:, ::-1] >= 0).argmax(1)
-        self.last_observed = observed[np.arange(len(observed)), last]
+        self.last_observed = observed[np.arange(len(observed)), last]  # row [A] of the last observed step, -1 without one
 
     def fill(self, values: np.ndarray) -> np.ndarray:
         """Values [n, ...] of the rows as [A, T, ...], zero without a row."""

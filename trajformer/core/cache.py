@@ -12,16 +12,12 @@ class KVCache:
     Args:
         fixed: keys and values do not change (cross-attention to a memory): they are computed in the first step and reused.
             Otherwise (self-attention) the keys and values of each step are appended.
-
-    Attributes:
-        key: [N, heads, S, d_k], None before the first step.
-        value: [N, heads, S, d_v], None before the first step.
     """
 
     def __init__(self, *, fixed: bool = False) -> None:
         self.fixed = fixed
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
+        self.key: Tensor | None = None  # [N, heads, S, d_k], None before the first step
+        self.value: Tensor | None = None  # [N, heads, S, d_v], None before the first step
 
     def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Return all keys and values; `project` computes the new ones and is called only if needed."""

@@ -108,16 +108,9 @@ class TargetModelConfig(SceneModelConfig, positive=("max_neighbors",)):
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A model that is ready to run.
+    """A model that is ready to run."""
 
-    Attributes:
-        model: a model in evaluation mode, on `device`.
-        batch: settings that turn scenes into its input.
-        device: the device of the model.
-        trained_on: the training split of its recipe, or empty for a model without training.
-    """
-
-    model: nn.Module
-    batch: BatchConfig = field(default_factory=BatchConfig)
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    trained_on: str = ""
+    model: nn.Module  # in evaluation mode, on `device`
+    batch: BatchConfig = field(default_factory=BatchConfig)  # settings that turn scenes into its input
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
+    trained_on: str = ""  # the training split of its recipe, or empty for a model without training

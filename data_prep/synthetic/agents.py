@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,8 +81,7 @@ def with_lane_change(network: Network, rng: np.random.Generator, route: Route, a
     return Route(route.lanes[: number + 1] + tail.lanes, starts, number, start + begin, change_m)
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(NamedTuple):
     """All routes as arrays; R routes, P samples 1 m apart, L lanes, K lanes a route, G junctions a route."""
 
     routes: list[Route]
@@ -219,8 +219,7 @@ _BODY = {
 }
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(NamedTuple):
     """N moving vehicles and cyclists; number i begins on path i."""
 
     kind: list[str]  # Argoverse object type
@@ -322,8 +321,7 @@ def _random_starts(network: Network, rng: np.random.Generator) -> list[tuple[int
 # ---- pedestrians ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pedestrians:
+class Pedestrians(NamedTuple):
     """W pedestrians: along the pavement, over a crosswalk, or standing."""
 
     xy: Array  # [W, P, 2] paths sampled every metre (the last point is repeated)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from data_prep.synthetic.agents import Route, build_paths, populate, random_pedestrians, random_route
-from data_prep.synthetic.network import Array, Ints, Junction, Network, Road, bridge, offset, random_network, smoothstep, wrap
+from data_prep.synthetic.network import Array, Junction, Network, Road, bridge, offset, random_network, smoothstep, wrap
 from data_prep.synthetic.traffic import FUTURE_TICKS, NUM_HISTORY, NUM_STEPS, WARM_UP_TICKS, Simulation
 from data_prep.synthetic.world import Tracks, World, build_world, observe
 
@@ -92,8 +92,7 @@ def _entropy(seed: int | np.random.SeedSequence) -> list[int]:
     return root.generate_state(8).tolist()
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Recording(NamedTuple):
     """A simulated scene and its record."""
 
     rng: np.random.Generator
@@ -308,12 +307,12 @@ def _scenario_table(scene: SyntheticScene, steps: int) -> pa.Table:
     track, step = np.nonzero(tracks.valid[:, :steps])
     x, y = (tracks.xy[track, step] + scene.origin).T
     velocity_x, velocity_y = tracks.velocity[track, step].T
-    all_rows = np.zeros_like(track)
+    count = len(track)
     return pa.table(
         {
             "observed": step < NUM_HISTORY,
-            "track_id": _text(tracks.ids, track),
-            "object_type": _text(tracks.kinds, track),
+            "track_id": pa.array(tracks.ids).take(pa.array(track)),
+            "object_type": pa.array(tracks.kinds).take(pa.array(track)),
             "object_category": tracks.categories[track],
             "timestep": step,
             "position_x": x,
@@ -321,18 +320,14 @@ def _scenario_table(scene: SyntheticScene, steps: int) -> pa.Table:
             "heading": tracks.heading[track, step],
             "velocity_x": velocity_x,
             "velocity_y": velocity_y,
-            "scenario_id": _text([scene.scene_id], all_rows),
-            "start_timestamp": np.full(len(track), scene.start_ns),
-            "end_timestamp": np.full(len(track), scene.start_ns + (NUM_STEPS - 1) * 1e8),
-            "num_timestamps": np.full(len(track), NUM_STEPS),
-            "focal_track_id": _text([tracks.ids[tracks.focal]], all_rows),
-            "city": _text([scene.city], all_rows),
+            "scenario_id": pa.repeat(scene.scene_id, count),
+            "start_timestamp": np.full(count, scene.start_ns),
+            "end_timestamp": np.full(count, scene.start_ns + (NUM_STEPS - 1) * 1e8),
+            "num_timestamps": np.full(count, NUM_STEPS),
+            "focal_track_id": pa.repeat(tracks.ids[tracks.focal], count),
+            "city": pa.repeat(scene.city, count),
         }
     )
-
-
-def _text(values: list[str], index: Ints) -> pa.Array:
-    return pa.array(values).take(pa.array(index))
 
 
 def _map_document(scene: SyntheticScene) -> dict[str, dict[str, Any]]:

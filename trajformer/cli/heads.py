@@ -49,18 +49,15 @@ def _load_model(args: Namespace, recipe: type[T]) -> tuple[Any, T, torch.device]
     return model.to(device), config, device
 
 
-def _list_inputs(args: Namespace) -> list[Path]:
-    """The image files among the files and folders of a command; an error if no path is given, or one does not exist."""
+def _read_batches(args: Namespace, read: Callable[[Path], T]) -> Iterator[list[tuple[Path, T]]]:
+    """Batches of the images of a command with their content; unreadable ones are printed at the end, an error if all are."""
     from trajformer.heads.images import list_images
 
     if not args.images:
         raise TrajformerError("give images or folders, or --split SPLIT to score a split of labeled ones")
-    return list_images(args.images)
-
-
-def _read_batches(files: list[Path], size: int, read: Callable[[Path], T]) -> Iterator[list[tuple[Path, T]]]:
-    """Batches of files with their content; unreadable files are printed at the end, and it is an error if all are."""
-    skipped = []
+    files, size, skipped = list_images(args.images), args.batch_size, []
+    if args.out is not None:
+        make_folder(args.out)
     for first in range(0, len(files), size):
         batch = []
         for path in files[first : first + size]:
@@ -115,12 +112,9 @@ def run_classify(args: Namespace) -> None:
 
     if args.split is not None:
         return _score_classifier(args)
-    files, used = _list_inputs(args), set[Path]()
     model, recipe, device = _load_model(args, ClassificationRecipe)
-    names = recipe.names()
-    if args.out is not None:
-        make_folder(args.out)
-    for batch in _read_batches(files, args.batch_size, recipe.read):
+    names, used = recipe.names(), set[Path]()
+    for batch in _read_batches(args, recipe.read):
         prepared = torch.stack([recipe.prepare(image) for _, image in batch])  # [B, C, S, S]
         scores, rollout = classify_with_rollout(model, prepared.to(device))
         probabilities, classes = scores.float().softmax(-1).cpu().topk(min(args.top, len(names)))
@@ -203,14 +197,11 @@ def run_detect(args: Namespace) -> None:
 
     if args.split is not None:
         return _score_detector(args)
-    files, used, lines = _list_inputs(args), set[Path](), []
     if args.attention and args.out is None:
         raise TrajformerError("--attention needs a folder for its pictures: --out DIR")
     model, recipe, device = _load_model(args, DetectionRecipe)
-    names = recipe.names()
-    if args.out is not None:
-        make_folder(args.out)
-    for batch in _read_batches(files, args.batch_size, read_example):
+    names, used, lines = recipe.names(), set[Path](), []
+    for batch in _read_batches(args, read_example):
         resized = [resize_example(example, recipe.data.shorter, recipe.data.longest) for _, example in batch]
         predicted = _predict(model, collate(resized).to(device), args.score, args.nms)
         for (path, example), small, objects in zip(batch, resized, predicted, strict=True):

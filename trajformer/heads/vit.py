@@ -325,11 +325,8 @@ class ClassificationModule(TaskModule):
 
     def __init__(self, config: ClassificationRecipe) -> None:
         super().__init__(replace(config, labels=config.labels or class_names(config.data)))
-        if config.start:
-            self.load_start()
-
-    def load_start(self) -> None:
-        """Load the weights of the checkpoint to start from, adapted to the image size and the classes of the recipe."""
+        if not config.start:
+            return  # else load the weights of this checkpoint, adapted to the image size and the classes of the recipe
         state, start = self.config.load_start(("image_size",))
         sizes, position = self.config.model, "position.tables.0"
         side = sizes.image_size // sizes.patch_size

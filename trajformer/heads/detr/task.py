@@ -154,12 +154,9 @@ class DetectionModule(TaskModule):
         if config.data.voc is None and config.labels in ((), LABELS):
             config = replace(config, labels=LABELS)
         super().__init__(config)
-        if config.start:
-            self.load_start()
         self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
-
-    def load_start(self) -> None:
-        """Load the weights of the checkpoint to start from, except for a head of other classes and another number of queries."""
+        if not config.start:
+            return  # else load the weights of this checkpoint, except for a head of other classes and other queries
         state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
         parts = {"classify.": start.names() != self.config.names(), "queries.": start.model.queries != self.config.model.queries}
         initial = tuple(part for part, differs in parts.items() if differs)

@@ -18,20 +18,6 @@ from pathlib import Path
 import pandas as pd
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
-FIGURES = ("ADE_20", "FDE_20", "ADE_1", "FDE_1")
-
-
-def train(config: Path, store: Path, folder: Path, name: str, seed: int, options: list[str]) -> float:
-    """Train one run; returns the minutes."""
-    start_time = time.monotonic()
-    data = [f"--data.train={store}", f"--data.val={store}", f"--data.train_split={name}_train", f"--data.val_split={name}_val"]
-    command = ["trajformer.cli", "train", "--config", str(config), "--out", str(folder), f"--seed={seed}", *data, *options]
-    if (folder / "last.ckpt").exists():
-        command.append("--resume")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "log.txt").open("a") as log:
-        subprocess.run([sys.executable, "-m", *command], stdout=log, stderr=log, check=True)
-    return (time.monotonic() - start_time) / 60
 
 
 def main() -> None:
@@ -42,7 +28,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the recordings; by default runs are not scored")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
     args, options = parser.parse_known_args()
 
@@ -50,14 +35,23 @@ def main() -> None:
     minutes = json.loads(minutes_file.read_text()) if minutes_file.exists() else {}
 
     def one(seed: int, name: str) -> None:
-        run = f"seed{seed}/{name}"
+        run, start_time = f"seed{seed}/{name}", time.monotonic()
+        folder = args.out / run
         if run not in minutes:
-            minutes[run] = train(args.config, args.store, args.out / run, name, seed, options)
+            command = ["trajformer.cli", "train", "--config", str(args.config), "--out", str(folder), f"--seed={seed}"]
+            command += [f"--data.train={args.store}", f"--data.train_split={name}_train"]
+            command += [f"--data.val={args.store}", f"--data.val_split={name}_val", *options]
+            if (folder / "last.ckpt").exists():
+                command.append("--resume")
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "log.txt").open("a") as log:
+                subprocess.run([sys.executable, "-m", *command], stdout=log, stderr=log, check=True)
+            minutes[run] = (time.monotonic() - start_time) / 60
             minutes_file.write_text(json.dumps(minutes, indent=1) + "\n")
         print(f"{run}: {minutes[run]:.1f} minutes", flush=True)
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        for future in [pool.submit(one, seed, name) for seed in args.seeds for name in args.sets]:
+        for future in [pool.submit(one, seed, name) for seed in args.seeds for name in SETS]:
             future.result()
     if args.data is None:
         return
@@ -66,9 +60,8 @@ def main() -> None:
     score = ["trajformer.cli", "evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results)]
     subprocess.run([sys.executable, "-m", *score, "--checkpoint", *folders], check=True)
     rows = json.loads(results.read_text())
-    names = [*args.sets, "mean"] if set(args.sets) == set(SETS) else args.sets
-    figures = {(name, seed): rows[f"seed{seed}"][name] for name in names for seed in args.seeds}
-    table = pd.DataFrame(figures).T[list(FIGURES)].groupby(level=0, sort=False).agg(["mean", "std"])
+    figures = {(name, seed): rows[f"seed{seed}"][name] for name in (*SETS, "mean") for seed in args.seeds}
+    table = pd.DataFrame(figures).T[["ADE_20", "FDE_20", "ADE_1", "FDE_1"]].groupby(level=0, sort=False).agg(["mean", "std"])
     print("\nmean and standard deviation over seeds\n" + table.to_string(float_format="{:.3f}".format, na_rep="-"))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trajformer.core.attention import Groups
 from trajformer.core.blocks import Decoder, Encoder, SqueezeConfig
@@ -67,17 +67,7 @@ class SpatialChannel(Forecaster, config=SpatialChannelConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        memory, keys = self._memory(observation)
-        queries = self.queries.expand(len(memory), -1, -1)
-        layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
-        shape = (observation.num_scenes, observation.num_targets)
-        modes = [layer.unflatten(0, shape) for layer in layers]  # [B, S, K, D]
-        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes]
-        forecast = replace(last, auxiliary=tuple(earlier))
-        return forecast if self.training else consensus(forecast, self.config.consensus_m)
-
-    def _memory(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Encoded tokens [B * S, L, D] around each target, agents of each step and then lanes, and bool [B * S, 1, L]."""
+        # Tokens [B * S, L, D] around each target, agents of each step and then lanes, and their mask bool [B * S, 1, L].
         index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         time = self.time(state.shape[2]).flip(0)  # positions count back from the last observed step
@@ -89,4 +79,11 @@ class SpatialChannel(Forecaster, config=SpatialChannelConfig):
             token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, lane_mask], 2), lane.shape[2]
         keys = real.flatten(0, 1)[:, None]
         agents = Groups(index.shape[2], index.shape[2], (lanes, lanes))
-        return self.encoder(token.flatten(0, 1), keys, groups=agents), keys
+        memory = self.encoder(token.flatten(0, 1), keys, groups=agents)
+        queries = self.queries.expand(len(memory), -1, -1)
+        layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
+        shape = (observation.num_scenes, observation.num_targets)
+        modes = [layer.unflatten(0, shape) for layer in layers]  # [B, S, K, D]
+        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes]
+        forecast = replace(last, auxiliary=tuple(earlier))
+        return forecast if self.training else consensus(forecast, self.config.consensus_m)

@@ -166,11 +166,7 @@ def merge(args: Namespace) -> None:
 
 
 def export(args: Namespace) -> None:
-    """Write one scene to a file.
-
-    Raises:
-        StoreError: no split has the scene, or several splits have it and --split is not given.
-    """
+    """Write one scene to a file (StoreError: no split has the scene, or several splits have it and --split is not given)."""
     from trajformer.scenes.export import export_scene
 
     splits = [SceneStore(args.store, name) for name in _splits(args.store, args.split)]

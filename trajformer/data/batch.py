@@ -111,11 +111,7 @@ def _pad(parts: Sequence[np.ndarray]) -> Tensor:
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
-    """Pad samples of the same `frame` into one batch.
-
-    Raises:
-        SceneError: they differ in period, H or F.
-    """
+    """Pad samples of the same `frame` into one batch (SceneError: they differ in period, H or F)."""
     first = samples[0]
     for other in samples:
         if other.clock != first.clock:

@@ -158,11 +158,7 @@ def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None
 
 
 def recipe_name(path: Path) -> str:
-    """The task of a checkpoint's model.
-
-    Raises:
-        CheckpointError: it is damaged or foreign.
-    """
+    """The task of a checkpoint's model (CheckpointError: it is damaged or foreign)."""
     return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))
 
 
@@ -188,8 +184,5 @@ def list_changes(old: Any, new: Any, name: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         names = list(dict.fromkeys([*old, *new]))
         return [line for n in names for line in list_changes(old.get(n), new.get(n), f"{name}.{n}" if name else n)]
-    return [] if old == new else [f"{name} {_short(old)}, not {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    return "given" if isinstance(value, dict) else json.dumps(value)
+    was, now = ("given" if isinstance(value, dict) else json.dumps(value) for value in (old, new))
+    return [] if old == new else [f"{name} {was}, not {now}"]

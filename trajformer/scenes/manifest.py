@@ -101,11 +101,7 @@ def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[
 
 
 def read_manifest(root: Path) -> dict[str, Any]:
-    """The content of `manifest.json`.
-
-    Raises:
-        StoreError: the file is missing, is not a manifest, or has another schema version.
-    """
+    """The content of `manifest.json` (StoreError: the file is missing, is not a manifest, or has another schema version)."""
     path = root / MANIFEST
     try:
         manifest = json.loads(path.read_text())

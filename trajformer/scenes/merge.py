@@ -90,11 +90,7 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
 
 
 def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) -> None:
-    """Write `merged.json` and remove temporary files of an interrupted merge.
-
-    Raises:
-        StoreError: the folder has other content.
-    """
+    """Write `merged.json` and remove temporary files of an interrupted merge (StoreError: the folder has other content)."""
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: not a folder")
     shards = {copy.target: {"from": str(copy.source), "sha256": copy.sha256} for copy in copies}

@@ -112,11 +112,7 @@ class SceneStore:
             yield self._shards.get(number) or self._open_shard(number)
 
     def find(self, scene_ids: Sequence[str]) -> list[int]:
-        """Indices of the scenes with these ids.
-
-        Raises:
-            StoreError: an id is not in this split.
-        """
+        """Indices of the scenes with these ids (StoreError: an id is not in this split)."""
         indices = self.indices(scene_ids)
         for scene_id in scene_ids:
             if scene_id not in indices:

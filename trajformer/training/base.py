@@ -187,23 +187,14 @@ class TaskData(L.LightningDataModule):
 
 @dataclass(frozen=True)
 class Task:
-    """How one kind of recipe is trained.
+    """How one kind of recipe is trained."""
 
-    Attributes:
-        recipe: the recipe's dataclass; `recipe.task` is the name of the task.
-        module: builds the Lightning module from a recipe.
-        data: builds the data module from a recipe.
-        monitor: the validation metric that selects the best checkpoint.
-        mode: "min" or "max": which value of the metric is best.
-        shown: metrics on the line that is printed after a validation.
-    """
-
-    recipe: type[Any]
-    module: Callable[[Any], TaskModule]
-    data: Callable[[Any], TaskData]
-    monitor: str
-    mode: str
-    shown: tuple[str, ...]
+    recipe: type[Any]  # the recipe's dataclass; `recipe.task` is the name of the task
+    module: Callable[[Any], TaskModule]  # builds the Lightning module from a recipe
+    data: Callable[[Any], TaskData]  # builds the data module from a recipe
+    monitor: str  # the validation metric that selects the best checkpoint
+    mode: str  # "min" or "max": which value of the metric is best
+    shown: tuple[str, ...]  # metrics on the line that is printed after a validation
 
     @property
     def name(self) -> str:

@@ -42,6 +42,7 @@ EQUIVARIANT = {  # the table of docs/models.md
     "gatformer": True,
     "crowd": True,
     "scene_set": True,
+    "se2former": True,
 }
 
 

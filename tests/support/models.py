@@ -12,6 +12,7 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer import FanConfig, MMTransformerConfig, RegionConfig
 from trajformer.models.scene_set import SceneSetConfig
+from trajformer.models.se2former.model import SE2FormerConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import LatentConfig, SceneEncoderConfig, WayformerConfig
 from trajformer.recipes.choices import MODELS
@@ -29,6 +30,7 @@ GATFORMER = GatformerConfig(
 )
 CROWD = CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7)
 SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
+SE2FORMER = SE2FormerConfig(FUTURE, max_history=10, block=BLOCK, map_layers=1, agent_layers=1, decoder_layers=1, components=4)
 AGENTFORMER = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_aware=True), (1, 1, 1), (16,), num_history=10)
 
 
@@ -52,6 +54,7 @@ MODEL_CONFIGS: dict[str, Any] = {
     "constant-velocity": ConstantVelocityConfig(modes=6),
     "constant-velocity-sampled": SampledConstantVelocityConfig(modes=6),
     "mmtransformer": MMTRANSFORMER,
+    "se2former": SE2FORMER,
     "mmtransformer-neighbour-map": replace(MMTRANSFORMER, neighbour_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
     "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbour_map=True),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trajformer.recipes.recipe import OptimConfig
-from trajformer.training.optim import build_optimizer, rate_factor
+from trajformer.training.optim import build_optimizer, parameter_groups, rate_factor
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,21 @@ def test_schedules_follow_their_formulas(schedule: str, expected: dict[int, floa
 def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
     layers = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     groups = [{"params": list(layers[0].parameters())}, {"params": list(layers[1].parameters()), "lr": 0.1}]
-    optimizer, schedule = build_optimizer(groups, OptimConfig(learning_rate=1e-3, warmup=0.0), 10)
+    optimizer, schedule = build_optimizer(groups, OptimConfig(learning_rate=1e-3, warmup=0.0), lambda step: (step, 10))
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-3, 1e-4])
     optimizer.step()
     schedule.step()
     assert optimizer.param_groups[1]["lr"] == pytest.approx(optimizer.param_groups[0]["lr"] / 10)
+
+
+def test_muon_optimises_hidden_matrices_only() -> None:
+    model = torch.nn.ModuleDict({"input": torch.nn.Linear(3, 4), "hidden": torch.nn.Linear(4, 4), "kind": torch.nn.Embedding(5, 4)})
+    model.outer = ("input.weight",)  # type: ignore[assignment]
+    config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
+    optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))
+    (muon,) = (group for group in optimizer.param_groups if group["muon"])
+    assert [id(parameter) for parameter in muon["params"]] == [id(model["hidden"].weight)]
+    assert muon["lr"] == pytest.approx(2e-3) and muon["weight_decay"] == 0.1
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decay[id(model["input"].weight)] == 0.1 and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
+    assert len(decay) == len(list(model.parameters()))

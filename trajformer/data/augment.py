@@ -16,6 +16,7 @@ from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
+_MOVING_M = 3.0  # agents whose future ends at least this far away count as moving
 _AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity", "valid", "pose")
 
 
@@ -31,11 +32,14 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
         scale: stretch every scene by a uniform factor in 1 - scale to 1 + scale, speeds included.
         noise_m: add normal noise to the observed positions of half of the scenes, with a standard deviation uniform up to this
             many metres, and to velocities accordingly; reference poses stay. Recordings differ in their noise.
+        max_targets: keep at most this many targets of each scene: the scored ones, then randomly chosen ones that move, then others.
+            The rest become context. 0 keeps all targets.
         crop: keep only this many agents of larger crowds: the agents nearest to a randomly chosen target. The cost of models
             that attend over all agents and steps grows with the square of both. 0 keeps all agents.
         agent_dropout: probability of hiding each agent that is not a target.
-        shift: probability of a temporal shift: the scene is observed some steps earlier, if all its targets are visible then,
-            and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
+        shift: probability of a temporal shift: the scene is observed some steps earlier, if all its scored targets are visible
+            then, and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
+            Other targets that are not visible then are removed.
         shift_steps: largest shift in steps.
         history_mask: probability of hiding the start of an agent's history.
         history_mask_steps: largest number of hidden steps (mmTransformer: 10).
@@ -46,6 +50,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
     heading_noise: float = 0.0
     scale: float = 0.0
     noise_m: float = 0.0
+    max_targets: int = 0
     crop: int = 0
     agent_dropout: float = 0.1
     shift: float = 0.0
@@ -156,6 +161,26 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     return SceneBatch(kept, Truth(of_targets(truth.position), of_targets(truth.valid)))
 
 
+def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
+    """Keep the scored targets and randomly chosen others, `count` in all; agents that move come first."""
+    o, truth = batch.observation, batch.truth
+    device, targets = o.pose.device, o.num_targets
+    if targets <= count:
+        return batch
+    end = truth.position[:, :, -1] - o.pose[:, :targets, :2]
+    moving = (end.norm(dim=-1) >= _MOVING_M) & truth.valid[..., -1]
+    scored = o.agent_role[:, :targets] >= int(AgentRole.SCORED)
+    rank = _uniform(tuple(o.target_mask.shape), generator, device) + moving + 2.0 * scored + 4.0 * o.target_mask
+    first = rank.argsort(1, descending=True)
+    order = torch.cat([first, torch.arange(targets, o.agent_mask.shape[1], device=device).expand(batch.num_scenes, -1)], 1)
+    scene = torch.arange(batch.num_scenes, device=device)[:, None]
+    values = {name: getattr(o, name)[scene, order] for name in (*_AGENT_TENSORS, "agent_mask")}
+    names = tuple(tuple(ids[i] for i in row if i < len(ids)) for ids, row in zip(o.agent_id, order.tolist(), strict=True))
+    first = first[:, :count]
+    kept = replace(o, agent_id=names, num_targets=count, target_mask=o.target_mask[scene, first], **values)
+    return SceneBatch(kept, truth.map(lambda value: value[scene, first]))
+
+
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
     """Observe scenes 1 to `steps` steps earlier; agents that appear later are removed."""
     o, truth = batch.observation, batch.truth
@@ -163,8 +188,9 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     count = (_per_scene(batch, generator) * min(steps, history - 2)).long() + 1
     chosen = _per_scene(batch, generator) < probability
     now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
-    present = o.valid[:, :targets].gather(2, now).squeeze(2) | ~o.target_mask
-    count = torch.where(chosen & present.all(1), count, 0)[:, None]
+    present = o.valid[:, :targets].gather(2, now).squeeze(2)
+    free = ~o.target_mask | (o.agent_role[:, :targets] < int(AgentRole.SCORED))
+    count = torch.where(chosen & (present | free).all(1), count, 0)[:, None]
     past = torch.arange(history, device=device) - count  # [B, H], the former index of each step
     valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
     seen = o.agent_mask & (valid.any(-1) | (count == 0))
@@ -174,7 +200,9 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     pose = torch.where(count[..., None] > 0, torch.cat([point, heading.gather(2, last)], -1), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
     shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
-    earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose)
+    kept = present | (count == 0)
+    shifted = Truth(shifted.position * kept[..., None, None], shifted.valid & kept[..., None])
+    earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose, target_mask=o.target_mask & kept)
     result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
     if o.frame is not Frame.FOCAL:
         return result
@@ -232,6 +260,7 @@ def _hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
 
 _CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that enables it, in this order
     "crop": crop,
+    "max_targets": thin,
     "shift": shift,
     "flip": flip,
     "rotate": rotate,

@@ -28,7 +28,7 @@ class Frame(Enum):
 
 
 @dataclass(frozen=True)
-class BatchConfig(Config, positive=("max_agents", "polyline_length_m")):
+class BatchConfig(Config, positive=("max_agents", "polyline_length_m", "map_slack_m")):
     """Selection and resampling of scenes for a batch.
 
     Attributes:
@@ -37,8 +37,11 @@ class BatchConfig(Config, positive=("max_agents", "polyline_length_m")):
             the future and end at least 5 m away.
         frame: frame of the batch.
         max_agents: largest number of agents of a scene: all targets, then the agents nearest to a target.
+        lost_agents: keep context agents that are not seen at the last observed step.
         agent_radius_m: context agents farther than this from every target are dropped.
         map_radius_m: polylines farther than this from every target are dropped.
+        map_slack_m: if given, the radius of a target that is not a scored one is this many metres plus the way that it covers
+            at its present speed until the horizon, at most `map_radius_m`. So slow agents can be targets without a large map.
         polyline_points: P, points of a resampled polyline.
         polyline_length_m: longer polylines are cut into pieces.
     """
@@ -46,8 +49,10 @@ class BatchConfig(Config, positive=("max_agents", "polyline_length_m")):
     targets: Targets = "scored"
     frame: Frame = Frame.SCENE
     max_agents: int = 96
+    lost_agents: bool = True
     agent_radius_m: float = 80.0
     map_radius_m: float = 80.0
+    map_slack_m: float | None = None
     polyline_points: int = 10
     polyline_length_m: float = 20.0
 
@@ -83,7 +88,7 @@ def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     is_target = _is_target(scene, config.targets) & present
     targets = is_target.nonzero()[0]
     targets = targets[(-role[targets].astype(np.int64)).argsort(kind="stable")]
-    others = (present & ~is_target).nonzero()[0]
+    others = ((present if config.lost_agents else seen[:, -1]) & ~is_target).nonzero()[0]
     if len(others) and len(targets):
         apart = pose.take(others, 0)[:, None, :2] - pose.take(targets, 0)[:, :2]
         apart *= apart
@@ -95,8 +100,19 @@ def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     return rows, len(targets), pose.take(rows, 0)
 
 
-def _select_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
-    """Resampled lanes and crosswalks near a target, without drivable areas."""
+def _map_radius(scene: Scene, targets: np.ndarray, config: BatchConfig) -> np.ndarray:
+    """The radius [S] around each target within which polylines are kept."""
+    full = np.full(len(targets), config.map_radius_m, np.float32)
+    if config.map_slack_m is None:
+        return full
+    now = scene.num_history - 1
+    velocity = scene.velocity[targets, now] * scene.valid[targets, now, None]
+    way = np.hypot(velocity[:, 0], velocity[:, 1]) * (scene.num_future * scene.period_s)
+    return np.where(scene.agent_role[targets] >= _SCORED, full, np.minimum(full, config.map_slack_m + way))
+
+
+def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
+    """Resampled lanes and crosswalks near a target, without drivable areas; `around` is [S, 2], `radius` [S]."""
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
     keep = kind != _DRIVABLE_AREA
@@ -104,7 +120,8 @@ def _select_polylines(scene: Scene, around: np.ndarray, config: BatchConfig) -> 
         some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]
         apart *= apart
-        keep &= (apart[0] + apart[1]).reshape(-1, len(piece)).min(0) <= config.map_radius_m**2
+        near = (apart[0] + apart[1]).min(1) <= (radius * radius)[:, None]  # [S, N]
+        keep &= near.any(0)
     kept = keep.nonzero()[0]
     flags = scene.polyline_flags[owner[kept]]
     mask = np.ones(len(kept), np.bool_)
@@ -167,7 +184,10 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
         SceneError: the config has the focal frame and no focal agent was observed.
     """
     agents = [_select_agents(scene, config) for scene in scenes]
-    lines = [_select_polylines(s, pose[:count, :2], config) for s, (_, count, pose) in zip(scenes, agents, strict=True)]
+    lines = [
+        _select_polylines(scene, pose[:count, :2], _map_radius(scene, rows[:count], config), config)
+        for scene, (rows, count, pose) in zip(scenes, agents, strict=True)
+    ]
     return [_assemble(*each, config) for each in zip(scenes, agents, lines, strict=True)]
 
 

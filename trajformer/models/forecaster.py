@@ -24,6 +24,7 @@ class Forecaster(nn.Module):
         equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and shifted predictions. If
             False, predictions are translation-equivariant only.
         partial: a training step may leave parameters without a gradient; distributed training must know this.
+        outer: endings of the names of matrices that read features or give results; Muon does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
     """
 
@@ -31,6 +32,7 @@ class Forecaster(nn.Module):
     joint: bool = False
     equivariant: bool = True
     partial: bool = False
+    outer: tuple[str, ...] = ()
     needs_first_stage: bool = False
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:

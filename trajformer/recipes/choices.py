@@ -18,6 +18,8 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer import MMTransformerConfig, RegionLossConfig
 from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
+from trajformer.models.se2former.loss import SE2FormerLossConfig
+from trajformer.models.se2former.model import SE2FormerConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import WayformerConfig
 
@@ -32,6 +34,7 @@ MODELS: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "gatformer": GatformerConfig,
     "crowd": CrowdConfig,
     "scene_set": SceneSetConfig,
+    "se2former": SE2FormerConfig,
 }
 MODELS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.models")}
 LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
@@ -40,6 +43,7 @@ LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "worlds": WorldLossConfig,
     "regions": RegionLossConfig,
     "scene_set": SceneSetLossConfig,
+    "se2former": SE2FormerLossConfig,
     "cvae": CVAELossConfig,
     "sampler": SamplerLossConfig,
 }

@@ -54,11 +54,12 @@ class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
 
 
 @dataclass(frozen=True)
-class OptimConfig(Config, positive=("learning_rate",), shares=("drop", "warmup", "average")):
-    """AdamW with a linear warm-up and a schedule after it.
+class OptimConfig(Config, positive=("learning_rate", "muon_rate"), shares=("drop", "warmup", "average")):
+    """Optimiser with a linear warm-up and a schedule after it.
 
     Attributes:
         learning_rate: rate of AdamW after the warm-up.
+        muon_rate: if given, Muon optimises the hidden matrices with this rate, and AdamW all other parameters.
         schedule: a cosine or a line to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017),
             or one drop to a tenth of the rate (DETR).
         drop: share of the steps before the drop.
@@ -70,6 +71,7 @@ class OptimConfig(Config, positive=("learning_rate",), shares=("drop", "warmup",
     """
 
     learning_rate: float = 1e-3
+    muon_rate: float | None = None
     schedule: Literal["cosine", "linear", "inverse_sqrt", "drop"] = "cosine"
     drop: float = 0.8
     weight_decay: float = 1e-4
@@ -85,11 +87,13 @@ class OptimConfig(Config, positive=("learning_rate",), shares=("drop", "warmup",
 
 
 @dataclass(frozen=True)
-class TrainerConfig(Config, positive=("epochs", "devices", "threads", "validate_every", "log_every")):
+class TrainerConfig(Config, positive=("epochs", "minutes", "devices", "threads", "validate_every", "log_every")):
     """Length, device and precision of the training.
 
     Attributes:
         epochs: passes over the training data.
+        minutes: if given, train for this many processor minutes of the training process instead of `epochs`. Validation is not
+            counted. The schedule follows the time, so that a faster machine makes more steps.
         accelerator: auto uses a GPU if there is one.
         devices: number of devices.
         precision: precision of the forward and backward pass.
@@ -102,6 +106,7 @@ class TrainerConfig(Config, positive=("epochs", "devices", "threads", "validate_
     """
 
     epochs: int = 50
+    minutes: float | None = None
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

@@ -4,6 +4,7 @@ A task consists of a recipe (frozen dataclass), a `TaskModule` with a training a
 and validation items, and a `Task` that joins them. `cli/tasks.py` lists all tasks.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -21,6 +22,9 @@ from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, describe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.optim import build_optimizer, parameter_groups
+
+_USED = "processor_seconds"  # entry of checkpoints
+_TICKS = 1_000_000  # resolution of a schedule by time
 
 
 class Recipe(Protocol):
@@ -66,6 +70,7 @@ class TaskModule(L.LightningModule):
         super().__init__()
         self.config = config
         self.model = config.build_model()
+        self.used_s = self._counted = 0.0  # processor seconds of training, also in earlier processes of a resumed run
         if config.trainer.compile:
             self.model.compile()
 
@@ -81,7 +86,9 @@ class TaskModule(L.LightningModule):
         return batch.to(device, non_blocking=True)
 
     def on_train_start(self) -> None:
-        """Lightning does not call `on_train_epoch_start` when a run resumes within an epoch."""
+        """Start to count; Lightning does not call `on_train_epoch_start` when a run resumes within an epoch."""
+        self._counted = time.process_time()
+        self.count_time()  # stops a run without time left
         self.on_train_epoch_start()
 
     def on_train_epoch_start(self) -> None:
@@ -103,20 +110,57 @@ class TaskModule(L.LightningModule):
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups for the optimiser; the `lr` of a group is relative to the recipe's learning rate."""
-        return parameter_groups(self.model, self.config.optim.weight_decay)
+        return parameter_groups(self.model, self.config.optim)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with a schedule that is stepped after every batch."""
+        """The optimiser with a schedule that is stepped after every batch."""
         # Lightning's own estimate would create the loader before the position of a resumed run is known.
         data: TaskData = self.trainer.datamodule  # type: ignore[attr-defined]
         steps = data.count_steps() * self.config.trainer.epochs
+
+        def progress(step: int) -> tuple[int, int]:
+            return (step, steps) if self.share is None else (int(self.share * _TICKS), _TICKS)
+
         fused = self.config.trainer.precision == "32-true"
-        optimizer, schedule = build_optimizer(self.groups(), self.config.optim, steps, fused=fused)
+        optimizer, schedule = build_optimizer(self.groups(), self.config.optim, progress, fused=fused)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store the resolved recipe in the checkpoint as plain values."""
+        """Store the resolved recipe in the checkpoint as plain values, and the processor time of the run."""
         checkpoint[CONFIG_KEY] = describe(self.config)
+        checkpoint[_USED] = self.used_s
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Continue to count the processor time."""
+        self.used_s = float(checkpoint.get(_USED, 0.0))
+
+    @property
+    def share(self) -> float | None:
+        """The share of `trainer.minutes` that is used, or None if the recipe counts epochs."""
+        minutes = self.config.trainer.minutes
+        return None if minutes is None else min(self.used_s / (60 * minutes), 1.0)
+
+    def count_time(self) -> None:
+        """Add the processor time since the last call; stop, after a validation, when the minutes of the recipe are used."""
+        now = time.process_time()
+        self.used_s, self._counted = self.used_s + now - self._counted, now
+        if self.share is not None:
+            if self.trainer.world_size > 1:  # all processes need one schedule
+                self.used_s = self.trainer.strategy.broadcast(self.used_s)
+            if self.share >= 1.0:
+                self.trainer.should_stop, self.trainer.check_val_every_n_epoch = True, 1
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the time of this step and of loading its batch."""
+        self.count_time()
+
+    def on_validation_start(self) -> None:
+        """Stop counting."""
+        self.count_time()
+
+    def on_validation_end(self) -> None:
+        """Continue to count."""
+        self._counted = time.process_time()
 
 
 class TaskData(L.LightningDataModule):

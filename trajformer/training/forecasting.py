@@ -68,7 +68,7 @@ class ForecastingModule(TaskModule):
         """The parameters of the model, and of the loss if it has any."""
         learned = list(self.objective.parameters())
         extra = [{"params": learned, "weight_decay": 0.0, "lr": _LOSS_RATE}] if learned else []
-        return parameter_groups(self.model, self.config.optim.weight_decay) + extra
+        return parameter_groups(self.model, self.config.optim) + extra
 
     def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
         """Accumulate the metrics of one batch."""

@@ -1,25 +1,40 @@
-"""AdamW, its parameter groups and learning-rate schedules."""
+"""Optimisers, their parameter groups and learning-rate schedules."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from trajformer.recipes.recipe import OptimConfig
+from trajformer.training.muon import Muon
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices of linear layers and attention have weight decay; vectors and embeddings have none."""
+def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
+    """Groups of parameters: matrices of linear layers and attention have weight decay; vectors and embeddings have none.
+
+    With a `muon_rate`, the matrices of linear layers form a group for Muon, except those of layers that read features or give
+    results, which the model names in its attribute `outer` (endings of names).
+    """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    outer: tuple[str, ...] = getattr(model, "outer", ())
+    hidden: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for parameter in model.parameters():
-        if parameter.ndim >= 2 and id(parameter) not in embeddings:
+    for name, parameter in model.named_parameters():
+        if config.muon_rate and id(parameter) in linear and not name.endswith(outer):
+            hidden.append(parameter)
+        elif parameter.ndim >= 2 and id(parameter) not in embeddings:
             decayed.append(parameter)
         else:
             others.append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    if not config.muon_rate:
+        return groups
+    rate = config.muon_rate / config.learning_rate
+    return [*groups, {"params": hidden, "weight_decay": config.weight_decay, "lr": rate, "muon": True}]
 
 
 def rate_factor(step: int, total: int, config: OptimConfig) -> float:
@@ -38,17 +53,21 @@ def rate_factor(step: int, total: int, config: OptimConfig) -> float:
 
 
 def build_optimizer(
-    groups: list[dict[str, Any]], config: OptimConfig, total_steps: int, *, fused: bool = True
+    groups: list[dict[str, Any]], config: OptimConfig, progress: Callable[[int], tuple[int, int]], *, fused: bool = True
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW and its schedule, which is stepped after every batch.
+    """AdamW, or Muon with AdamW, and its schedule, which is stepped after every batch.
 
     Args:
         groups: parameter groups; the optional `lr` of a group is relative to the recipe's learning rate.
         config: of the optimiser.
-        total_steps: of the whole training.
-        fused: use the fused kernel; Lightning cannot clip gradients with it in mixed precision.
+        progress: step to (done, total) of the schedule.
+        fused: use AdamW's fused kernel; Lightning cannot clip gradients with it in mixed precision.
     """
     groups = [{**group, "lr": config.learning_rate * group.get("lr", 1.0)} for group in groups]
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, total_steps, config))
+    optimizer: torch.optim.Optimizer
+    if config.muon_rate:
+        optimizer = Muon(groups, config.learning_rate, config.betas)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(*progress(step), config))
     return optimizer, schedule

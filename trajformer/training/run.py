@@ -53,20 +53,29 @@ class Lines(Callback):
     """One line for each validation, for output that is not a terminal."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
-        self.start_time, self.start_epoch, self.shown = time.monotonic(), 0, shown
+        self.start_time, self.start_share, self.shown = time.monotonic(), 0.0, shown
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Remember where a resumed run starts."""
-        self.start_time, self.start_epoch = time.monotonic(), trainer.current_epoch
+        assert isinstance(pl_module, TaskModule)
+        share = pl_module.share
+        self.start_share = trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
+        self.start_time = time.monotonic()
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print epoch, elapsed and remaining time, and the main metrics."""
-        values, epoch, epochs = trainer.callback_metrics, trainer.current_epoch + 1, trainer.max_epochs or 1
+        """Print epoch or processor minutes, elapsed and remaining time, and the main metrics."""
+        values, epoch = trainer.callback_metrics, trainer.current_epoch + 1
+        assert isinstance(pl_module, TaskModule)
+        limits, share = pl_module.config.trainer, pl_module.share
+        if share is None:
+            position, share = f"epoch {epoch}/{limits.epochs}", epoch / limits.epochs
+        else:
+            position = f"epoch {epoch}, {share * (limits.minutes or 0):.1f}/{limits.minutes:g} processor minutes"
         figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in ("loss", *self.shown) if name in values)
         seconds = time.monotonic() - self.start_time
-        remaining = seconds / max(epoch - self.start_epoch, 1) * (epochs - epoch)
-        sys.stderr.write(f"epoch {epoch}/{epochs}  {seconds:.0f} s, {remaining:.0f} s left  {figures}\n")
+        remaining = seconds / max(share - self.start_share, 1e-9) * (1 - share)
+        sys.stderr.write(f"{position}  {seconds:.0f} s, {remaining:.0f} s left  {figures}\n")
 
 
 def _quiet() -> None:

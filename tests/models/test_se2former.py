@@ -1,0 +1,170 @@
+"""SE2Former: kept encodings, poses far from the origin, smooth paths, the fitted components, and its loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import BLOCK, SE2FORMER
+from support.scenes import varied_scenes
+from support.training import training_store
+
+from trajformer.core.pose import Frames, PoseAttentionConfig
+from trajformer.data.batch import SceneBatch, Truth, collate
+from trajformer.data.loading import SceneDataset
+from trajformer.data.sample import BatchConfig
+from trajformer.losses.set_loss import last_valid
+from trajformer.models.horizon import constant_velocity_path
+from trajformer.models.se2former.basis import residual_basis
+from trajformer.models.se2former.loss import SE2FormerLossConfig
+from trajformer.models.se2former.model import SE2Former
+from trajformer.models.se2former.worlds import Worlds, world_loss
+from trajformer.scenes.geometry import to_frame
+from trajformer.scenes.scene import AgentRole
+from trajformer.scenes.store import SceneStore
+from trajformer.testing.models import build_random, pose_error
+
+
+@pytest.fixture(scope="module")
+def batch() -> SceneBatch:
+    return collate(varied_scenes(), BatchConfig(targets="all"))
+
+
+@pytest.fixture(scope="module")
+def model() -> SE2Former:
+    built = build_random(SE2FORMER).eval()
+    assert isinstance(built, SE2Former)
+    return built
+
+
+@torch.no_grad()
+def test_a_kept_map_gives_the_forecast_of_a_fresh_one(model: SE2Former, batch: SceneBatch) -> None:
+    fresh, lanes = model(batch.observation), model.encode_map(batch.observation)
+    for _ in range(2):
+        kept = model.forecast(batch.observation, lanes, model.encode_agents(batch.observation, lanes))
+        torch.testing.assert_close(kept.position, fresh.position, atol=1e-6, rtol=0)
+        torch.testing.assert_close(kept.logit, fresh.logit, atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_the_map_encoding_does_not_depend_on_agents(model: SE2Former, batch: SceneBatch) -> None:
+    o = batch.observation
+    other = replace(o, pose=o.pose + 1.0, position=o.position + 1.0, velocity=o.velocity * 2)
+    for before, after in zip(model.encode_map(o).memories, model.encode_map(other).memories, strict=True):
+        assert torch.equal(before.key, after.key) and torch.equal(before.value, after.value)
+
+
+def test_a_scene_far_from_the_origin_gives_the_same_forecast(model: SE2Former, batch: SceneBatch) -> None:
+    assert pose_error(model, batch, 2.1) < 1e-3
+
+
+@torch.no_grad()
+def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
+    """Whatever the network outputs, a path lies in the space of its components."""
+    model = build_random(SE2FORMER).eval()
+    assert isinstance(model, SE2Former)
+    time = torch.linspace(0, 1, 12)
+    model.basis.copy_(torch.stack([time, time**2, time**3, time**4]).expand(2, -1, -1))
+    position = model(batch.observation).position
+    rest = (position - constant_velocity_path(batch.observation))[batch.observation.target_mask]
+    # After the refinement, x mixes components of both axes, which are the same here.
+    space = torch.linalg.qr(model.basis[0].T).Q  # [F, C]
+    rest = rest.transpose(-1, -2)
+    assert ((rest @ space @ space.T) - rest).abs().max() < 1e-3 * rest.abs().max()
+
+
+def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) -> None:
+    training_store(tmp_path, 8, 1)
+    data = SceneDataset(SceneStore(tmp_path, "train"), BatchConfig(targets="all"))
+    mean, basis = residual_basis(data, 4)
+    model = build_random(SE2FORMER)
+    model.prepare(data, 0)
+    assert isinstance(model, SE2Former)
+    assert torch.equal(model.mean, mean) and torch.equal(model.basis, basis)
+    # Residuals are reproduced by all components, and each component has the standard deviation of its coefficient.
+    full = residual_basis(data, 12)[1]
+    batch = data[list(range(8))]
+    observation, truth = batch.observation, batch.truth
+    path = to_frame(truth.position, observation.pose[:, : observation.num_targets, None])
+    moves = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > 3.0)
+    focal = moves & (observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL))
+    rest = path - constant_velocity_path(observation)[:, :, 0]
+    rest = torch.cat([rest[moves], rest[focal]]) - mean
+    for axis, components in zip(rest.unbind(-1), full, strict=True):
+        size = components.norm(dim=1, keepdim=True)
+        unit = components / size
+        torch.testing.assert_close(axis @ unit.T @ unit, axis, atol=1e-3, rtol=0)
+        torch.testing.assert_close((axis @ unit[0]).square().mean().sqrt(), size[0, 0], atol=1e-3, rtol=1e-3)
+
+
+def test_the_loss_is_that_of_the_best_proposal(batch: SceneBatch) -> None:
+    """An independent loop over targets."""
+    config = SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, score=0.3, worlds=0.0)
+    valid = batch.truth.valid.clone()
+    valid[0, 1, 5:], valid[1, 0] = False, False  # an incomplete and an unknown future
+    partial = replace(batch, truth=Truth(batch.truth.position * valid[..., None], valid))
+    model = build_random(SE2FORMER).train().requires_grad_(False)
+    terms = config.build()(model, partial)
+    forecast, o = model(partial.observation), partial.observation
+    (proposal,) = forecast.auxiliary
+    assert forecast.pose is not None
+    total = weights = 0.0
+    for b, s in o.target_mask.nonzero().tolist():
+        seen = valid[b, s]
+        if not seen.any():
+            continue
+        path = to_frame(partial.truth.position[b, s], forecast.pose[b, s])
+        last = int(last_valid(valid)[b, s])
+        distance = [[(m[seen] - path[seen]).norm(dim=-1) for m in f.position[b, s]] for f in (proposal, forecast)]
+        best = min(range(6), key=lambda k: float(distance[0][k].mean() + distance[0][k][-1]))
+        value = torch.tensor(0.0)
+        for rows in distance:
+            huber = torch.where(rows[best] < 1, rows[best] ** 2 / 2, rows[best] - 0.5)
+            value = value + huber.mean() + 0.7 * huber[-1]
+        ends = torch.stack([row[-1] for row in distance[1]])
+        value = value - 0.3 * ((-ends).softmax(0) * forecast.logit[b, s].log_softmax(0)).sum()
+        scored = o.agent_role[b, s] >= int(AgentRole.SCORED)
+        weight = 1.0 if scored else 0.5 if path[last].norm() >= 3.0 else 0.1
+        total, weights = total + weight * float(value), weights + weight
+    assert float(terms["proposal"] + terms["path"] + 0.3 * terms["score"]) == pytest.approx(total / weights, rel=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("points", [2, 5, 8, 20])
+def test_lanes_of_any_number_of_points(model: SE2Former, points: int) -> None:
+    config = BatchConfig(polyline_points=points)
+    assert model(collate(varied_scenes(), config).observation).position.isfinite().all()
+
+
+def test_a_joint_forecast_takes_the_most_probable_modes_of_each_world(model: SE2Former, batch: SceneBatch) -> None:
+    with torch.no_grad():
+        forecast = model(batch.observation)
+    joint = forecast.joint()
+    assert joint.is_joint and joint.position.shape[2] == SE2FORMER.worlds and not forecast.is_joint
+    assert forecast.pick is not None
+    for b, s in batch.observation.target_mask.nonzero().tolist():
+        for w in range(SE2FORMER.worlds):
+            mode = int(forecast.pick[b, w, s].argmax())
+            assert torch.equal(joint.position[b, s, w], forecast.position[b, s, mode])
+
+
+def test_worlds_learn_which_modes_go_together() -> None:
+    """Two agents with two equally likely modes each, which always agree: the worlds become the two agreements."""
+    torch.manual_seed(0)
+    worlds = Worlds(BLOCK, PoseAttentionConfig(), 2)
+    modes, logit = torch.randn(1, 2, 2, 32).expand(2, -1, -1, -1), torch.zeros(2, 2, 2)
+    frames, mask = Frames.of(torch.randn(1, 2, 3).expand(2, -1, -1)), torch.ones(2, 2, dtype=torch.bool)
+    aim = torch.eye(2)[:, None].expand(2, 2, 2)  # scene 0: both take mode 0; scene 1: both take mode 1
+    optimizer = torch.optim.Adam(worlds.parameters(), 0.01)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = world_loss(*worlds(modes, logit, frames, mask), aim, torch.ones(2, 2))
+        loss.backward()
+        optimizer.step()
+    pick, world = worlds(modes, logit, frames, mask)
+    assert float(loss) == pytest.approx(math.log(2) / 2, abs=0.02)  # one bit for both agents, instead of one for each
+    assert sorted(pick[0].argmax(-1).tolist()) == [[0, 0], [1, 1]]
+    torch.testing.assert_close(world[0].softmax(-1), torch.full((2,), 0.5), atol=0.1, rtol=0)

@@ -1,0 +1,44 @@
+"""Trainings that end after a number of processor minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.training import log_of, logged, recipe, training_store, weights
+
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.training.forecasting import TASK
+from trajformer.training.run import train
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_store(tmp_path_factory.mktemp("store"), 11, 3)
+
+
+def timed(store: Path, minutes: float) -> TrainConfig:
+    return recipe(store, trainer={"minutes": minutes, "epochs": 1}, optim={"muon_rate": 2e-3, "warmup": 0.1})
+
+
+def seconds(out: Path) -> float:
+    return float(torch.load(out / "last.ckpt", weights_only=True)["processor_seconds"])
+
+
+def test_a_run_ends_with_a_validation_when_its_minutes_are_used(store: Path, tmp_path: Path) -> None:
+    train(timed(store, 0.02), TASK, tmp_path, progress=False)
+    assert 1.2 <= seconds(tmp_path) < 30
+    rates = logged(tmp_path)["lr-Muon/pg1"].dropna()
+    assert rates.iloc[-1] < 0.5 * rates.max()  # the schedule ends with the time
+    assert log_of(tmp_path).index[-1] == logged(tmp_path)["step"].max()
+
+
+def test_a_resumed_run_continues_to_count(store: Path, tmp_path: Path) -> None:
+    train(timed(store, 0.01), TASK, tmp_path, progress=False)
+    used, steps = seconds(tmp_path), weights(tmp_path, key="global_step")
+    train(timed(store, used / 60), TASK, tmp_path, resume=True, progress=False)  # no time left
+    assert weights(tmp_path, key="global_step") == steps
+    train(timed(store, (used + 1.0) / 60), TASK, tmp_path, resume=True, progress=False)
+    assert seconds(tmp_path) >= used + 1.0
+    assert weights(tmp_path, key="global_step") > steps

@@ -1,0 +1,224 @@
+"""SE(2)-invariant attention between tokens with poses, on the fused kernel.
+
+Every token has a pose in the plane. The result for a token depends on the content of all tokens and on their poses relative to
+its own pose, never on the frame in which the poses are given. A score between tokens i and j is
+
+    c_i . c_j + sum_m q_m^T R(m a) k_m - gamma / 2 sum_p |q_p - R(a) k_p - s t|^2
+
+with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and points q_p and k_p, all of them
+linear in the tokens and in the frame of their token; t is the relative position and s a scale. A head attends to tokens that are
+near the points of the query: gamma, one learned number per head, sets how near. Moved to the common frame of all poses, the score
+is one dot product (the square of the query's points is the same for a whole row of scores and is left out), so one call of
+`attend` computes it, with memory linear in the number of tokens. The values contain points, too: their means are returned in the
+frame of the query, with their lengths.
+
+Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trajformer.core.attention import attend
+from trajformer.core.blocks import BlockConfig, FeedForward, Residual
+from trajformer.errors import ConfigError, check_numbers
+
+MULTIPLES = 2  # of the relative heading
+_EPSILON = 1e-6  # keeps the gradient of a length of zero finite
+_KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
+
+
+@dataclass(frozen=True)
+class PoseAttentionConfig:
+    """Sizes of a head.
+
+    Attributes:
+        content: numbers of the content product.
+        vectors: vectors for each multiple of the relative heading.
+        points: points of queries, keys and values.
+        values: numbers of the content that is returned.
+        scale_m: unit of length; positions are divided by it.
+        reach_m: distance in metres at which the score of a point falls by 1/2 at the start, of the first and the last head;
+            heads between them are in geometric progression.
+    """
+
+    content: int = 15
+    vectors: int = 2
+    points: int = 4
+    values: int = 24
+    scale_m: float = 10.0
+    reach_m: tuple[float, float] = (3.0, 50.0)
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("content", "vectors", "points", "values", "scale_m"))
+        if not 0 < self.reach_m[0] <= self.reach_m[1]:
+            raise ConfigError("reach_m", f"{self.reach_m}, expected two positive distances in ascending order")
+
+    @property
+    def side(self) -> int:
+        """Numbers of a query or key of one head."""
+        return self.content + 2 * (MULTIPLES * self.vectors + self.points)
+
+
+def _precise(x: Tensor) -> Tensor:
+    """x in float32, or float64 if it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class Frames(NamedTuple):
+    """Poses of tokens in the form that attention needs.
+
+    Positions should be near the origin (subtract a centre of the scene first): single precision resolves .1 mm up to 1 km.
+    """
+
+    position: Tensor  # float32 [..., N, 2], metres
+    direction: Tensor  # float32 [..., N, 2], cosine and sine of the heading
+
+    @classmethod
+    def of(cls, pose: Tensor) -> Frames:
+        """Frames of poses [..., N, 3]: x, y in metres, heading in radians."""
+        pose = _precise(pose)
+        return cls(pose[..., :2], torch.stack([pose[..., 2].cos(), pose[..., 2].sin()], -1))
+
+    def expand(self, modes: int) -> Frames:
+        """Each frame `modes` times, [..., N * modes, 2]."""
+        return Frames(*(x.repeat_interleave(modes, -2) for x in self))
+
+
+class Memory(NamedTuple):
+    """Keys and values of tokens in the outer frame, which several queries can share."""
+
+    key: Tensor  # float32 [..., heads, S, d]
+    value: Tensor  # float32 [..., heads, S, d]
+
+    @classmethod
+    def join(cls, *parts: Memory) -> Memory:
+        """The tokens of all parts in a row."""
+        return cls(*(torch.cat(tensors, -2) for tensors in zip(*parts, strict=True)))
+
+
+class PoseAttention(nn.Module):
+    """Multi-head attention of tokens with poses; see the text of the module.
+
+    Args:
+        width: D.
+        heads: number of heads.
+        config: sizes of a head.
+    """
+
+    def __init__(self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
+        super().__init__()
+        c = self.config = config
+        self.heads = heads
+        self.query, self.key = (nn.Linear(width, heads * c.side) for _ in range(2))
+        self.value = nn.Linear(width, heads * (c.values + 2 * c.points))
+        self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
+        nn.init.zeros_(self.out.bias)
+        reach = torch.logspace(*(math.log10(m / c.scale_m) for m in c.reach_m), heads)
+        self.sharpness = nn.Parameter((1 / (c.points * reach.square())).expm1().log())  # gamma = softplus(sharpness)
+        longest = max(c.side + 1, c.values + 2 * c.points)
+        self.padded = -(-longest // _KERNEL_WIDTH) * _KERNEL_WIDTH
+
+    def memory(self, tokens: Tensor, frames: Frames) -> Memory:
+        """Keys and values of tokens [..., S, D]."""
+        c, gain = self.config, self._gain(1.0)
+        content, x, y = self._place(self.key(tokens), frames, c.content, c.vectors)
+        x, y = x * gain, y * gain
+        square = sum(v.split([MULTIPLES * c.vectors, c.points], -1)[1].square() for v in (x, y)).sum(-1, keepdim=True)
+        key = torch.cat([content, x, y, -0.5 * square], -1)
+        value = torch.cat(self._place(self.value(tokens), frames, c.values, 0), -1)
+        return Memory(self._heads_first(key), self._heads_first(value))
+
+    def forward(self, tokens: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
+        """Attend from tokens [..., L, D] to a memory of S tokens.
+
+        Args:
+            tokens: the queries.
+            frames: their poses.
+            memory: of this module; its poses are in the same outer frame.
+            mask: bool, broadcastable to [..., L, S]; True = may attend.
+
+        Returns:
+            [..., L, D]; for a query that may attend to nothing, the output layer of zeros.
+        """
+        c = self.config
+        content, x, y = self._place(self.query(tokens), frames, c.content, c.vectors)
+        scale = c.side**-0.5
+        gain = self._gain(scale)
+        query = torch.cat([content * scale, x * gain, y * gain, torch.ones_like(x[..., :1])], -1)
+        with torch.autocast(query.device.type, enabled=False):
+            mask = None if mask is None else mask.unsqueeze(-3)
+            mean = attend(self._heads_first(query), memory.key, memory.value, mask, scale=1.0).transpose(-3, -2)
+        alive = 1.0 if mask is None else mask.squeeze(-3).any(-1)[..., None, None].to(mean.dtype)
+        seen, x, y, _ = mean.split([c.values, c.points, c.points, self.padded - c.values - 2 * c.points], -1)
+        return self.out(torch.cat([seen, *self._own_points(x, y, frames, alive)], -1).flatten(-2))
+
+    def _gain(self, vectors: float) -> Tensor:
+        """Factors [heads, n] on vectors, and the square root of gamma on points."""
+        root = F.softplus(_precise(self.sharpness)).sqrt()[:, None].expand(-1, self.config.points)
+        return torch.cat([root.new_full((self.heads, MULTIPLES * self.config.vectors), vectors), root], -1)
+
+    def _place(self, raw: Tensor, frames: Frames, scalars: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
+        them turned, and points moved, into the outer frame."""
+        (cos, sin), count = frames.direction[..., None, :].split(1, -1), self.config.points
+        n = MULTIPLES * vectors + count
+        rest, x, y = _precise(raw).unflatten(-1, (self.heads, -1)).split([scalars, n, n], -1)
+        repeat = [vectors, vectors, count]
+        cosines, sines = [cos, cos * cos - sin * sin, cos], [sin, 2 * sin * cos, sin]
+        c, s = (torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines))
+        shift = frames.position[..., None, :] / self.config.scale_m
+        left, top = (F.pad(v.expand(*v.shape[:-1], count), (MULTIPLES * vectors, 0)) for v in shift.split(1, -1))
+        turned = torch.addcmul(torch.addcmul(left, x, c), y, s, value=-1), torch.addcmul(torch.addcmul(top, x, s), y, c)
+        return rest, *turned
+
+    def _own_points(self, x: Tensor, y: Tensor, frames: Frames, alive: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean points [..., L, heads, points] in the frame of the query: x, y and length."""
+        left, top = (frames.position[..., None, :] / self.config.scale_m).split(1, -1)
+        cos, sin = (frames.direction[..., None, :] * alive).split(1, -1)
+        x, y = x - left, y - top
+        x, y = x * cos + y * sin, y * cos - x * sin
+        return x, y, (x * x + y * y + _EPSILON).sqrt() - _EPSILON**0.5
+
+    def _heads_first(self, x: Tensor) -> Tensor:
+        """[..., N, heads, d] to [..., heads, N, padded]."""
+        return F.pad(x, (0, self.padded - x.shape[-1])).transpose(-3, -2)
+
+
+class PoseBlock(nn.Module):
+    """Pre-norm block: pose attention to a memory, attention among the modes of a token if `modes`, then feed-forward.
+
+    Args:
+        config: width, heads, feed-forward and dropout.
+        attention: sizes of a head.
+        modes: queries are modes of the same target, which attend to each other.
+    """
+
+    def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, *, modes: bool = False) -> None:
+        super().__init__()
+        self.memory_norm = nn.LayerNorm(config.width)
+        self.cross = Residual(config, PoseAttention(config.width, config.heads, attention))
+        self.among = Residual(config, config.attention()) if modes else None
+        self.feedforward = Residual(config, FeedForward(config))
+
+    def memory(self, tokens: Tensor, frames: Frames) -> Memory:
+        """Keys and values of tokens [..., S, D]."""
+        attention = self.cross.sublayer
+        assert isinstance(attention, PoseAttention)
+        return attention.memory(self.memory_norm(tokens), frames)
+
+    def forward(self, x: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
+        """[..., L, D] to the same shape; with `modes` [..., N, K, D], frames [..., N * K] and a mask for all K modes."""
+        query = self.cross.pre(x)
+        flat = query.flatten(-3, -2) if self.among is not None else query
+        x = self.cross.post(x, self.cross.sublayer(flat, frames, memory, mask).view(x.shape))
+        if self.among is not None:
+            query = self.among.pre(x)
+            x = self.among.post(x, self.among.sublayer(query, query))
+        return self.feedforward(x)

@@ -1,0 +1,279 @@
+"""SE2Former: one encoding of the scene, K smooth futures for every agent.
+
+Every lane piece and agent is encoded once, in its own frame; SE(2)-invariant attention (`core/pose.py`) relates them. So all agents
+are targets at the cost of few, and the encoding of the map can be kept while the map is in sight.
+
+- `encode_map`: pieces of lanes attend to each other.
+- `encode_agents`: agents attend to lanes and agents.
+- `forecast`: K queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the end
+  of its path, attends again from there, and corrects the path.
+
+A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
+over in the training data (`prepare`). So forecasts are smooth by construction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trajformer.core.blocks import BlockConfig, FeedForward, Residual
+from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock
+from trajformer.data.batch import Observation
+from trajformer.data.forecast import Forecast
+from trajformer.data.loading import SceneDataset
+from trajformer.data.sample import Frame
+from trajformer.errors import check_numbers
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.horizon import check_lengths, constant_velocity_path
+from trajformer.models.modes import consensus
+from trajformer.models.se2former.basis import residual_basis
+from trajformer.models.se2former.loss import SE2FormerLossConfig
+from trajformer.models.se2former.worlds import WorldForecast, Worlds
+from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
+from trajformer.scenes.geometry import rotate, to_frame
+from trajformer.scenes.scene import AgentKind, AgentRole
+
+_LANE_POINTS = 8  # a lane piece is resampled to this number of points
+_PATH_POINTS = 8  # points of a proposal that the refinement sees
+_LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
+
+
+@dataclass(frozen=True)
+class SE2FormerConfig:
+    """Sizes of SE2Former.
+
+    Attributes:
+        num_future: F, steps to predict.
+        modes: K.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation; 0 keeps the scores of the network.
+        max_history: longest history H; shorter ones are padded.
+        block: shape of all blocks.
+        attention: sizes of a head of the pose attention.
+        map_layers, agent_layers, decoder_layers: number of blocks.
+        components: C, smooth components per axis.
+        worlds: W, number of joint futures (`WorldForecast.joint`).
+    """
+
+    num_future: int
+    modes: int = 6
+    consensus_m: float = 1.0
+    max_history: int = 20
+    block: BlockConfig = field(default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0))
+    attention: PoseAttentionConfig = PoseAttentionConfig()
+    map_layers: int = 1
+    agent_layers: int = 2
+    decoder_layers: int = 2
+    components: int = 8
+    worlds: int = 6
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive="num_future modes max_history agent_layers decoder_layers components worlds".split())
+
+    def build(self) -> SE2Former:
+        """The model, with random weights."""
+        return SE2Former(self)
+
+
+class MapEncoding(NamedTuple):
+    """Encoded pieces of lanes, to be used by any number of `encode_agents` and `forecast` calls."""
+
+    centre: Tensor  # [B, 2] in the batch frame; positions in frames and memories are relative to it
+    memories: tuple[Memory, ...]  # of the agent layers, the decoder layers and the refinement
+    mask: Tensor  # bool [B, M]
+
+
+class AgentEncoding(NamedTuple):
+    """Encoded agents of a scene."""
+
+    token: Tensor  # [B, A, D]
+    memories: tuple[Memory, ...]  # of the decoder layers and the refinement
+    mask: Tensor  # bool [B, A]
+
+
+class Embedding(nn.Module):
+    """Features to tokens: two linear layers with a norm between them, then a feed-forward block."""
+
+    def __init__(self, features: int, block: BlockConfig) -> None:
+        super().__init__()
+        self.input = nn.Linear(features, block.width)
+        self.norm, self.hidden = nn.LayerNorm(block.width), nn.Linear(block.width, block.width)
+        self.feedforward = Residual(block, FeedForward(block))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[..., C] -> [..., D]."""
+        return self.feedforward(self.hidden(torch.relu(self.norm(self.input(features)))))
+
+
+class PathHead(nn.Module):
+    """Coefficients of the components of both axes."""
+
+    def __init__(self, width: int, outputs: int, gain: float) -> None:
+        super().__init__()
+        self.norm, self.hidden, self.output = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, outputs)
+        with torch.no_grad():
+            self.output.weight.mul_(gain)
+            self.output.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., outputs], float32."""
+        return self.output(torch.relu(self.hidden(self.norm(x)))).float()
+
+
+class SE2Former(Forecaster):
+    """Observation -> Forecast in the frame of each target; the proposals are its auxiliary forecast."""
+
+    losses = (SE2FormerLossConfig,)
+    outer = ("input.weight", "embed_path.weight", "output.weight")
+
+    def __init__(self, config: SE2FormerConfig) -> None:
+        super().__init__()
+        self.config, block, width = config, config.block, config.block.width
+
+        def blocks(count: int, modes: bool = False) -> nn.ModuleList:
+            return nn.ModuleList(PoseBlock(block, config.attention, modes=modes) for _ in range(count))
+
+        self.embed_lane = Embedding(2 * _LANE_POINTS + NUM_ATTRIBUTES, block)
+        self.embed_agent = Embedding(5 * config.max_history + 3 + len(AgentKind), block)
+        self.map_layers, self.agent_layers = blocks(config.map_layers), blocks(config.agent_layers)
+        self.decoder_layers, self.refine_layer = blocks(config.decoder_layers, True), blocks(1, True)
+        self.modes = nn.Parameter(torch.randn(config.modes, width) * 0.5)
+        self.proposal = PathHead(width, 2 * config.components, 1.0)
+        self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
+        self.worlds = Worlds(block, config.attention, config.worlds)
+        self.refinement, self.score = PathHead(width, 2 * config.components, 0.1), PathHead(width, 1, 1.0)
+        self.register_buffer("mean", torch.zeros(config.num_future, 2))
+        basis = torch.linspace(0, 1, config.num_future) ** torch.arange(1, config.components + 1)[:, None]
+        self.register_buffer("basis", basis.expand(2, -1, -1).clone())
+
+    mean: Tensor  # [F, 2]
+    basis: Tensor  # [2, C, F], scaled by the standard deviation of each component
+
+    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+        """Fit the components of paths to the training scenes."""
+        mean, basis = residual_basis(scenes, self.config.components)
+        self.mean.copy_(mean)
+        self.basis.copy_(basis)
+
+    def forward(self, observation: Observation) -> WorldForecast:
+        """Predict all targets; raises the errors of `check_lengths`."""
+        lanes = self.encode_map(observation)
+        return self.forecast(observation, lanes, self.encode_agents(observation, lanes))
+
+    def encode_map(self, observation: Observation) -> MapEncoding:
+        """Encode the pieces of lanes."""
+        mask = observation.polyline_mask
+        point = _eight_points(observation.polyline)
+        weight = mask[..., None].float()
+        centre = (point[:, :, 4] * weight).sum(1) / weight.sum(1).clamp(min=1)
+        middle, along = (point[:, :, 3] + point[:, :, 4]) / 2, point[:, :, 4] - point[:, :, 3]
+        pose = torch.cat([middle, torch.atan2(along[..., 1], along[..., 0])[..., None]], -1)
+        own = to_frame(point, pose[:, :, None])
+        features = torch.cat([own[..., 0] / 10, own[..., 1] / 2, polyline_attributes(observation)], -1)
+        frames = Frames.of(torch.cat([middle - centre[:, None], pose[..., 2:]], -1))
+        token = self.embed_lane(features)
+        for layer in self.map_layers:
+            token = layer(token, frames, layer.memory(token, frames), mask[:, None])
+        readers = (*self.agent_layers, *self.decoder_layers, *self.refine_layer)
+        return MapEncoding(centre, tuple(layer.memory(token, frames) for layer in readers), mask)
+
+    def encode_agents(self, observation: Observation, lanes: MapEncoding) -> AgentEncoding:
+        """Encode the agents that are seen in the last step, and the targets."""
+        targets = torch.arange(observation.agent_mask.shape[1], device=observation.pose.device) < observation.num_targets
+        mask = observation.agent_mask & (observation.valid[..., -1] | targets)
+        frames, token = self._frames(observation, lanes), self.embed_agent(agent_features(observation, self.config.max_history))
+        keys = torch.cat([lanes.mask, mask], 1)[:, None]
+        for layer, road in zip(self.agent_layers, lanes.memories, strict=False):
+            token = layer(token, frames, Memory.join(road, layer.memory(token, frames)), keys)
+        readers = (*self.decoder_layers, *self.refine_layer)
+        return AgentEncoding(token, tuple(layer.memory(token, frames) for layer in readers), mask)
+
+    def forecast(self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding) -> WorldForecast:
+        """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
+        check_lengths(observation, self.config.num_future, self.config.max_history)
+        targets, modes = observation.num_targets, self.config.modes
+        keys = torch.cat([lanes.mask, agents.mask], 1)[:, None]
+        memories = [Memory.join(*pair) for pair in zip(lanes.memories[len(self.agent_layers) :], agents.memories, strict=True)]
+        frames = Frames(*(x[:, :targets] for x in self._frames(observation, lanes)))
+        x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
+        start = frames.expand(modes)
+        for layer, memory in zip(self.decoder_layers, memories, strict=False):
+            x = layer(x, start, memory, keys)
+        base = constant_velocity_path(observation) + self.mean
+        proposed = base + self._curve(self.proposal(x))
+        x, change = self._refine(x, proposed.detach(), frames, memories[-1], keys)
+        refined, score, pose = proposed.detach() + change, self.score(x)[..., 0], observation.pose[:, :targets]
+        proposal = Forecast(proposed, score, Frame.AGENT, pose)
+        pick, world = self.worlds(x.detach(), score.detach(), frames, observation.target_mask)
+        forecast = WorldForecast(refined, score, Frame.AGENT, pose, auxiliary=(proposal,), pick=pick, world=world)
+        if self.training:
+            return forecast
+        scored = consensus(forecast, self.config.consensus_m)
+        return replace(forecast, logit=scored.logit, auxiliary=())
+
+    def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
+        end, tail = path[..., -1, :], path[..., -1, :] - path[..., -min(6, path.shape[-2]), :]
+        length = tail.norm(dim=-1, keepdim=True)
+        ahead = torch.zeros_like(tail)
+        ahead[..., 0] = 1.0
+        facing = torch.where(length > 0.5, tail / length.clamp(min=0.1), ahead)  # a path that ends at rest has no direction
+        step = torch.linspace(0, path.shape[-2] - 1, _PATH_POINTS + 1, device=path.device).long()[:-1]
+        shape = _turn(path[..., step, :] - end[..., None, :], facing[..., None, :], -1)
+        x = x + self.embed_path(shape.flatten(-2) / 20)
+        cosine, sine = frames.direction[:, :, None].split(1, -1)
+        outer = torch.cat([cosine, sine], -1)
+        position = frames.position[:, :, None] + _turn(end, outer, 1)
+        ends = Frames(position.flatten(1, 2), _turn(facing, outer, 1).flatten(1, 2))
+        for layer in self.refine_layer:
+            x = layer(x, ends, memory, keys)
+        return x, _turn(self._curve(self.refinement(x)), facing[..., None, :], 1)
+
+    def _curve(self, coefficient: Tensor) -> Tensor:
+        """[..., 2 C] to [..., F, 2]."""
+        return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
+
+    @staticmethod
+    def _frames(observation: Observation, lanes: MapEncoding) -> Frames:
+        position = observation.pose[..., :2] - lanes.centre[:, None]
+        return Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
+
+
+def agent_features(observation: Observation, max_history: int) -> Tensor:
+    """Features [B, A, C] of agents in their own frames.
+
+    For each of `max_history` steps, the last one being the present: the residual from a constant velocity in metres / 2, the
+    displacement from the step before in metres * 2, and whether the step was seen. Then the velocity in m/s / 10, whether the agent
+    is a focal one, and its type.
+    """
+    pose, seen = observation.pose, observation.valid[..., None].float()
+    velocity = rotate(last_velocity(observation), -pose[..., 2])
+    time = torch.arange(1 - observation.num_history, 1, device=pose.device) * observation.period_s
+    xy = to_frame(observation.position, pose[:, :, None])
+    residual = (xy - velocity[:, :, None] * time[:, None]) / 2 * seen
+    step = nn.functional.pad((xy[:, :, 1:] - xy[:, :, :-1]) * 2 * seen[:, :, 1:] * seen[:, :, :-1], (0, 0, 1, 0))
+    steps = torch.cat([residual.clamp(-_LIMIT, _LIMIT), step.clamp(-_LIMIT, _LIMIT), seen], -1)
+    steps = nn.functional.pad(steps, (0, 0, max_history - observation.num_history, 0)).flatten(2)
+    focal = (observation.agent_role == int(AgentRole.FOCAL))[..., None].float()
+    kind = nn.functional.one_hot(observation.agent_kind, len(AgentKind)).float()
+    return torch.cat([steps, velocity / 10, focal, kind], -1)
+
+
+def _eight_points(point: Tensor) -> Tensor:
+    """Polylines [B, M, P, 2] resampled to eight points by linear interpolation between their points."""
+    count = point.shape[2]
+    if count == _LANE_POINTS:
+        return point
+    at = torch.linspace(0, count - 1, _LANE_POINTS, device=point.device)
+    before = at.long().clamp(max=count - 2)
+    share = (at - before)[:, None]
+    return point[:, :, before] * (1 - share) + point[:, :, before + 1] * share
+
+
+def _turn(vector: Tensor, direction: Tensor, sign: int) -> Tensor:
+    """Vectors [..., 2] turned by the angle of directions (cos, sin) [..., 2], or back for the sign -1."""
+    (x, y), (cos, sin) = vector.unbind(-1), direction.unbind(-1)
+    return torch.stack([x * cos - sign * y * sin, sign * x * sin + y * cos], -1)

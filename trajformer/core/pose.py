@@ -127,7 +127,7 @@ class PoseAttention(nn.Module):
 
     def memory(self, tokens: Tensor, frames: Frames) -> Memory:
         """Keys and values of tokens [..., S, D]."""
-        c, gain = self.config, self._gain(1.0)
+        c, gain = self.config, self._gain(1.0, 1.0)
         content, x, y = self._place(self.key(tokens), frames, c.content, c.vectors)
         x, y = x * gain, y * gain
         square = sum(v.split([MULTIPLES * c.vectors, c.points], -1)[1].square() for v in (x, y)).sum(-1, keepdim=True)
@@ -149,19 +149,20 @@ class PoseAttention(nn.Module):
         """
         c = self.config
         content, x, y = self._place(self.query(tokens), frames, c.content, c.vectors)
-        scale = c.side**-0.5
-        gain = self._gain(scale)
-        query = torch.cat([content * scale, x * gain, y * gain, torch.ones_like(x[..., :1])], -1)
+        unit = self.padded**0.5  # `attend` divides scores by it
+        scale = unit * c.side**-0.5
+        gain = self._gain(scale, unit)
+        query = torch.cat([content * scale, x * gain, y * gain, torch.full_like(x[..., :1], unit)], -1)
         with torch.autocast(query.device.type, enabled=False):
             mask = None if mask is None else mask.unsqueeze(-3)
-            mean = attend(self._heads_first(query), memory.key, memory.value, mask, scale=1.0).transpose(-3, -2)
+            mean = attend(self._heads_first(query), memory.key, memory.value, mask).transpose(-3, -2)
         alive = 1.0 if mask is None else mask.squeeze(-3).any(-1)[..., None, None].to(mean.dtype)
         seen, x, y, _ = mean.split([c.values, c.points, c.points, self.padded - c.values - 2 * c.points], -1)
         return self.out(torch.cat([seen, *self._own_points(x, y, frames, alive)], -1).flatten(-2))
 
-    def _gain(self, vectors: float) -> Tensor:
-        """Factors [heads, n] on vectors, and the square root of gamma on points."""
-        root = F.softplus(_precise(self.sharpness)).sqrt()[:, None].expand(-1, self.config.points)
+    def _gain(self, vectors: float, points: float) -> Tensor:
+        """Factors [heads, n] on vectors, and on points, these times the square root of gamma."""
+        root = points * F.softplus(_precise(self.sharpness)).sqrt()[:, None].expand(-1, self.config.points)
         return torch.cat([root.new_full((self.heads, MULTIPLES * self.config.vectors), vectors), root], -1)
 
     def _place(self, raw: Tensor, frames: Frames, scalars: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:

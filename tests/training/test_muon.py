@@ -35,7 +35,9 @@ def test_matrices_follow_pytorchs_muon() -> None:
     """PyTorch's orthogonalises in bfloat16, so steps agree to some percent of their size of about 0.006."""
     ours, theirs, start = make_parameters(), make_parameters(), make_parameters()
     options = {"lr": 0.01, "weight_decay": 0.1}
-    train(ours, Muon([{"params": [ours[0], ours[1], ours[3]], "muon": True, **options}, {"params": [ours[2]], **options}], lr=1.0))
+    train(
+        ours, Muon([{"params": [ours[0], ours[1], ours[3]], "muon": True, **options}, {"params": [ours[2]], **options}], lr=1.0)
+    )
     muon = torch.optim.Muon([theirs[0], theirs[1], theirs[3]], **options, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     train(theirs, muon, torch.optim.AdamW([theirs[2]], **options, betas=(0.9, 0.98)))
     for mine, other, before in zip(ours, theirs, start, strict=True):

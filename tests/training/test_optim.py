@@ -32,7 +32,9 @@ def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
 
 
 def test_muon_optimises_hidden_matrices_only() -> None:
-    model = torch.nn.ModuleDict({"input": torch.nn.Linear(3, 4), "hidden": torch.nn.Linear(4, 4), "kind": torch.nn.Embedding(5, 4)})
+    model = torch.nn.ModuleDict(
+        {"input": torch.nn.Linear(3, 4), "hidden": torch.nn.Linear(4, 4), "kind": torch.nn.Embedding(5, 4)}
+    )
     model.outer = ("input.weight",)  # type: ignore[assignment]
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
     optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))

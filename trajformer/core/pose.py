@@ -173,7 +173,9 @@ class PoseAttention(nn.Module):
         rest, x, y = _precise(raw).unflatten(-1, (self.heads, -1)).split([scalars, n, n], -1)
         repeat = [vectors, vectors, count]
         cosines, sines = [cos, cos * cos - sin * sin, cos], [sin, 2 * sin * cos, sin]
-        c, s = (torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines))
+        c, s = (
+            torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines)
+        )
         shift = frames.position[..., None, :] / self.config.scale_m
         left, top = (F.pad(v.expand(*v.shape[:-1], count), (MULTIPLES * vectors, 0)) for v in shift.split(1, -1))
         turned = torch.addcmul(torch.addcmul(left, x, c), y, s, value=-1), torch.addcmul(torch.addcmul(top, x, s), y, c)

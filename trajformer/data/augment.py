@@ -32,8 +32,8 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
         scale: stretch every scene by a uniform factor in 1 - scale to 1 + scale, speeds included.
         noise_m: add normal noise to the observed positions of half of the scenes, with a standard deviation uniform up to this
             many metres, and to velocities accordingly; reference poses stay. Recordings differ in their noise.
-        max_targets: keep at most this many targets of each scene: the scored ones, then randomly chosen ones that move, then others.
-            The rest become context. 0 keeps all targets.
+        max_targets: keep at most this many targets of each scene: the scored ones, then randomly chosen ones that move, then
+            others. The rest become context. 0 keeps all targets.
         crop: keep only this many agents of larger crowds: the agents nearest to a randomly chosen target. The cost of models
             that attend over all agents and steps grows with the square of both. 0 keeps all agents.
         agent_dropout: probability of hiding each agent that is not a target.
@@ -138,9 +138,8 @@ def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m:
 
 def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
     """Keep the `count` agents of each scene that are nearest to a random target, including it."""
-    o, truth = batch.observation, batch.truth
-    agents, targets = o.agent_mask.shape[1], o.num_targets
-    if agents <= count:
+    o = batch.observation
+    if o.agent_mask.shape[1] <= count:
         return batch
     scene = torch.arange(batch.num_scenes, device=o.pose.device)
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
@@ -149,36 +148,36 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     distance = (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
     distance[scene, center] = -1.0  # another agent may stand at the same point
     index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
-    agent_values = {n: getattr(o, n)[scene[:, None], index] for n in (*_AGENT_TENSORS, "agent_mask")}
-    first = index[:, : min(count, targets)]
-    is_target, row = first < targets, first.clamp(max=targets - 1)
-
-    def of_targets(value: Tensor) -> Tensor:
-        return value[scene[:, None], row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
-
-    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, index.tolist(), strict=True))
-    kept = replace(o, agent_id=names, num_targets=first.shape[1], target_mask=of_targets(o.target_mask), **agent_values)
-    return SceneBatch(kept, Truth(of_targets(truth.position), of_targets(truth.valid)))
+    return _take_agents(batch, index, min(count, o.num_targets))
 
 
 def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
     """Keep the scored targets and randomly chosen others, `count` in all; agents that move come first."""
-    o, truth = batch.observation, batch.truth
-    device, targets = o.pose.device, o.num_targets
+    o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
     if targets <= count:
         return batch
     end = truth.position[:, :, -1] - o.pose[:, :targets, :2]
     moving = (end.norm(dim=-1) >= _MOVING_M) & truth.valid[..., -1]
     scored = o.agent_role[:, :targets] >= int(AgentRole.SCORED)
-    rank = _uniform(tuple(o.target_mask.shape), generator, device) + moving + 2.0 * scored + 4.0 * o.target_mask
-    first = rank.argsort(1, descending=True)
-    order = torch.cat([first, torch.arange(targets, o.agent_mask.shape[1], device=device).expand(batch.num_scenes, -1)], 1)
-    scene = torch.arange(batch.num_scenes, device=device)[:, None]
-    values = {name: getattr(o, name)[scene, order] for name in (*_AGENT_TENSORS, "agent_mask")}
-    names = tuple(tuple(ids[i] for i in row if i < len(ids)) for ids, row in zip(o.agent_id, order.tolist(), strict=True))
-    first = first[:, :count]
-    kept = replace(o, agent_id=names, num_targets=count, target_mask=o.target_mask[scene, first], **values)
-    return SceneBatch(kept, truth.map(lambda value: value[scene, first]))
+    drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
+    first = (drawn + moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
+    context = torch.arange(targets, o.agent_mask.shape[1], device=o.pose.device).expand(batch.num_scenes, -1)
+    return _take_agents(batch, torch.cat([first, context], 1), count)
+
+
+def _take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
+    """The agents `index` [B, n] of each scene; those of the first `targets` that were targets remain targets."""
+    o, truth = batch.observation, batch.truth
+    scene = torch.arange(batch.num_scenes, device=index.device)[:, None]
+    is_target, row = index[:, :targets] < o.num_targets, index[:, :targets].clamp(max=o.num_targets - 1)
+
+    def of_targets(value: Tensor) -> Tensor:
+        return value[scene, row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
+
+    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, index.tolist(), strict=True))
+    values = {name: getattr(o, name)[scene, index] for name in (*_AGENT_TENSORS, "agent_mask")}
+    kept = replace(o, agent_id=names, num_targets=targets, target_mask=of_targets(o.target_mask), **values)
+    return SceneBatch(kept, truth.map(of_targets))
 
 
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
@@ -201,7 +200,7 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
     shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
     kept = present | (count == 0)
-    shifted = Truth(shifted.position * kept[..., None, None], shifted.valid & kept[..., None])
+    shifted = shifted.map(lambda value: value * kept.view(*kept.shape, *[1] * (value.ndim - 2)))
     earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose, target_mask=o.target_mask & kept)
     result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
     if o.frame is not Frame.FOCAL:

@@ -1,8 +1,8 @@
 """Muon (Jordan et al. 2024) for hidden matrices and AdamW for all other parameters, as one optimiser.
 
-Muon replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton-Schulz steps, so that all directions of a
-matrix learn at the same rate. PyTorch's Muon handles one matrix after the other and in bfloat16, which is slow on a CPU; here all
-matrices of one shape are a batch in single precision.
+Muon replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton-Schulz steps, so that all directions
+of a matrix learn at the same rate. PyTorch's Muon handles one matrix after the other and in bfloat16, which is slow on a CPU; here
+all matrices of one shape are a batch in single precision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.98), momentum: float = 0.95
     ) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "eps": 1e-8, "muon": False})
+        super().__init__(
+            groups, {"lr": lr, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "eps": 1e-8, "muon": False}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]

@@ -171,7 +171,7 @@ def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, don
     try:
         return L.Trainer(
             default_root_dir=out,
-            max_epochs=config.epochs,
+            max_epochs=config.epochs if config.minutes is None else -1,
             precision=config.precision,
             gradient_clip_val=module.config.optim.clip or None,
             check_val_every_n_epoch=config.validate_every,

@@ -1,7 +1,7 @@
 """SE2Former: one encoding of the scene, K smooth futures for every agent.
 
-Every lane piece and agent is encoded once, in its own frame; SE(2)-invariant attention (`core/pose.py`) relates them. So all agents
-are targets at the cost of few, and the encoding of the map can be kept while the map is in sight.
+Every lane piece and agent is encoded once, in its own frame; SE(2)-invariant attention (`core/pose.py`) relates them. So all
+agents are targets at the cost of few, and the encoding of the map can be kept while the map is in sight.
 
 - `encode_map`: pieces of lanes attend to each other.
 - `encode_agents`: agents attend to lanes and agents.
@@ -71,7 +71,8 @@ class SE2FormerConfig:
     worlds: int = 6
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive="num_future modes max_history agent_layers decoder_layers components worlds".split())
+        positive = "num_future modes max_history agent_layers decoder_layers components worlds"
+        check_numbers(self, positive=positive.split())
 
     def build(self) -> SE2Former:
         """The model, with random weights."""
@@ -246,8 +247,8 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
     """Features [B, A, C] of agents in their own frames.
 
     For each of `max_history` steps, the last one being the present: the residual from a constant velocity in metres / 2, the
-    displacement from the step before in metres * 2, and whether the step was seen. Then the velocity in m/s / 10, whether the agent
-    is a focal one, and its type.
+    displacement from the step before in metres * 2, and whether the step was seen. Then the velocity in m/s / 10, whether the
+    agent is a focal one, and its type.
     """
     pose, seen = observation.pose, observation.valid[..., None].float()
     velocity = rotate(last_velocity(observation), -pose[..., 2])

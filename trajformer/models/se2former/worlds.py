@@ -1,8 +1,8 @@
 """Joint futures from the modes of single agents: which modes go together.
 
-The modes that all targets of a scene take are drawn from a mixture of W worlds. World w has a probability, and in it every target
-takes its mode k with a probability p_ws(k), independently of the other targets. The mixture is trained by its likelihood; the modes
-themselves are not changed. A joint future of the scene is a world in which every target takes its most probable mode.
+The modes that all targets of a scene take are drawn from a mixture of W worlds. World w has a probability, and in it every
+target takes its mode k with a probability p_ws(k), independently of the other targets. The mixture is trained by its likelihood;
+the modes themselves are not changed. A joint future of the scene is a world in which every target takes its most probable mode.
 """
 
 from __future__ import annotations

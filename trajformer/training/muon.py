@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024) for hidden matrices and AdamW for all other parameters, as one optimiser.
 
-Muon replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton-Schulz steps, so that all directions
-of a matrix learn at the same rate. PyTorch's Muon handles one matrix after the other and in bfloat16, which is slow on a CPU; here
+Muon replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton-Schulz steps, so all directions of a
+matrix learn at the same rate. PyTorch's Muon handles one matrix after the other and in bfloat16, which is slow on a CPU; here
 all matrices of one shape are a batch in single precision.
 """
 

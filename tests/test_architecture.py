@@ -220,7 +220,7 @@ def test_attention_is_computed_in_one_module() -> None:
     kernels = {"scaled_dot_product_attention", "flex_attention", "MultiheadAttention", "multi_head_attention_forward"}
     softmax = {"softmax", "Softmax", "log_softmax", "LogSoftmax", "Softmax2d", "softmin", "Softmin", "gumbel_softmax"}
     ours = {"Transformer", "TransformerConfig"}  # of heads/translation
-    scores = {"trajformer.models.modes"}  # probabilities of modes
+    scores = {"trajformer.models.modes", "trajformer.models.se2former"}  # probabilities of modes
     found = []
     for module in library().keys() - {"trajformer.core.attention"} - scores:
         banned = kernels | softmax if module.startswith(("trajformer.core", "trajformer.models")) else kernels

@@ -1,7 +1,5 @@
 """SE(2)-invariant attention: the explicit pairwise form, invariance, empty rows, the fused kernel, half precision, memory."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """All agents as targets: which context and lanes are kept, and training on a part of the targets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SE2Former: kept encodings, poses far from the origin, smooth paths, the fitted components, and its loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +16,7 @@ from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.losses.set_loss import last_valid
 from trajformer.models.horizon import constant_velocity_path
-from trajformer.models.se2former.basis import residual_basis
-from trajformer.models.se2former.loss import SE2FormerLossConfig
-from trajformer.models.se2former.model import SE2Former
-from trajformer.models.se2former.worlds import Worlds, world_loss
+from trajformer.models.se2former import SE2Former, SE2FormerLossConfig, Worlds, residual_basis, world_loss
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.store import SceneStore

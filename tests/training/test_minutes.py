@@ -1,7 +1,5 @@
 """Trainings that end after a number of processor minutes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Muon and AdamW in one optimiser, against PyTorch's."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

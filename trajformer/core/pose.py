@@ -18,6 +18,7 @@ Geometry is computed in float32, also under autocast: squares of coordinates do 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 
 from trajformer.core.attention import attend
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
-from trajformer.errors import ConfigError, check_numbers
+from trajformer.errors import Config, ConfigError
 
 MULTIPLES = 2  # of the relative heading
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
@@ -35,7 +36,7 @@ _KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multip
 
 
 @dataclass(frozen=True)
-class PoseAttentionConfig:
+class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "values", "scale_m")):
     """Sizes of a head.
 
     Attributes:
@@ -56,7 +57,7 @@ class PoseAttentionConfig:
     reach_m: tuple[float, float] = (3.0, 50.0)
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("content", "vectors", "points", "values", "scale_m"))
+        super().__post_init__()
         if not 0 < self.reach_m[0] <= self.reach_m[1]:
             raise ConfigError("reach_m", f"{self.reach_m}, expected two positive distances in ascending order")
 
@@ -120,7 +121,8 @@ class PoseAttention(nn.Module):
         self.value = nn.Linear(width, heads * (c.values + 2 * c.points))
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
-        reach = torch.logspace(*(math.log10(m / c.scale_m) for m in c.reach_m), heads)
+        first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
+        reach = torch.logspace(first, last, heads)
         self.sharpness = nn.Parameter((1 / (c.points * reach.square())).expm1().log())  # gamma = softplus(sharpness)
         longest = max(c.side + 1, c.values + 2 * c.points)
         self.padded = -(-longest // _KERNEL_WIDTH) * _KERNEL_WIDTH
@@ -225,3 +227,13 @@ class PoseBlock(nn.Module):
             query = self.among.pre(x)
             x = self.among.post(x, self.among.sublayer(query, query))
         return self.feedforward(x)
+
+
+class PoseBlocks(nn.ModuleList):
+    """`count` blocks of one shape; other arguments as for `PoseBlock`."""
+
+    def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, count: int, *, modes: bool = False) -> None:
+        super().__init__(PoseBlock(config, attention, modes=modes) for _ in range(count))
+
+    def __iter__(self) -> Iterator[PoseBlock]:  # type: ignore[override]
+        return iter(self._modules.values())  # type: ignore[arg-type]

@@ -5,8 +5,6 @@ matrix learn at the same rate. PyTorch's Muon handles one matrix after the other
 all matrices of one shape are a batch in single precision.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +65,7 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state |= {"step": 0, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
             state["step"] += 1
-        (first, second), gradients = group["betas"], [parameter.grad for parameter in parameters]
+        (first, second), gradients = group["betas"], [parameter.grad for parameter in parameters if parameter.grad is not None]
         mean, square = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         torch._foreach_lerp_(mean, gradients, 1 - first)
         torch._foreach_mul_(square, second)

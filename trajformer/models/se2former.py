@@ -10,10 +10,16 @@ agents are targets at the cost of few, and the encoding of the map can be kept w
 
 A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
 over in the training data (`prepare`). So forecasts are smooth by construction.
+
+Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
+mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
+of the other targets. The mixture is trained by its likelihood and does not change the modes. In `WorldForecast.joint`, every
+target takes its most probable mode in each world.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,18 +27,17 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
-from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock
-from trajformer.data.batch import Observation
+from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlocks
+from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
-from trajformer.errors import check_numbers
-from trajformer.models.forecaster import Forecaster
+from trajformer.errors import Config
+from trajformer.losses.set_loss import huber, last_valid
+from trajformer.losses.terms import ModelLoss, Terms
+from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
 from trajformer.models.modes import consensus
-from trajformer.models.se2former.basis import residual_basis
-from trajformer.models.se2former.loss import SE2FormerLossConfig
-from trajformer.models.se2former.worlds import WorldForecast, Worlds
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -40,10 +45,94 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
+_EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
+MOVED_M = 3.0  # agents that move less in their future are not used for components: most of what they leave over is noise
+_OUTLIER_M = 40.0  # errors of tracking
+_CHUNK = 256  # scenes that are read together to fit components
+_SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
 
 
 @dataclass(frozen=True)
-class SE2FormerConfig:
+class SE2FormerLossConfig(Config, positive=("temperature_m", "huber_m")):
+    """Winner takes all: the proposal with the smallest ADE + FDE, and its correction, are trained towards the recorded path.
+
+    Futures may be incomplete: errors are means over their valid steps, and the end is the last valid step.
+
+    Attributes:
+        moving: weight of a target that moves at least `moved_m` in its future, relative to scored targets.
+        standing: weight of all other targets.
+        moved_m: distance between moving and standing, in metres.
+        endpoint: weight of the last position, relative to the mean over all positions.
+        score: weight of the cross-entropy.
+        worlds: weight of the likelihood of the worlds, which trains the choice of joint futures only.
+        temperature_m: the scores are trained towards softmax(-FDE / temperature).
+        huber_m: error in metres at which the Huber loss becomes linear.
+    """
+
+    moving: float = 0.5
+    standing: float = 0.1
+    moved_m: float = 3.0
+    endpoint: float = 1.0
+    score: float = 1.0
+    worlds: float = 1.0
+    temperature_m: float = 1.0
+    huber_m: float = 1.0
+
+    def build(self) -> ModelLoss:
+        """The loss with these weights."""
+        return ModelLoss(self)
+
+    def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
+        """Weighted means over targets: "proposal", "path", "score", "worlds", and the sum "loss" with its gradient."""
+        forecast, truth = model(batch.observation), batch.truth
+        (proposal,) = forecast.auxiliary
+        path = to_frame(truth.position, forecast.pose[:, :, None])[:, :, None]  # [B, S, 1, F, 2]
+        valid, last = truth.valid[:, :, None], last_valid(truth.valid)[:, :, None, None]
+        distances = [((x.position - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in (proposal, forecast)]
+        ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K]
+        steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
+        winner = (distances[0].sum(-1) / steps + ends[0]).argmin(-1)[..., None, None]
+        terms = {}
+        for name, distance in zip(("proposal", "path"), distances, strict=True):
+            gap = distance.take_along_dim(winner, 2)[:, :, 0, :, None]  # [B, S, F, 1]
+            mean, end = huber(gap, truth.valid, self.huber_m)
+            terms[name] = mean + self.endpoint * end
+        aim = (-ends[1].detach() / self.temperature_m).softmax(-1)
+        terms["score"] = -(aim * forecast.logit.log_softmax(-1)).sum(-1)
+        weight = self._weights(batch, path[:, :, 0])
+        means = {name: (value * weight).sum() / weight.sum().clamp(min=1e-6) for name, value in terms.items()}
+        means["worlds"] = world_loss(forecast.pick, forecast.world, aim, weight)
+        loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
+        return {name: value.detach() for name, value in means.items()} | {"loss": loss}
+
+    def _weights(self, batch: SceneBatch, path: Tensor) -> Tensor:
+        """[B, S], zero for targets without a known future; `path` [B, S, F, 2] is in the frame of the target."""
+        valid, targets = batch.truth.valid, batch.observation.num_targets
+        end = path.take_along_dim(last_valid(valid)[..., None, None], 2)[:, :, 0]
+        weight = torch.where(end.norm(dim=-1) >= self.moved_m, self.moving, self.standing)
+        scored = batch.observation.agent_role[:, :targets] >= int(AgentRole.SCORED)
+        return torch.where(scored, 1.0, weight) * (valid.any(-1) & batch.observation.target_mask)
+
+
+def world_loss(pick: Tensor, world: Tensor, aim: Tensor, weight: Tensor) -> Tensor:
+    """Negative log likelihood of the mixture, per target.
+
+    Args:
+        pick: [B, W, S, K].
+        world: [B, W].
+        aim: [B, S, K], the probability that the recorded future is mode k.
+        weight: [B, S], zero for targets that do not count.
+
+    Returns:
+        Mean over all targets that count.
+    """
+    counts = (weight > 0).float()
+    agreement = ((pick * aim[:, None]).sum(-1) * counts[:, None]).sum(-1)  # [B, W]
+    return -(world.log_softmax(-1) + agreement).logsumexp(-1).sum() / counts.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class SE2FormerConfig(ModelConfig, positive=_SIZES):
     """Sizes of SE2Former.
 
     Attributes:
@@ -70,13 +159,58 @@ class SE2FormerConfig:
     components: int = 8
     worlds: int = 6
 
-    def __post_init__(self) -> None:
-        positive = "num_future modes max_history agent_layers decoder_layers components worlds"
-        check_numbers(self, positive=positive.split())
 
-    def build(self) -> SE2Former:
-        """The model, with random weights."""
-        return SE2Former(self)
+@dataclass(frozen=True, eq=False)
+class WorldForecast(Forecast):
+    """A marginal forecast with a mixture of worlds."""
+
+    pick: Tensor | None = None  # [B, W, S, K], logarithm of the probability of each mode in each world
+    world: Tensor | None = None  # [B, W], logits of the worlds
+
+    def joint(self) -> Forecast:
+        """The forecast of W joint futures: mode k of all targets is world k."""
+        assert self.pick is not None and self.world is not None
+        chosen = self.select(self.pick.argmax(-1).transpose(1, 2))
+        return replace(chosen, logit=self.world)
+
+
+class Worlds(nn.Module):
+    """Probabilities of worlds, and of modes in each world.
+
+    Args:
+        block: shape of the block in which the targets of a world attend to each other.
+        attention: sizes of a head.
+        count: W.
+    """
+
+    def __init__(self, block: BlockConfig, attention: PoseAttentionConfig, count: int) -> None:
+        super().__init__()
+        width = block.width
+        self.start = nn.Parameter(torch.randn(count, 1, width) * 0.5)
+        self.layers = PoseBlocks(block, attention, 2)
+        self.norm, self.mode_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, modes: Tensor, logit: Tensor, frames: Frames, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Fields `pick` [B, W, S, K] and `world` [B, W] of a `WorldForecast`.
+
+        Args:
+            modes: [B, S, K, D], features of the modes.
+            logit: [B, S, K], their marginal logits.
+            frames: of the targets, [B, S].
+            mask: bool [B, S], which targets exist.
+        """
+        probability = logit.softmax(-1)[..., None]
+        x = (modes * probability).sum(2)[:, None] + self.start  # [B, W, S, D]
+        frames = Frames(*(part[:, None] for part in frames))
+        for layer in self.layers:
+            x = layer(x, frames, layer.memory(x, frames), mask[:, None, None])
+        x = self.norm(x)
+        score = torch.einsum("bwsd,bskd->bwsk", self.query(x), self.key(self.mode_norm(modes))) * x.shape[-1] ** -0.5
+        real = mask[:, None, :, None].float()
+        pooled = (x * real).sum(2) / real.sum(2).clamp(min=1)
+        return (score.float() + logit[:, None]).log_softmax(-1), self.output(pooled)[..., 0].float()
 
 
 class MapEncoding(NamedTuple):
@@ -124,7 +258,7 @@ class PathHead(nn.Module):
         return self.output(torch.relu(self.hidden(self.norm(x)))).float()
 
 
-class SE2Former(Forecaster):
+class SE2Former(Forecaster, config=SE2FormerConfig):
     """Observation -> Forecast in the frame of each target; the proposals are its auxiliary forecast."""
 
     losses = (SE2FormerLossConfig,)
@@ -134,13 +268,12 @@ class SE2Former(Forecaster):
         super().__init__()
         self.config, block, width = config, config.block, config.block.width
 
-        def blocks(count: int, modes: bool = False) -> nn.ModuleList:
-            return nn.ModuleList(PoseBlock(block, config.attention, modes=modes) for _ in range(count))
-
         self.embed_lane = Embedding(2 * _LANE_POINTS + NUM_ATTRIBUTES, block)
         self.embed_agent = Embedding(5 * config.max_history + 3 + len(AgentKind), block)
-        self.map_layers, self.agent_layers = blocks(config.map_layers), blocks(config.agent_layers)
-        self.decoder_layers, self.refine_layer = blocks(config.decoder_layers, True), blocks(1, True)
+        shape = (block, config.attention)
+        self.map_layers, self.agent_layers = PoseBlocks(*shape, config.map_layers), PoseBlocks(*shape, config.agent_layers)
+        self.decoder_layers = PoseBlocks(*shape, config.decoder_layers, modes=True)
+        self.refine_layer = PoseBlocks(*shape, 1, modes=True)
         self.modes = nn.Parameter(torch.randn(config.modes, width) * 0.5)
         self.proposal = PathHead(width, 2 * config.components, 1.0)
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
@@ -278,3 +411,29 @@ def _turn(vector: Tensor, direction: Tensor, sign: int) -> Tensor:
     """Vectors [..., 2] turned by the angle of directions (cos, sin) [..., 2], or back for the sign -1."""
     (x, y), (cos, sin) = vector.unbind(-1), direction.unbind(-1)
     return torch.stack([x * cos - sign * y * sin, sign * x * sin + y * cos], -1)
+
+
+def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tensor]:
+    """Mean [F, 2] and components [2, C, F] of the residuals of all targets with a complete future that move.
+
+    Residuals are in metres in the frame of the target. Focal agents count twice. Each axis has its own components, scaled by
+    their standard deviation.
+    """
+    parts: list[Tensor] = []
+    for start in range(0, len(scenes), _CHUNK):
+        batch = scenes[list(range(start, min(start + _CHUNK, len(scenes))))]
+        observation, truth = batch.observation, batch.truth
+        pose = observation.pose[:, : observation.num_targets]
+        path = to_frame(truth.position, pose[:, :, None])
+        complete = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > MOVED_M)
+        residual = path - constant_velocity_path(observation)[:, :, 0]
+        focal = observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL)
+        parts += [residual[complete], residual[complete & focal]]
+    residual = torch.cat(parts)
+    residual = residual[residual.abs().amax((1, 2)) < _OUTLIER_M]
+    mean = residual.mean(0)
+    basis = []
+    for axis in (residual - mean).unbind(-1):
+        _, size, component = torch.linalg.svd(axis, full_matrices=False)
+        basis.append(component[:components] * (size[:components] / math.sqrt(len(axis)))[:, None])
+    return mean, torch.stack(basis)

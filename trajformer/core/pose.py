@@ -235,5 +235,5 @@ class PoseBlocks(nn.ModuleList):
     def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, count: int, *, modes: bool = False) -> None:
         super().__init__(PoseBlock(config, attention, modes=modes) for _ in range(count))
 
-    def __iter__(self) -> Iterator[PoseBlock]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[PoseBlock]:
         return iter(self._modules.values())  # type: ignore[arg-type]

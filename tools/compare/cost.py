@@ -66,8 +66,8 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     loss = recipe.build_loss(model)
     source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
     parameters = [*model.parameters(), *loss.parameters()]
-    groups = [*parameter_groups(model, recipe.optim.weight_decay), {"params": list(loss.parameters())}]
-    optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, 1000)
+    groups = [*parameter_groups(model, recipe.optim), {"params": list(loss.parameters())}]
+    optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, lambda step: (step, 1000))
 
     def train_step() -> None:
         optimizer.zero_grad()

@@ -316,7 +316,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
 
     def encode_agents(self, observation: Observation, lanes: MapEncoding) -> AgentEncoding:
         """Encode the agents that are seen in the last step, and the targets."""
-        targets = torch.arange(observation.agent_mask.shape[1], device=observation.pose.device) < observation.num_targets
+        context = observation.agent_mask.shape[1] - observation.num_targets
+        targets = nn.functional.pad(observation.target_mask, (0, context))
         mask = observation.agent_mask & (observation.valid[..., -1] | targets)
         frames, token = self._frames(observation, lanes), self.embed_agent(agent_features(observation, self.config.max_history))
         keys = torch.cat([lanes.mask, mask], 1)[:, None]

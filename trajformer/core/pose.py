@@ -6,11 +6,12 @@ its own pose, never on the frame in which the poses are given. A score between t
     c_i . c_j + sum_m q_m^T R(m a) k_m - gamma / 2 sum_p |q_p - R(a) k_p - s t|^2
 
 with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and points q_p and k_p, all of them
-linear in the tokens and in the frame of their token; t is the relative position and s a scale. A head attends to tokens that are
-near the points of the query: gamma, one learned number per head, sets how near. Moved to the common frame of all poses, the score
-is one dot product (the square of the query's points is the same for a whole row of scores and is left out), so one call of
-`attend` computes it, with memory linear in the number of tokens. The values contain points, too: their means are returned in the
-frame of the query, with their lengths.
+linear in the tokens and in the frame of their token; t is the relative position and s a scale. The products of contents and
+vectors are also divided by the square root of the length of a query. A head attends to tokens that are near the points of the
+query: gamma, one learned number per head, sets how near. Moved to the common frame of all poses, the score is one dot product
+(the square of the query's points is the same for a whole row of scores and is left out), so one call of `attend` computes it,
+with memory linear in the number of tokens. The values contain points, too: their means are returned in the frame of the query,
+with their lengths.
 
 Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
 """
@@ -45,8 +46,8 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
         points: points of queries, keys and values.
         values: numbers of the content that is returned.
         scale_m: unit of length; positions are divided by it.
-        reach_m: distance in metres at which the score of a point falls by 1/2 at the start, of the first and the last head;
-            heads between them are in geometric progression.
+        reach_m: distance in metres between the points of query and key at which the score falls by 1/2 before training, of the
+            first and the last head; heads between them are in geometric progression.
     """
 
     content: int = 15

@@ -171,7 +171,7 @@ class WorldForecast(Forecast):
         """The forecast of W joint futures: mode k of all targets is world k."""
         assert self.pick is not None and self.world is not None
         chosen = self.select(self.pick.argmax(-1).transpose(1, 2))
-        return replace(chosen, logit=self.world)
+        return Forecast(chosen.position, self.world, self.frame, self.pose)
 
 
 class Worlds(nn.Module):
@@ -225,6 +225,7 @@ class AgentEncoding(NamedTuple):
     """Encoded agents of a scene."""
 
     token: Tensor  # [B, A, D]
+    frames: Frames  # [B, A]
     memories: tuple[Memory, ...]  # of the decoder layers and the refinement
     mask: Tensor  # bool [B, A]
 
@@ -267,7 +268,6 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def __init__(self, config: SE2FormerConfig) -> None:
         super().__init__()
         self.config, block, width = config, config.block, config.block.width
-
         self.embed_lane = Embedding(2 * _LANE_POINTS + NUM_ATTRIBUTES, block)
         self.embed_agent = Embedding(5 * config.max_history + 3 + len(AgentKind), block)
         shape = (block, config.attention)
@@ -319,12 +319,14 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         context = observation.agent_mask.shape[1] - observation.num_targets
         targets = nn.functional.pad(observation.target_mask, (0, context))
         mask = observation.agent_mask & (observation.valid[..., -1] | targets)
-        frames, token = self._frames(observation, lanes), self.embed_agent(agent_features(observation, self.config.max_history))
+        position = observation.pose[..., :2] - lanes.centre[:, None]
+        frames = Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
+        token = self.embed_agent(agent_features(observation, self.config.max_history))
         keys = torch.cat([lanes.mask, mask], 1)[:, None]
         for layer, road in zip(self.agent_layers, lanes.memories, strict=False):
             token = layer(token, frames, Memory.join(road, layer.memory(token, frames)), keys)
         readers = (*self.decoder_layers, *self.refine_layer)
-        return AgentEncoding(token, tuple(layer.memory(token, frames) for layer in readers), mask)
+        return AgentEncoding(token, frames, tuple(layer.memory(token, frames) for layer in readers), mask)
 
     def forecast(self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding) -> WorldForecast:
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
@@ -332,7 +334,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         targets, modes = observation.num_targets, self.config.modes
         keys = torch.cat([lanes.mask, agents.mask], 1)[:, None]
         memories = [Memory.join(*pair) for pair in zip(lanes.memories[len(self.agent_layers) :], agents.memories, strict=True)]
-        frames = Frames(*(x[:, :targets] for x in self._frames(observation, lanes)))
+        frames = Frames(*(x[:, :targets] for x in agents.frames))
         x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
         start = frames.expand(modes)
         for layer, memory in zip(self.decoder_layers, memories, strict=False):
@@ -359,8 +361,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         step = torch.linspace(0, path.shape[-2] - 1, _PATH_POINTS + 1, device=path.device).long()[:-1]
         shape = _turn(path[..., step, :] - end[..., None, :], facing[..., None, :], -1)
         x = x + self.embed_path(shape.flatten(-2) / 20)
-        cosine, sine = frames.direction[:, :, None].split(1, -1)
-        outer = torch.cat([cosine, sine], -1)
+        outer = frames.direction[:, :, None]
         position = frames.position[:, :, None] + _turn(end, outer, 1)
         ends = Frames(position.flatten(1, 2), _turn(facing, outer, 1).flatten(1, 2))
         for layer in self.refine_layer:
@@ -370,11 +371,6 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def _curve(self, coefficient: Tensor) -> Tensor:
         """[..., 2 C] to [..., F, 2]."""
         return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
-
-    @staticmethod
-    def _frames(observation: Observation, lanes: MapEncoding) -> Frames:
-        position = observation.pose[..., :2] - lanes.centre[:, None]
-        return Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
 
 
 def agent_features(observation: Observation, max_history: int) -> Tensor:

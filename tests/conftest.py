@@ -1,13 +1,18 @@
 """Fixtures that several test files share."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from support.cli import error_line
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a test process a core: more threads than that wait for each other many times over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+settings.register_profile("any machine", deadline=None)  # by default an example fails if it takes 200 ms
+settings.load_profile("any machine")
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
 
 
@@ -20,3 +25,10 @@ def real_data() -> Path:
     if not Path(folder).is_dir():
         pytest.fail(f"{REAL_DATA_VARIABLE} is set, but there is no folder {folder}")
     return Path(folder)
+
+
+@pytest.fixture
+def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The error message of a command line that runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: error_line(capsys, *words)

@@ -3,13 +3,11 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import ROOT, environment, run_python
 
-ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+) (?:file=(\S+)|(run))\n(.*?)^```$", re.M | re.S)
 ENTRY = re.compile(r'^\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = "[\w.:]+"\n)+)', re.M)
 
@@ -37,9 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *words: str) -> str:
     """Run a Python command in the folder; fails with its error output."""
-    paths = os.pathsep.join([str(folder), str(ROOT)])
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_python(*words, cwd=folder, env=environment(PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)])), timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

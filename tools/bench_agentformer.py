@@ -9,7 +9,6 @@ stable on a busy machine. PUBLISHED are wall times of the released code on two i
 is the peak of a separate process, relative to its memory after a step with two pedestrians.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import new_parser, parse, peak_mb, report, reset_peak, run_only, times_s
+from measure import in_new_process, new_parser, parse, peak_mb, report, reset_peak, times_s
 
+from data_prep.readers.columns import Agents
 from data_prep.readers.eth_ucy import EthUcy
-from data_prep.readers.vector_map import build_map
+from data_prep.readers.vector_map import NO_MAP
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.agentformer.model import AgentFormerConfig, CVAELossConfig
@@ -43,13 +43,10 @@ def pedestrians(count: int, seed: int) -> Scene:
     rng = np.random.default_rng(seed)
     speed = rng.normal(0, 0.5, (count, 1, 2)) + rng.normal(0, 0.05, (count, 20, 2)).cumsum(1)
     position = (rng.uniform(-5, 5, (count, 1, 2)) + speed.cumsum(1)).astype(np.float32)
-    return Scene(
-        scene_id=f"{count}-{seed}", source="bench", split="train", city="bench", period_s=0.4, num_history=8, num_future=12,
-        origin=np.zeros(2), agent_id=tuple(map(str, range(count))), agent_kind=np.full(count, AgentKind.PEDESTRIAN, np.uint8),
-        agent_role=np.full(count, AgentRole.SCORED, np.uint8), position=position, heading=np.zeros((count, 20), np.float32),
-        velocity=np.zeros_like(position), valid=np.ones((count, 20), bool),
-        **build_map([], [], np.zeros((0, 2)), []).scene_fields(np.zeros(2)),
-    )  # fmt: skip
+    kind, role = (np.full(count, value, np.uint8) for value in (AgentKind.PEDESTRIAN, AgentRole.SCORED))
+    still, valid = np.zeros((count, 20)), np.ones((count, 20), bool)
+    agents = Agents([*map(str, range(count))], kind, role, position, still, np.zeros_like(position), valid)
+    return agents.scene((f"{count}-{seed}", "bench", "train", "bench"), (0.4, 8, 12), np.zeros(2), NO_MAP)
 
 
 def build_training(config: AgentFormerConfig, precision: str = "fp32") -> Callable[[SceneBatch], None]:
@@ -105,6 +102,7 @@ def sampling(scenes: list[Scene], config: BatchConfig, decoded: str, precision: 
 
 def memory(task: str, agents: int) -> dict[str, Any]:
     """Peak in MB (one training step, or 20 samples) of a new process, and the decoded futures (in training, with a gradient)."""
+    keep_freed_memory()
     batch, futures = collate([pedestrians(agents, 0)]), [20 * agents]
     replay = FutureDecoder.replay
 
@@ -129,10 +127,6 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=list(SCENES), choices=list(SCENES), help="of a training scene")
     args = parse(parser)
     keep_freed_memory()  # as `trajformer train`
-    if args.only:
-        task, agents = args.only.split()
-        print(json.dumps(memory(task, int(agents))))
-        return
     scenes, batches = [pedestrians(1 + seed % 2, seed) for seed in range(20)], {"with future": TARGETS_ONLY, "all": BatchConfig()}
     if args.data:
         reader = EthUcy()
@@ -145,7 +139,7 @@ def main() -> None:
             sampling(scenes, config, name, p, 4 * args.repeats) for p in ("fp32", "bf16") for name, config in batches.items()
         ),
         "Memory of a scene (training-without: without attention dropout)": (
-            run_only(f"{task} {agents}") for task in ("sampling", "training", "training-without") for agents in CROWDS
+            in_new_process(memory, task, agents) for task in ("sampling", "training", "training-without") for agents in CROWDS
         ),
     }
     report(args, tables)

@@ -9,8 +9,7 @@ time to find the edges. Memory is the increase of the peak memory of the process
 are below the resolution.
 """
 
-import argparse
-import json
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from measure import median_ms, new_parser, parse, peak_mb, report, run_only
+from measure import in_new_process, median_ms, new_parser, parse, peak_mb, report
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -78,19 +77,19 @@ def build_step(variant: str, agents: int, device: torch.device) -> tuple[Callabl
     return step, position
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(variant: str, repeats: int, kind: str) -> list[dict[str, Any]]:
     """Rows of one variant, fewest agents first, so that each peak is larger than the previous one."""
-    device, rows = torch.device(args.device), []
+    device, rows = torch.device(kind), []
     keep_freed_memory()  # as `trajformer train`
-    build_step(args.only, 10, device)[0]()
-    before = peak_mb(args.device)
+    build_step(variant, 10, device)[0]()
+    before = peak_mb(kind)
     for agents in AGENTS:
-        step, position = build_step(args.only, agents, device)
-        row: dict[str, Any] = {"variant": args.only, "agents": agents, "step_ms": median_ms(step, args.repeats, args.device)}
-        row["memory_mb"] = peak_mb(args.device) - before
-        if args.only == "edges":
+        step, position = build_step(variant, agents, device)
+        row: dict[str, Any] = {"variant": variant, "agents": agents, "step_ms": median_ms(step, repeats, kind)}
+        row["memory_mb"] = peak_mb(kind) - before
+        if variant == "edges":
             row["edges"] = int((edges_of(position).query < agents).sum())
-            row["find_ms"] = median_ms(lambda position=position: edges_of(position), args.repeats, args.device)  # type: ignore[misc]
+            row["find_ms"] = median_ms(lambda position=position: edges_of(position), repeats, kind)  # type: ignore[misc]
         rows.append(row)
     return rows
 
@@ -116,12 +115,10 @@ def main() -> None:
     parser = new_parser(__doc__, repeats=15, device=True)
     parser.add_argument("--plot", type=Path)
     args = parse(parser)
-    if args.only:
-        print(json.dumps(measure(args)))
-        return
     outputs = [build_step(variant, 300, torch.device(args.device))[0]() for variant in ("edges", "dense")]
     assert torch.allclose(*outputs, atol=1e-4), "edges and dense differ"
-    rows = report(args, {"Forward and backward": (row for variant in VARIANTS for row in run_only(variant))})
+    parts = (in_new_process(measure, variant, args.repeats, args.device) for variant in VARIANTS)
+    rows = report(args, {"Forward and backward": itertools.chain.from_iterable(parts)})
     if args.plot:
         plot(rows, args.plot)
 

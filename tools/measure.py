@@ -14,7 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,6 @@ def new_parser(doc: str | None, repeats: int, device: bool = False) -> argparse.
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # the part that a separate process measures
     if device:
         parser.add_argument("--device", default="cpu")
     return parser
@@ -119,11 +120,12 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return args
 
 
-def run_only(part: str, *words: str) -> Any:
-    """The JSON that this script prints last when a separate process measures one part."""
-    command = [sys.executable, *sys.argv, "--only", part, *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def in_new_process(run: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a script's function in a new process, whose peak memory is its own; torch has the same number of threads."""
+    import torch
+
+    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (torch.get_num_threads(),)) as pool:
+        return pool.submit(run, *arguments).result()
 
 
 def origin() -> dict[str, str]:

@@ -1,9 +1,8 @@
 """Errors that a user can act on, printed as one line by the command line, and range checks of configs."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class TrajformerError(Exception):
@@ -35,42 +34,31 @@ class ConfigError(TrajformerError):
         self.field, self.reason = field, reason
 
 
-def check_numbers(config: Any, positive: Collection[str] = (), shares: Collection[str] = ()) -> None:
-    """Check the range of all numbers of a config dataclass, tuples of numbers included; for its `__post_init__`.
+@dataclass(frozen=True)
+class Config:
+    """Base class of config dataclasses that checks the range of all numbers, tuples of numbers included.
 
-    Args:
-        config: the dataclass instance.
-        positive: fields that must be more than 0; all others must be at least 0.
-        shares: fields that must be at most 1.
+    A subclass names its fields as class arguments, `class SizeConfig(Config, positive=("width",), shares=("dropout",))`, in
+    addition to the fields of its base class.
 
     Raises:
         ConfigError: a value is not finite or outside its range.
     """
-    for item in fields(config):
-        value = getattr(config, item.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                continue
-            if not math.isfinite(number) or number < 0 or (item.name in positive and number == 0):
-                limit = "more than 0" if item.name in positive else "at least 0"
-                raise ConfigError(item.name, f"{value}, expected {limit}")
-            if item.name in shares and number > 1:
-                raise ConfigError(item.name, f"{value}, expected at most 1")
 
-
-@dataclass(frozen=True)
-class Config:
-    """Base class of config dataclasses that checks the range of all numbers (see `check_numbers`).
-
-    A subclass names its fields as class arguments, `class SizeConfig(Config, positive=("width",), shares=("dropout",))`, in
-    addition to the fields of its base class.
-    """
-
-    positive: ClassVar[tuple[str, ...]] = ()
-    shares: ClassVar[tuple[str, ...]] = ()
+    positive: ClassVar[tuple[str, ...]] = ()  # fields that must be more than 0; all others must be at least 0
+    shares: ClassVar[tuple[str, ...]] = ()  # fields that must be at most 1
 
     def __init_subclass__(cls, positive: tuple[str, ...] = (), shares: tuple[str, ...] = ()) -> None:
         cls.positive, cls.shares = (*cls.positive, *positive), (*cls.shares, *shares)
 
     def __post_init__(self) -> None:
-        check_numbers(self, self.positive, self.shares)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, bool) or not isinstance(number, int | float):
+                    continue
+                if not math.isfinite(number) or number < 0 or (item.name in self.positive and number == 0):
+                    limit = "more than 0" if item.name in self.positive else "at least 0"
+                    raise ConfigError(item.name, f"{value}, expected {limit}")
+                if item.name in self.shares and number > 1:
+                    raise ConfigError(item.name, f"{value}, expected at most 1")

@@ -99,24 +99,8 @@ class Argoverse1(StagedReader):
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)
         heading = _face_along_lanes(heading, length, position, valid, lanes)
         origin = observed_path[-1].copy()
-        return Scene(
-            scene_id=path.stem,
-            source=self.name,
-            split=split,
-            city=city,
-            period_s=PERIOD_S,
-            num_history=NUM_HISTORY,
-            num_future=NUM_FUTURE,
-            origin=origin,
-            agent_id=tuple(agent_id),
-            agent_kind=kind,
-            agent_role=role,
-            position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),
-            heading=heading.astype(np.float32),
-            velocity=velocity.astype(np.float32),
-            valid=valid,
-            **lanes.scene_fields(origin),
-        )
+        agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
+        return agents.scene((path.stem, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes)
 
 
 def _face_along_lanes(

@@ -1,18 +1,20 @@
-"""Columns of tables: checks with one-line errors, and rows of tracks as arrays [A, T].
+"""Columns of tables: checks with one-line errors, rows of tracks as arrays [A, T], and the scene that these make with a map.
 
 Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
+from trajformer.scenes.scene import Scene
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Columns: TypeAlias = pa.Table | Mapping[str, Column]
@@ -181,3 +183,42 @@ def fill(valid: np.ndarray, cell: np.ndarray, values: np.ndarray) -> np.ndarray:
     out = np.zeros(valid.size, packed.dtype)  # a pair is copied as one number, which is many times faster
     out[cell] = packed[:, 0]
     return out.view(values.dtype).reshape(*valid.shape, *values.shape[1:])
+
+
+class Agents(NamedTuple):
+    """A agents over T steps, as in `Scene`; arrays are float32 or float64, and positions may have any value where invalid."""
+
+    agent_id: Sequence[str]
+    kind: np.ndarray  # uint8 [A]
+    role: np.ndarray  # uint8 [A]
+    position: np.ndarray  # [A, T, 2], metres relative to the origin of the scene
+    heading: np.ndarray  # [A, T], radians, zero where invalid
+    velocity: np.ndarray  # [A, T, 2], metres per second, zero where invalid
+    valid: np.ndarray  # bool [A, T]
+
+    def scene(
+        self, name: tuple[str, str, str, str], clock: tuple[float, int, int], origin: np.ndarray, lanes: VectorMap
+    ) -> Scene:
+        """The scene of these agents.
+
+        Args:
+            name: scene id, source, split and city.
+            clock: period in seconds, H and F.
+            origin: float64 [2], metres in the city frame.
+            lanes: the map, in the city frame.
+        """
+        polylines: dict[str, Any] = {name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__}
+        polylines["point"] = (lanes.point - origin).astype(np.float32)
+        return Scene(
+            *name,
+            *clock,
+            origin,
+            agent_id=tuple(self.agent_id),
+            agent_kind=self.kind,
+            agent_role=self.role,
+            position=np.where(self.valid[..., None], self.position, 0.0).astype(np.float32),
+            heading=self.heading.astype(np.float32),
+            velocity=self.velocity.astype(np.float32),
+            valid=self.valid,
+            **polylines,
+        )

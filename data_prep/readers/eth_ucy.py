@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from data_prep.reader import Input, check_options
-from data_prep.readers.columns import cells, fill
+from data_prep.readers.columns import Agents, cells, fill
 from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import NO_MAP
@@ -102,24 +102,12 @@ class EthUcy:
         copy_to_first_step(valid, self.num_history, velocity, heading)
         last = self.num_history - 1
         origin = position[valid[:, last], last].mean(0)  # of all present agents, not only of the scored ones
-        return Scene(
-            scene_id=f"{name}-{first}",
-            source=self.name,
-            split=split,
-            city=name,
-            period_s=PERIOD_S,
-            num_history=self.num_history,
-            num_future=self.num_future,
-            origin=origin,
-            agent_id=tuple(agent_id[index] for index in np.flatnonzero(observed)),
-            agent_kind=np.full(len(valid), AgentKind.PEDESTRIAN, np.uint8),
-            agent_role=np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8),
-            position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),
-            heading=heading.astype(np.float32),
-            velocity=velocity.astype(np.float32),
-            valid=valid,
-            **NO_MAP.scene_fields(origin),
-        )
+        agent_id = [agent_id[index] for index in np.flatnonzero(observed)]
+        kind = np.full(len(valid), AgentKind.PEDESTRIAN, np.uint8)
+        role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
+        agents = Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
+        clock = PERIOD_S, self.num_history, self.num_future
+        return agents.scene((f"{name}-{first}", self.name, split, name), clock, origin, NO_MAP)
 
 
 def _name_and_part(path: Path) -> tuple[str, str]:

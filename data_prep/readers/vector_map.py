@@ -71,11 +71,6 @@ class VectorMap:
         inner = (owner[1:] == owner[:-1]).nonzero()[0]
         return self.point[inner], self.point[inner + 1], owner[inner]
 
-    def scene_fields(self, origin: np.ndarray) -> dict[str, np.ndarray]:
-        """The map fields of a `Scene`, points float32 relative to origin (float64 [2])."""
-        arrays = {name: getattr(self, name) for name in VectorMap.__dataclass_fields__}
-        return arrays | {"point": (self.point - origin).astype(np.float32)}
-
 
 def build_map(
     heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int | None, int]]

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from support import fixtures
-from support.cli import error_line, run
+from support.cli import Evil, run
 from support.scenes import make_scene
 from support.training import recipe
 
@@ -46,13 +46,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """The error message of a command line that runs in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: error_line(capsys, *words)
-
-
 # ---- stores ----------------------------------------------------------------------------------------------------------
 
 
@@ -69,17 +62,13 @@ def test_a_store_of_another_version(sound: Path, tmp_path: Path, fails: Fails, m
         assert "new/val/00000.arrow: schema version 7, this software reads 2" in fails(*words)
 
 
-def test_a_shard_cut_short_or_changed(sound: Path, tmp_path: Path, fails: Fails) -> None:
+def test_a_shard_cut_short_or_missing(sound: Path, tmp_path: Path, fails: Fails) -> None:
     shutil.copytree(sound / "store", tmp_path / "cut")
     path = tmp_path / "cut" / "val" / "00000.arrow"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
+    path.write_bytes(path.read_bytes()[:-100])
     evaluate = ("evaluate", "--model", "constant_velocity", "--store", "cut")
     for words in (evaluate, ("store", "verify", "cut")):
         assert "cut/val/00000.arrow: not a readable shard (truncated or damaged)" in fails(*words)
-    middle = len(whole) // 2
-    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    assert "00000.arrow: checksum differs from the manifest" in fails("store", "verify", "cut")
     path.unlink()
     assert "listed in the manifest but missing" in fails("store", "verify", "cut")
     assert "cut: no split 'val' (splits here: test, train)" in fails(*evaluate)
@@ -119,13 +108,6 @@ def wrong_track(path: Path) -> Path:
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-class Evil:
-    """Runs code if it is unpickled without `weights_only`."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (Path("executed"),)
 
 
 def test_files_that_are_not_checkpoints(sound: Path, fails: Fails) -> None:
@@ -224,6 +206,7 @@ def test_outputs_that_cannot_be_written(sound: Path, fails: Fails) -> None:
     fixtures.write_argoverse2(Path("raw"))
     who = ("--model", "constant_velocity", "--store", sound / "store")
     commands = [
+        ("synthesize", "file", "--scenes", 1),
         ("synthesize", "file/out", "--scenes", 1),
         ("preprocess", "argoverse2", "raw", "file/out"),
         ("train", "--config", sound / "recipe.yaml", "--out", "file/out"),

@@ -1,7 +1,6 @@
 """The commands from raw files to pictures; the figures are computed again from the raw files."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import pytest
 import torch
 from support import fixtures
 from support.cli import run
+from support.processes import environment, run_python
 from support.scenes import make_scene
 
-from trajformer import cli
 from trajformer.cli.models import split_of
+from trajformer.evaluation.metrics import plausibility
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training.forecasting import ForecastingModule
 
@@ -37,7 +37,6 @@ trainer: {epochs: 9, threads: 1, accelerator: cpu}
 """
 NAMES = [f"{name}{k}" for k in (1, 6) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]
 COLUMNS = ["scenario_id", "track_id", "probability", "predicted_trajectory_x", "predicted_trajectory_y"]
-SPLITS = {"train": 9, "val": 2, "test": 1}
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +78,6 @@ def score(raw: Path, forecasts: Path) -> dict[str, float]:
     return table[NAMES].mean().to_dict() | {"num_agents": len(table), "worst": worst}
 
 
-def test_synthesized_files_are_in_the_official_layout_and_reproducible(line: Path, tmp_path: Path) -> None:
-    assert {split: len(list((line / "raw" / split).iterdir())) for split in SPLITS} == SPLITS
-    run("synthesize", tmp_path, "--scenes", 12, "--seed", 5, "--workers", 1)
-    for path in (line / "raw").rglob("*.*"):
-        assert (tmp_path / path.relative_to(line / "raw")).read_bytes() == path.read_bytes()
-    for path in (line / "raw" / "test").rglob("scenario_*.parquet"):
-        assert pd.read_parquet(path).timestep.max() == 49
-
-
 def test_a_run_folder_has_the_documented_files(line: Path) -> None:
     found = {path.relative_to(line / "run").as_posix() for path in (line / "run").rglob("*") if path.is_file()}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= found
@@ -108,7 +98,7 @@ def test_figures_of_evaluate_equal_figures_of_the_forecast_file(
     assert run("predict", *who, *store, "--out", out) == 0
     assert capsys.readouterr().err == ""  # no progress bars without a terminal
     expected, found = score(line / "raw" / "train", out), json.loads(figures.read_text())
-    assert set(found) == {"num_agents", "minFDE", *NAMES}
+    assert set(found) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES}
     assert found["num_agents"] == expected["num_agents"] == len(pd.read_csv(table)) > 12
     for name in NAMES:
         assert found[name] == pytest.approx(expected[name], abs=1e-4), name
@@ -144,6 +134,20 @@ def test_a_split_without_a_future_is_predicted_for_all(line: Path, tmp_path: Pat
     assert count["all"] == (truth.timestep == 49).sum() > 8  # more than max_agents
 
 
+def test_errors_of_all_agents_by_motion(line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "rows.csv"
+    words = ("--model", "constant_velocity", "--store", line / "store", "--agents", "all", "--csv", table)
+    assert run("evaluate", *words) == 0
+    rows = pd.read_csv(table)
+    standing = rows[rows.moved_m < 1.0]
+    assert 0 < len(standing) < len(rows)
+    printed = [text.split()[-6:] for text in capsys.readouterr().out.splitlines() if " standing " in text]  # by type
+    counts, *figures = np.array(printed, float).T
+    assert counts.sum() == len(standing)
+    expected = [*standing[["minADE6", "minFDE6", "MR6", "minFDE1"]].mean(), (standing.minFDE1 <= 0.5).mean()]
+    assert [np.average(values, weights=counts) for values in figures] == pytest.approx(expected, abs=1e-3)
+
+
 def test_argoverse1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, store, out = fixtures.argoverse1_folder(tmp_path / "raw"), tmp_path / "store", tmp_path / "f.parquet"
     assert run("preprocess", "argoverse1", raw, store, "--workers", 1) == 0
@@ -175,10 +179,7 @@ def test_real_argoverse2(real_data: Path, line: Path, tmp_path: Path) -> None:
         folders = {path.name for path in (real_data / "argoverse2" / split).iterdir()}
         assert {path.stem for path in (tmp_path / split).iterdir()} == folders
         assert set(pd.read_parquet(out).scenario_id) == folders
-    expected, figures = (
-        score(real_data / "argoverse2" / "val", tmp_path / "val.parquet"),
-        json.loads((tmp_path / "j").read_text()),
-    )
+    expected, figures = score(real_data / "argoverse2" / "val", out.with_stem("val")), json.loads((tmp_path / "j").read_text())
     assert {name: figures[name] for name in NAMES} == pytest.approx({name: expected[name] for name in NAMES}, abs=1e-4)
 
 
@@ -193,10 +194,8 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_program_itself(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     for words, code, lines in ((["--help"], 0, 0), (["store", "info", "nowhere"], 1, 1), (["store", "info"], 2, 1)):
-        command = [sys.executable, "-m", "trajformer.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        done = run_python("-m", "trajformer.cli", *words, cwd=tmp_path)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, lines), done.stderr
         assert "Traceback" not in done.stderr
 
@@ -209,9 +208,6 @@ def test_ctrl_c_gives_status_130_and_training_resumes(
 
     train = ("train", "--config", line / "run" / "config.yaml", "--trainer.epochs", 3, "--out", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("data_prep.engine.prepare.prepare", stop)
-        assert run("preprocess", "argoverse2", tmp_path, tmp_path) == 130
-        assert capsys.readouterr().err.startswith("trajformer preprocess: interrupted; finished shards are kept")
         step, handler = ForecastingModule.training_step, signal.getsignal(signal.SIGINT)
         patch.setattr(ForecastingModule, "training_step", lambda self, *a: stop() if self.current_epoch else step(self, *a))
         assert run(*train) == 130
@@ -225,9 +221,8 @@ def test_ctrl_c_gives_status_130_and_training_resumes(
 
 
 def test_a_closed_output_ends_the_command_without_an_error(line: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
     command = [sys.executable, "-m", "trajformer.cli", "store", "info", str(line / "store")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as running:
         assert running.stdout and running.stderr
         running.stdout.close()
         assert running.stderr.read() == b""
@@ -257,7 +252,6 @@ def test_commands_run_without_optional_packages(tmp_path: Path) -> None:
         "assert main(['predict', '--model', 'constant_velocity', '--store', store, '--out', out]) == 0\n"
     )
     out = tmp_path / "forecasts.parquet"
-    arguments = [sys.executable, "-c", program, str(tmp_path / "raw"), str(tmp_path / "store"), str(out)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    done = run_python("-c", program, tmp_path / "raw", tmp_path / "store", out)
     assert done.returncode == 0, done.stderr
     assert len(pd.read_parquet(out))

@@ -1,10 +1,8 @@
 """The overview, the help texts and the list of recipes."""
 
-import subprocess
-import sys
-
 import pytest
 from support.cli import error_line, run
+from support.processes import run_python
 
 from trajformer import cli
 from trajformer.cli.models import read_words
@@ -35,12 +33,16 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         ("from trajformer import cli; cli.main(['--help'])", ("jsonargparse", "numpy", "torch")),
         ("from trajformer import cli; cli.main(['recipes'])", ("torch",)),
         ("import trajformer.recipes.checkpoint, trajformer.evaluation.evaluate", ("lightning", "jsonargparse", "torchmetrics")),
+        (
+            "import trajformer.data.loading",
+            ("lightning", "torchmetrics", "matplotlib", "jsonargparse", "data_prep", "pandas", "scipy"),
+        ),
         ("import data_prep.readers.names, data_prep.engine.tasks", ("torch", "pandas", "scipy")),  # workers of a preparation
     ],
 )
 def test_heavy_packages_are_imported_only_where_they_are_needed(code: str, absent: tuple[str, ...]) -> None:
     program = f"import sys\n{code}\nsys.exit(bool(set(sys.modules) & {set(absent)}))"
-    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert run_python("-c", program).returncode == 0
 
 
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from support.cli import run
+from support.cli import Evil, run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
 from torch import Tensor
 
@@ -128,13 +127,6 @@ def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -
         assert_rejected(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
 
 
-class Code:
-    """Creates a folder when it is unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (os.environ["TRAP"],)
-
-
 CASES: dict[str, tuple[Callable[[State], State], str]] = {
     "another layout": (lambda s: {f"vit.{k}": v for k, v in s.items()}, "no tensor 'patch_embed.proj.weight'"),
     "a tensor too many": (lambda s: s | {"fc_norm.weight": torch.ones(32)}, "tensor 'fc_norm.weight' has no place"),
@@ -180,13 +172,12 @@ def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage:
 
 @pytest.mark.parametrize("place", ["bare", "among tensors"])
 def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    trap = tmp_path / "trap"
-    monkeypatch.setenv("TRAP", str(trap))
-    torch.save(Code() if place == "bare" else timm_state() | {"extra": Code()}, tmp_path / "odd.pt")
+    monkeypatch.chdir(tmp_path)
+    torch.save(Evil() if place == "bare" else timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
     assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
-    assert not trap.exists()
+    assert not Path("executed").exists()
     torch.load(tmp_path / "odd.pt", weights_only=False)
-    assert trap.exists()  # the pickle does execute code
+    assert Path("executed").exists()  # the pickle does execute code
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 """The built wheel contains everything that a training and an evaluation need."""
 
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from support.processes import ROOT, environment, run_python
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +16,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder / "source")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([*command, folder / "source"], check=True, capture_output=True)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
+    run_python("-m", "pip", "wheel", *options, folder / "source", check=True)
     [path] = folder.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         archive.extractall(folder / "unpacked")
@@ -41,10 +37,7 @@ def test_a_recipe_is_trained_by_name_in_an_empty_folder(wheel: Path, tmp_path: P
     train = "train --config demo --data.train store --data.val store --data.limit_train 2 --trainer.epochs 1 --out run"
     commands = ["synthesize raw --scenes 4 --workers 1", "preprocess argoverse2 raw store --workers 1", train]
     program = f"import trajformer.cli as cli\nprint(cli.__file__)\nfor words in {commands}: assert cli.main(words.split()) == 0"
-    environment = os.environ | {"PYTHONPATH": str(wheel), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-    )
+    done = run_python("-c", program, cwd=tmp_path, env=environment(PYTHONPATH=str(wheel)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(wheel))
     assert done.stdout.endswith(f"{Path('run', 'best.ckpt')}\n") and (tmp_path / "run" / "best.ckpt").is_file()

@@ -1,15 +1,16 @@
 """Blocks agree with PyTorch's transformer layers; positions, padding, stacks, axes, position encodings."""
 
+import itertools
 import math
 
 import pytest
 import torch
-from support.tensors import copy_attention, draw, draw_mask
+from support.tensors import copy_attention, draw, draw_mask, randomize
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention
-from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward, apply_along_axis
-from trajformer.core.positions import LearnedPosition, sinusoid, sinusoid_2d
+from trajformer.core.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, EncoderBlock, FeedForward
+from trajformer.core.positions import LearnedPosition, sinusoid, sinusoid_image
 
 WIDTH = 16
 VARIANTS = [(norm_first, activation) for norm_first in (True, False) for activation in ("relu", "gelu")]
@@ -18,14 +19,6 @@ VARIANTS = [(norm_first, activation) for norm_first in (True, False) for activat
 def config(norm_first: bool = True, activation: str = "relu", **changes: float) -> BlockConfig:
     sizes = {"width": WIDTH, "heads": 4, "feedforward": 24, "dropout": 0.0} | changes
     return BlockConfig(norm_first=norm_first, activation=activation, **sizes)
-
-
-def randomize(module: nn.Module) -> nn.Module:
-    """Change all weights, so that no norm is the identity and no bias is zero."""
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.parameters():
-        parameter.data.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return module
 
 
 def copy_rest(feedforward: FeedForward, norms: list[nn.Module], target: nn.Module) -> None:
@@ -107,40 +100,24 @@ def test_stacks_apply_their_layers_in_order(norm_first: bool) -> None:
     assert torch.equal(Encoder(config(norm_first), 0)(x), x)
 
 
-def test_dropout_acts_in_training_only() -> None:
-    block, x = EncoderBlock(config(dropout=0.5)), draw(2, 5, WIDTH)
-    assert not torch.equal(block(x), block(x))
-    block.eval()
-    assert torch.equal(block(x), block(x))
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2, -2, -4])
-@pytest.mark.parametrize("masked", [False, True])
-def test_apply_along_axis_equals_loops(axis: int, masked: bool) -> None:
-    block, x = randomize(EncoderBlock(config())), draw(2, 3, 4, WIDTH)
-    mask = draw_mask(2, 3, 4, share=0.7) if masked else None
-    out = apply_along_axis(axis, block, x, mask)
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (2, 0)])
+@pytest.mark.parametrize("shared", [False, True])  # one mask for all sequences
+def test_blocks_take_any_leading_axes(lead: tuple[int, ...], shared: bool) -> None:
+    block, x = randomize(DecoderBlock(config())), draw(*lead, 4, WIDTH)
+    memory, mask = draw(*lead, 5, WIDTH), draw_mask(*(() if shared else lead), 4, 5, share=0.7)
+    out = block(x, memory, memory_mask=mask)
     assert out.shape == x.shape
-    inputs, results = x.movedim(axis, 2), out.movedim(axis, 2)
-    keys = None if mask is None else mask.movedim(axis % 4, 2)
-    for i in range(inputs.shape[0]):
-        for j in range(inputs.shape[1]):
-            expected = block(inputs[i, j], None if keys is None else keys[i, j][None])
-            torch.testing.assert_close(results[i, j], expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("axis", [3, -1])
-def test_the_feature_axis_is_refused(axis: int) -> None:
-    with pytest.raises(ValueError, match="features"):
-        apply_along_axis(axis, lambda x, mask: x, draw(2, 3, 4, WIDTH))
+    for index in itertools.product(*map(range, lead)):
+        expected = block(x[index], memory[index], memory_mask=mask if shared else mask[index])
+        torch.testing.assert_close(out[index], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_sinusoid_follows_the_formula() -> None:
-    code = sinusoid(torch.tensor([[0.0, 1.0], [7.0, -2.5]]), 6, temperature=100.0)
+    code = sinusoid(torch.tensor([[0.0, 1.0], [7.0, -2.5]]), 6)
     assert code.shape == (2, 2, 6)
     for row, column, position in ((0, 0, 0.0), (0, 1, 1.0), (1, 0, 7.0), (1, 1, -2.5)):
         for channel in range(3):
-            angle = position / 100.0 ** (2 * channel / 6)
+            angle = position / 10_000.0 ** (2 * channel / 6)
             pair = code[row, column, 2 * channel : 2 * channel + 2].tolist()
             assert pair == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
     assert sinusoid(torch.zeros(3, dtype=torch.float64), 4).dtype == torch.float64
@@ -148,12 +125,14 @@ def test_sinusoid_follows_the_formula() -> None:
         sinusoid(torch.zeros(3), 5)
 
 
-def test_sinusoid_2d_concatenates_both_coordinates() -> None:
-    position = draw(3, 5, 2)
-    expected = torch.cat([sinusoid(position[..., 0], 6), sinusoid(position[..., 1], 6)], -1)
-    assert torch.equal(sinusoid_2d(position, 12), expected)
+def test_sinusoids_of_an_image_are_those_of_the_shares_of_its_height_and_width() -> None:
+    mask = torch.zeros(1, 4, 5, dtype=torch.bool)
+    mask[0, :2, :4] = True
+    row, column = 2 * math.pi * torch.arange(1, 3) / 2, 2 * math.pi * torch.arange(1, 5) / 4
+    expected = torch.cat([sinusoid(row, 6)[:, None].expand(2, 4, 6), sinusoid(column, 6).expand(2, 4, 6)], -1)
+    torch.testing.assert_close(sinusoid_image(mask, 12)[0, :2, :4], expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="width 6 is not a multiple of four"):
-        sinusoid_2d(position, 6)
+        sinusoid_image(mask, 6)
 
 
 def test_learned_positions_and_their_limits() -> None:

@@ -1,8 +1,5 @@
 """Graph attention: the formula, agreement with torch-geometric, neighbor lists, memory."""
 
-import ast
-from pathlib import Path
-
 import pytest
 import torch
 from support.tensors import draw, draw_mask
@@ -124,10 +121,3 @@ def test_the_device_is_not_synchronized(layer: GraphAttention) -> None:
     key, real = torch.zeros(2, 5, 3, dtype=torch.int64, device="meta"), torch.ones(2, 5, 3, dtype=torch.bool, device="meta")
     edges, x = Edges.from_neighbors(key, real, 7), torch.zeros(14, WIDTH, device="meta")
     assert layer.to("meta")(x[:10], x, edges, torch.zeros(30, WIDTH, device="meta")).shape == (10, WIDTH)
-
-
-def test_torch_geometric_is_imported_inside_functions() -> None:
-    """Its import takes seconds, which other commands and models must not need."""
-    for file in sorted((Path(__file__).parents[2] / "trajformer").rglob("*.py")):
-        top_level = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
-        assert not [node for node in top_level if "torch_geometric" in ast.unparse(node)], file

@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.tensors import draw, draw_mask
+from support.tensors import draw, draw_mask, weights_of
 from torch import Tensor
 
 from trajformer.core import attention
-from trajformer.core.attention import AgentAware, Groups, MultiHeadAttention, attend, attention_weights
-from trajformer.core.cache import KVCache, StaticKVCache
+from trajformer.core.attention import AgentAware, Groups, KVCache, MultiHeadAttention, StaticKVCache, attend, attention_weights
 
 WIDTH, HEADS = 16, 2
 CASES = {  # query steps, key steps, groups
@@ -178,7 +177,7 @@ def test_a_layer_uses_both_pairs_of_projections(case: str, layer: MultiHeadAtten
     for mask in (None, mixed_mask(queries, keys, groups)[:, 0]):
         expected = layer_formula(layer, x, memory, mask, groups)
         torch.testing.assert_close(layer(x, memory, mask=mask, groups=groups), expected, atol=1e-5, rtol=1e-5)
-        weights = layer.weights(x, memory, mask=mask, groups=groups)
+        weights = weights_of(layer, x, memory, mask=mask, groups=groups)
         value = layer.value(memory).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
         rebuilt = layer.out((weights @ value).transpose(-3, -2).flatten(-2))
         torch.testing.assert_close(rebuilt, expected, atol=1e-5, rtol=1e-5)
@@ -199,10 +198,10 @@ def test_sets_of_queries_share_keys(layer: MultiHeadAttention) -> None:
     random = draw_mask(3, 6, 10, share=0.7)
     for mask in (None, random, random[:, :1]):
         together = layer(x, memory, mask=mask, groups=groups)
-        weights = layer.weights(x, memory, mask=mask, groups=groups)
+        weights = weights_of(layer, x, memory, mask=mask, groups=groups)
         for k in range(4):
             torch.testing.assert_close(together[:, k], layer(x[:, k], memory, mask=mask, groups=groups), atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(weights[:, k], layer.weights(x[:, k], memory, mask=mask, groups=groups))
+            torch.testing.assert_close(weights[:, k], weights_of(layer, x[:, k], memory, mask=mask, groups=groups))
 
 
 @pytest.mark.usefixtures("chunks")

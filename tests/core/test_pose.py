@@ -1,15 +1,16 @@
 """SE(2)-invariant attention: the explicit pairwise form, invariance, empty rows, the fused kernel, half precision, memory."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.core.pose import Frames, Memory, PoseAttention, PoseAttentionConfig, PoseBlock
+from trajformer.core.pose import Frames, Memory, PoseAttention, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.errors import ConfigError
 
 WIDTH, HEADS = 32, 4
@@ -29,14 +30,22 @@ def moved(pose: Tensor, x: float, y: float, angle: float) -> Tensor:
     return torch.cat([xy, pose[..., 2:] + angle], -1)
 
 
-def self_attention(attention: PoseAttention, tokens: Tensor, pose: Tensor, mask: Tensor | None = None) -> Tensor:
-    frames = Frames.of(pose)
-    return attention(tokens, frames, attention.memory(tokens, frames), mask)
+class Layer(nn.Module):
+    """Keys and attention for the same tokens."""
+
+    def __init__(self, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
+        super().__init__()
+        self.keys, self.attention = PoseKeys(WIDTH, HEADS, config), PoseAttention(WIDTH, HEADS, config)
+
+    def forward(self, tokens: Tensor, pose: Tensor, mask: Tensor | None = None) -> Tensor:
+        frames = Frames.of(pose)
+        return self.attention(tokens, frames, self.keys(tokens, frames), mask)
 
 
-def pairwise(attention: PoseAttention, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor:
+def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor:
     """The explicit form, pair by pair, in the frame of the query, with the scores as a bias of the product of contents."""
-    c, heads = attention.config, attention.heads
+    keys, attention = layer.keys, layer.attention
+    c, heads, normed = attention.config, attention.heads, keys.norm(tokens)
     n = 2 * c.vectors + c.points
 
     def parts(raw: Tensor, scalars: int, size: int) -> tuple[Tensor, Tensor]:
@@ -44,8 +53,8 @@ def pairwise(attention: PoseAttention, tokens: Tensor, pose: Tensor, mask: Tenso
         return raw[..., :scalars], torch.complex(raw[..., scalars : scalars + size], raw[..., scalars + size :])
 
     q, q_plane = parts(attention.query(tokens), c.content, n)
-    k, k_plane = parts(attention.key(tokens), c.content, n)
-    v, v_plane = parts(attention.value(tokens), c.values, c.points)
+    k, k_plane = parts(keys.key(normed), c.content, n)
+    v, v_plane = parts(keys.value(normed), c.values, c.points)
     angle = pose[:, None, :, 2] - pose[:, :, None, 2]  # [B, L, S]: relative heading, of the key as seen from the query
     turn = torch.polar(torch.ones_like(angle), angle)[:, None, :, :, None]
     back = torch.polar(torch.ones_like(pose[..., 2]), -pose[..., 2])
@@ -69,68 +78,66 @@ def pairwise(attention: PoseAttention, tokens: Tensor, pose: Tensor, mask: Tenso
 
 def test_equals_the_pairwise_form() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS).double()
+    layer = Layer().double()
     tokens, pose = tokens_and_poses()
     mask = torch.rand(2, 40, 40) > 0.3
-    torch.testing.assert_close(
-        self_attention(attention, tokens, pose, mask), pairwise(attention, tokens, pose, mask), atol=1e-10, rtol=0
-    )
+    torch.testing.assert_close(layer(tokens, pose, mask), pairwise(layer, tokens, pose, mask), atol=1e-10, rtol=0)
 
 
 def test_gradients_equal_those_of_the_pairwise_form() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS).double()
+    layer = Layer().double()
     tokens, pose = tokens_and_poses(12)
     mask = torch.ones(2, 12, 12, dtype=torch.bool)
     gradients = []
-    for form in (self_attention, pairwise):
-        attention.zero_grad()
-        form(attention, tokens, pose, mask).square().sum().backward()
-        gradients.append([parameter.grad for parameter in attention.parameters()])
+    for form in (layer, partial(pairwise, layer)):
+        layer.zero_grad()
+        form(tokens, pose, mask).square().sum().backward()
+        gradients.append([parameter.grad for parameter in layer.parameters()])
     torch.testing.assert_close(*gradients, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("shift_m", [20.0, 500.0])
 def test_a_moved_and_rotated_scene_gives_the_same_result(shift_m: float) -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS)
+    layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32)
-    result = self_attention(attention, tokens, pose)
-    shifted = self_attention(attention, tokens, moved(pose, shift_m, -shift_m, 2.0))
+    result = layer(tokens, pose)
+    shifted = layer(tokens, moved(pose, shift_m, -shift_m, 2.0))
     torch.testing.assert_close(shifted, result, atol=2e-3 if shift_m > 100 else 1e-4, rtol=0)
 
 
 def test_the_result_depends_on_relative_poses() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS)
+    layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     other = pose.clone()
     other[:, 0] = moved(pose[:, :1], 3.0, 0.0, 0.3)[:, 0]
-    assert (self_attention(attention, tokens, other) - self_attention(attention, tokens, pose)).abs().max() > 1e-2
+    assert (layer(tokens, other) - layer(tokens, pose)).abs().max() > 1e-2
 
 
 def test_queries_share_a_memory_of_several_parts() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS).double()
+    layer = Layer().double()
     tokens, pose = tokens_and_poses()
     frames = Frames.of(pose)
-    parts = [attention.memory(tokens[:, part], Frames.of(pose[:, part])) for part in (slice(0, 15), slice(15, 40))]
+    parts = [layer.keys(tokens[:, part], Frames.of(pose[:, part])) for part in (slice(0, 15), slice(15, 40))]
     query = Frames.of(pose[:, :7])
-    expected = attention(tokens[:, :7], query, attention.memory(tokens, frames))
-    torch.testing.assert_close(attention(tokens[:, :7], query, Memory.join(*parts)), expected, atol=1e-12, rtol=0)
+    expected = layer.attention(tokens[:, :7], query, layer.keys(tokens, frames))
+    torch.testing.assert_close(layer.attention(tokens[:, :7], query, Memory.join(*parts)), expected, atol=1e-12, rtol=0)
 
 
 def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS)
+    layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     tokens.requires_grad_()
     mask = torch.ones(2, 40, 40, dtype=torch.bool)
     mask[0, 3] = False
-    result = self_attention(attention, tokens, pose, mask)
+    result = layer(tokens, pose, mask)
     assert torch.equal(result[0, 3], torch.zeros(WIDTH))
     result.sum().backward()
-    gradients = [tokens.grad, *(parameter.grad for parameter in attention.parameters())]
+    gradients = [tokens.grad, *(parameter.grad for parameter in layer.parameters())]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
@@ -138,28 +145,27 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
     "config", [PoseAttentionConfig(), PoseAttentionConfig(content=9, vectors=1, points=3, values=10)], ids=["default", "odd"]
 )
 def test_the_fused_kernel_is_used(config: PoseAttentionConfig) -> None:
-    attention = PoseAttention(WIDTH, HEADS, config)
+    layer = Layer(config)
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # raises an error if the kernel does not support the arguments
-        self_attention(attention, tokens, pose, torch.ones(2, 1, 40, dtype=torch.bool)).sum().backward()
+        layer(tokens, pose, torch.ones(2, 1, 40, dtype=torch.bool)).sum().backward()
 
 
 def test_geometry_stays_in_single_precision_under_autocast() -> None:
     torch.manual_seed(0)
-    attention = PoseAttention(WIDTH, HEADS)
+    layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        frames = Frames.of(pose)
-        memory = attention.memory(tokens, frames)
+        memory = layer.keys(tokens, Frames.of(pose))
         assert memory.key.dtype == memory.value.dtype == torch.float32
-        result = attention(tokens, frames, memory)
-        turned = self_attention(attention, tokens, moved(pose, 100.0, 50.0, 1.0))
+        result = layer(tokens, pose)
+        turned = layer(tokens, moved(pose, 100.0, 50.0, 1.0))
     torch.testing.assert_close(turned, result, atol=2e-2, rtol=2e-2)  # the output layer rounds to bfloat16
 
 
 def test_memory_is_linear_in_the_number_of_tokens() -> None:
     """No tensor of the forward and backward pass has an entry for each pair of tokens."""
-    attention, sizes = PoseAttention(WIDTH, HEADS), {}
+    layer, sizes = Layer(), {}
     for count in (500, 1000, 2000, 4000):
         tokens, pose = tokens_and_poses(count, torch.float32)
         saved: list[int] = []
@@ -169,7 +175,7 @@ def test_memory_is_linear_in_the_number_of_tokens() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            self_attention(attention, tokens, pose)
+            layer(tokens, pose)
         sizes[count] = sum(saved)
     assert sizes[4000] < 8.5 * sizes[500]
 
@@ -180,7 +186,7 @@ def test_a_block_with_modes() -> None:
     block = PoseBlock(BlockConfig(width=WIDTH, heads=HEADS, feedforward=64, dropout=0.0), PoseAttentionConfig(), modes=True)
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     frames = Frames.of(pose)
-    memory, targets = block.memory(tokens, frames), Frames.of(pose[:, :3])
+    memory, targets = PoseKeys(WIDTH, HEADS)(tokens, frames), Frames.of(pose[:, :3])
     queries = torch.randn(2, 3, 6, WIDTH)
     result = block(queries, targets.expand(6), memory)
     assert result.shape == queries.shape

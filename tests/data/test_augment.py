@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from support.batches import differing, edit, tensors
-from support.scenes import hide, make_scene
+from support.scenes import STATES, hide, make_scene
+from support.tensors import generator
 from torch import Tensor
 
 from trajformer.data import augment as augmentation
@@ -22,12 +23,7 @@ ALL = AugmentConfig(
 )
 NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
-STATES = (*MOTION, "valid")
 METRIC = ("position", "velocity", "target", "polyline")  # tensors in metres
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.batches import tensors
-from support.scenes import hide, make_scene, transform_scene
+from support.scenes import STATES, hide, make_scene, transform_scene
 
 from trajformer.data.batch import Observation, collate, stack
 from trajformer.data.sample import BatchConfig, Frame, sample
@@ -15,7 +15,6 @@ from trajformer.scenes.geometry import from_frame, rotate, wrap
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
 FUTURE_FIELDS = {"target", "target_valid"}
-STEP_FIELDS = ("position", "heading", "velocity", "valid")
 WIDE = BatchConfig(agent_radius_m=1e4, map_radius_m=1e4)
 
 
@@ -60,7 +59,7 @@ def test_a_batch_contains_the_arrays_of_the_scene() -> None:
     observation = batch.observation
     rows = [list(scene.agent_id).index(name) for name in observation.agent_id[0]]
     assert sorted(rows) == list(range(12)) and observation.scene_id == (scene.scene_id,)
-    for name in STEP_FIELDS:
+    for name in STATES:
         np.testing.assert_array_equal(getattr(observation, name)[0], getattr(scene, name)[rows, :10])
     for pose, row in zip(observation.pose[0], rows, strict=True):
         last = np.flatnonzero(scene.valid[row, :10])[-1]
@@ -108,7 +107,7 @@ def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
 def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
     scene = hide(make_scene(12), 4, slice(9, 22))
     rng = np.random.default_rng(0)
-    changed = {name: getattr(scene, name).copy() for name in STEP_FIELDS}
+    changed = {name: getattr(scene, name).copy() for name in STATES}
     changed["valid"][:, 10:] = rng.random((12, 12)) > 0.5
     for name in ("position", "heading", "velocity"):
         changed[name][:, 10:] = rng.uniform(-3, 3, changed[name][:, 10:].shape)
@@ -149,7 +148,7 @@ def test_moving_targets_are_scored_agents_and_agents_that_move_and_are_always_se
     assert agents(batch.observation)[0] == 0 and targets(batch.observation) == {0, 1, 3}  # the focal agent does not need to move
     np.testing.assert_allclose(batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
     assert batch.truth.valid.all()
-    observed = replace(scene, **{name: getattr(scene, name)[:, :10] for name in STEP_FIELDS}).validate()
+    observed = replace(scene, **{name: getattr(scene, name)[:, :10] for name in STATES}).validate()
     assert collate([observed], replace(WIDE, targets="moving")).observation.num_targets == 1
 
 

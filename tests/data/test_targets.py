@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from support.scenes import hide, make_scene, varied_scenes
+from support.tensors import generator
 
 from trajformer.data.augment import shift, thin
 from trajformer.data.batch import collate
@@ -12,10 +13,6 @@ from trajformer.data.sample import BatchConfig
 from trajformer.scenes.scene import AgentRole
 
 ALL = BatchConfig(targets="all")
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_agents_lost_before_the_last_step_can_be_left_out() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import fixtures
 from support.fixtures import CITY_XY, Track, argoverse1_rows, argoverse1_tracks, straight
+from support.scenes import agent, assert_same_history, assert_same_steps, named_edges
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
@@ -31,10 +32,6 @@ def read(raw: Path, tracks: list[Track] | Rows, split: str = "train", reader: Ar
     rows = argoverse1_rows(tracks) if isinstance(tracks[0], Track) else tracks
     path = fixtures.write_argoverse1(raw / split / "data" / "7.csv", rows)
     return (reader or Argoverse1()).read(Input(path), split, raw).validate()
-
-
-def agent(scene: Scene, name: str) -> int:
-    return scene.agent_id.index(name)
 
 
 def test_a_sequence_becomes_a_scene(raw: Path) -> None:
@@ -97,19 +94,13 @@ def test_stopping_agents_keep_their_heading(raw: Path) -> None:
     assert np.allclose(heading, np.pi / 2, atol=1e-3), heading
 
 
-HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
-
-
 def test_the_history_does_not_depend_on_the_future(raw: Path) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
     for track in tracks:
         track.positions[max(0, H - track.start) :] = CITY_XY + np.random.default_rng(2).normal(0, 50, 2)
     changed = read(raw, tracks)
-    for name in HISTORY_FIELDS:
-        assert np.array_equal(getattr(scene, name)[:, :H], getattr(changed, name)[:, :H]), name
-    assert np.array_equal(scene.origin, changed.origin)
-    assert np.array_equal(scene.polyline_id, changed.polyline_id)
+    assert_same_history(scene, changed)
     assert not np.array_equal(scene.velocity[:, H:], changed.velocity[:, H:])
 
 
@@ -119,8 +110,8 @@ def test_a_test_file_gives_the_history_of_the_full_file(raw: Path) -> None:
     known = [Track(t.name, t.kind, t.positions[: max(0, H - t.start)], t.start) for t in tracks if t.start < H]
     short = read(raw, known, "test_obs")
     assert short.num_steps == H
-    for name in HISTORY_FIELDS:
-        assert np.allclose(getattr(scene, name)[: len(known), :H], getattr(short, name), atol=1e-6), name
+    for track in known:
+        assert_same_steps(scene, short, track.name, H, 1e-6)
 
 
 @pytest.mark.parametrize("last", [5, 9, 14])
@@ -132,18 +123,10 @@ def test_earlier_steps_do_not_depend_on_later_history(raw: Path, last: int) -> N
         track.positions = track.positions[: last + 1]
     cut = read(raw, tracks)
     for track in others:
-        index = agent(scene, track.name)
-        for name in HISTORY_FIELDS:
-            left, right = getattr(scene, name)[index, : last + 1], getattr(cut, name)[index, : last + 1]
-            assert np.allclose(left, right, atol=1e-6), (track.name, name)
+        assert_same_steps(scene, cut, track.name, last + 1, 1e-6)
 
 
 # ---- lanes ---------------------------------------------------------------------------------------------------------
-
-
-def edges(scene: Scene) -> set[tuple[int, int, EdgeKind]]:
-    names = scene.polyline_id[scene.edge]
-    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, scene.edge_kind.tolist(), strict=True)}
 
 
 def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
@@ -152,7 +135,7 @@ def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
     assert not scene.polyline_kind.any()
     left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
     assert scene.polyline_flags.tolist() == [0, left, right, 0]
-    assert edges(scene) == {
+    assert named_edges(scene) == {
         (11, 12, EdgeKind.SUCCESSOR),
         (12, 11, EdgeKind.PREDECESSOR),
         (11, 13, EdgeKind.LEFT),
@@ -230,4 +213,4 @@ def test_real_lanes_equal_the_xml(sample: Path) -> None:
             for tag in ways[scene.city][lane_id].iter("tag"):
                 if tag.get("k") in link and int(tag.get("v")) in kept:
                     expected.add((lane_id, int(tag.get("v")), link[tag.get("k")]))
-        assert edges(scene) == expected
+        assert named_edges(scene) == expected

@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from support import fixtures
 from support.fixtures import argoverse2_columns, argoverse2_map
+from support.scenes import named_edges
+from support.sensor_logs import take
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.reader import Argoverse2
@@ -15,16 +17,11 @@ from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Po
 
 H = 50
 TOLERANCE = 1e-3  # metres, radians, metres per second
-Columns = dict[str, np.ndarray]
 
 
 def read(path: Path) -> Scene:
     """Read the scenario at RAW/<split>/<uuid>/scenario_<uuid>.parquet."""
     return Argoverse2().read(Input(path), path.parts[-3], path.parents[2]).validate()
-
-
-def take(columns: Columns, keep: np.ndarray) -> Columns:
-    return {name: value[keep] for name, value in columns.items()}
 
 
 def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
@@ -77,8 +74,7 @@ def test_the_map(tmp_path: Path) -> None:
     assert scene.polyline_kind.tolist() == [*lanes, PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
     assert scene.polyline_id.tolist() == [1, 2, 3, 5, 6]
     assert scene.polyline_flags.tolist() == [0, LaneFlag.INTERSECTION, 0, 0, 0]
-    names = scene.polyline_id[scene.edge]
-    assert set(zip(*names.tolist(), scene.edge_kind.tolist(), strict=True)) == {
+    assert named_edges(scene) == {
         (1, 2, EdgeKind.SUCCESSOR),
         (2, 1, EdgeKind.PREDECESSOR),
         (1, 3, EdgeKind.LEFT),
@@ -171,6 +167,5 @@ def test_the_map_equals_av2(real_path: Path) -> None:
     assert city.keys() == expected.keys()
     for key, points in expected.items():
         assert np.abs(city[key] - points).max() < TOLERANCE, key
-    names = scene.polyline_id[scene.edge].tolist()
     known = {link for link in links if link[1] in oracle.vector_lane_segments}
-    assert set(zip(*names, scene.edge_kind.tolist(), strict=True)) == known
+    assert named_edges(scene) == known

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support import sensor_logs
+from support.scenes import agent, assert_same_history, assert_same_steps
 from support.sensor_logs import (
     EGO_YAW,
-    HISTORY_FIELDS,
     F,
     H,
     Track,
     annotations,
-    assert_same_history,
     ego_path,
     make,
     poses,
@@ -34,10 +33,6 @@ from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
 SENSOR = Argoverse2Sensor()
 
 
-def agent(scene: Scene, name: str) -> int:
-    return scene.agent_id.index(name)
-
-
 def named(scene: Scene, role: AgentRole) -> set[str]:
     return {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == role)}
 
@@ -54,15 +49,15 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     kinds = [AgentKind.VEHICLE, AgentKind.BUS, AgentKind.VEHICLE, AgentKind.CONSTRUCTION, AgentKind.UNKNOWN]
     assert scene.agent_kind.tolist() == [*kinds, AgentKind.VEHICLE, AgentKind.PEDESTRIAN]
     bus = next(track for track in tracks if track.name == "bus")  # the focal agent
-    assert np.abs(scene.origin - bus.position[10 + H - 1]).max() < 1e-6
+    assert np.abs(scene.origin - bus.positions[10 + H - 1]).max() < 1e-6
     assert np.abs(scene.position[0] + scene.origin - ego_path(130)[10:120]).max() < 1e-3
     assert np.allclose(scene.heading[0], EGO_YAW, atol=1e-6)
     for index, name in enumerate(scene.agent_id[1:], 1):
         track = next(track for track in tracks if track.name == name)
-        step = track.start + np.arange(len(track.position)) - 10
+        step = track.start + np.arange(len(track.positions)) - 10
         inside = (step >= 0) & (step < H + F)
         assert np.flatnonzero(scene.valid[index]).tolist() == step[inside].tolist(), name
-        assert np.abs(scene.position[index, step[inside]] + scene.origin - track.position[inside]).max() < 1e-3
+        assert np.abs(scene.position[index, step[inside]] + scene.origin - track.positions[inside]).max() < 1e-3
         error = scene.heading[index, step[inside]] - track.heading
         assert np.abs(np.arctan2(np.sin(error), np.cos(error))).max() < 1e-6, name
 
@@ -157,18 +152,14 @@ ROLE_TRACKS = [
 ]
 
 
-def test_moving_agents_observed_long_enough_are_scored(tmp_path: Path) -> None:
-    scene = make(tmp_path, ROLE_TRACKS, focal="none")
-    assert named(scene, AgentRole.SCORED) == {"goes", "long"}
+@pytest.mark.parametrize(
+    ("options", "more"), [({}, set()), ({"min_travel_m": 1.0}, {"stands"}), ({"min_observed_s": 1.9}, {"short"})], ids=str
+)
+def test_moving_agents_observed_long_enough_are_scored(tmp_path: Path, options: dict[str, float], more: set[str]) -> None:
+    scene = make(tmp_path, ROLE_TRACKS, focal="none", **options)
+    assert named(scene, AgentRole.SCORED) == {"goes", "long"} | more
     assert named(scene, AgentRole.FOCAL) == set()
     assert np.abs(scene.origin - ego_path(130)[H - 1]).max() < 1e-6
-
-
-def test_options_select_the_scored_agents(tmp_path: Path) -> None:
-    scene = make(tmp_path, ROLE_TRACKS, focal="none", min_travel_m=1.0)
-    assert named(scene, AgentRole.SCORED) == {"goes", "long", "stands"}
-    scene = make(tmp_path, ROLE_TRACKS, focal="none", min_observed_s=1.9)
-    assert named(scene, AgentRole.SCORED) == {"goes", "long", "short"}
 
 
 @pytest.mark.parametrize(("focal", "expected"), [("nearest", "near"), ("moving", "fast"), ("farthest", "starts"), ("ego", "AV")])
@@ -221,18 +212,18 @@ def test_every_category_of_the_data_set_has_a_kind() -> None:
 def test_the_history_does_not_depend_on_the_future(tmp_path: Path, focal: str) -> None:
     path = write_log(tmp_path / "raw" / "val" / "log-1", annotations([*small_tracks(), *ROLE_TRACKS]))
     changed = without_future(path, int(sensor_logs.stamps(np.array([10 + H - 1]))[0]), tmp_path)
-    assert_same_history(read(path, "010", focal=focal), read(changed, "010", focal=focal))
+    scene, other = read(path, "010", focal=focal), read(changed, "010", focal=focal)
+    assert_same_history(scene, other)
+    assert not np.array_equal(scene.position[:, H:], other.position[:, H:])
 
 
 def test_earlier_steps_do_not_depend_on_later_history(tmp_path: Path) -> None:
     tracks = [*small_tracks(), *ROLE_TRACKS]
     scene = make(tmp_path, tracks, focal="ego")
-    short = [replace(track, position=track.position[: 40 - track.start]) for track in tracks if track.start < 40]
+    short = [replace(track, positions=track.positions[: 40 - track.start]) for track in tracks if track.start < 40]
     cut = make(tmp_path, [*short, Track("keeper", "SIGN", straight(130, (0, 0), (0, 0)))], focal="ego")
     for track in short:
-        for name in HISTORY_FIELDS:
-            left, right = (getattr(s, name)[agent(s, track.name), :40] for s in (scene, cut))
-            assert np.allclose(left, right, atol=1e-4), (track.name, name)
+        assert_same_steps(scene, cut, track.name, 40, 1e-4)
 
 
 # ---- lanes ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.recordings import CORNER, PERIOD_S, F, H, T, Walk, crowd, lines, straight
 from support.recordings import write_recording as write
+from support.scenes import agent, assert_same_history, assert_same_steps
 
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
@@ -22,10 +23,6 @@ def read(raw: Path, walks: list[Walk], **options: int) -> Scene:
     """Write the people as the one recording of a set and read its first window."""
     path = write(raw / "eth" / "biwi_eth.txt", walks, **options)
     return EthUcy().read(Input(path, str(options.get("first", 780))), "eth_test", raw).validate()
-
-
-def agent(scene: Scene, name: str) -> int:
-    return scene.agent_id.index(name)
 
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
@@ -156,9 +153,6 @@ def test_standing_agents_have_no_heading_and_stopping_ones_keep_theirs(tmp_path:
     assert np.abs(scene.heading[2, 4:] - np.pi / 2).max() < 1e-5  # at once, not after some steps
 
 
-FIELDS = ("position", "heading", "velocity", "valid")
-
-
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(2)
@@ -168,10 +162,7 @@ def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
         if ends and walk.name != "3.0":
             walk.positions = walk.positions[: max(1, H - walk.start)]
     changed = read(tmp_path, walks)
-    assert scene.agent_id == changed.agent_id
-    assert np.array_equal(scene.origin, changed.origin)
-    for name in FIELDS:
-        assert np.array_equal(getattr(scene, name)[:, :H], getattr(changed, name)[:, :H]), name
+    assert_same_history(scene, changed, roles=False)
     assert not np.allclose(scene.velocity[:, H:], changed.velocity[:, H:])
     scored = {"3.0"} if ends else {"1.0", "3.0", "4.0", "20.0"}
     assert {name for name, role in zip(changed.agent_id, changed.agent_role, strict=True) if role} == scored
@@ -186,19 +177,11 @@ def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> 
         later += generator.normal(0, 5, later.shape)
     changed = read(tmp_path, walks)
     for walk in walks:
-        if walk.name == "8.0":
-            continue
-        for name in FIELDS:
-            left, right = (getattr(s, name)[agent(s, walk.name), : last + 1].astype(float) for s in (scene, changed))
-            if name == "position":
-                known = changed.valid[agent(changed, walk.name), : last + 1]
-                left, right = left[known] + scene.origin, right[known] + changed.origin
-            assert np.allclose(left, right, atol=1e-5), (walk.name, name)
+        if walk.name != "8.0":
+            assert_same_steps(scene, changed, walk.name, last + 1, 1e-5)
 
 
 # ---- the real recordings ---------------------------------------------------------------------------------------------
-
-TRAJECTORIES = {"eth": 364, "hotel": 1197, "univ": 24334, "zara1": 2356, "zara2": 5910}  # scored, of the test splits
 
 
 def test_real_windows_equal_the_protocol(real_data: Path) -> None:
@@ -206,25 +189,6 @@ def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     inputs = {split: reader.inputs(raw, split) for split in reader.splits(raw)}
     assert {split: len(items) for split, items in inputs.items()} == reader.published
     assert all(item.part for items in inputs.values() for item in items)
-
-
-def test_real_trajectories_and_constant_velocity_errors_equal_the_protocol(real_data: Path) -> None:
-    reader, raw, floor = EthUcy(), real_data / "eth_ucy", []
-    time = PERIOD_S * np.arange(1, F + 1)[:, None]
-    for name, trajectories in TRAJECTORIES.items():
-        split, ids, errors = f"{name}_test", set(), []
-        for item in reader.inputs(raw, split):
-            scene = reader.read(item, split, raw).validate()
-            scored = scene.agent_role == AgentRole.SCORED
-            assert np.array_equal(scored, scene.valid.all(1))
-            assert scene.valid[:, :H].any(1).all()
-            now, velocity = scene.position[scored, H - 1 : H], scene.velocity[scored, H - 1 : H]
-            errors.append(np.linalg.norm(now + velocity * time - scene.position[scored, H:], axis=-1))
-            ids.add(scene.scene_id)
-        error = np.concatenate(errors)
-        assert (len(ids), len(error)) == (reader.published[split], trajectories)
-        floor.append((error.mean(), error[:, -1].mean()))
-    assert np.mean(floor, 0) == pytest.approx((0.534, 1.148), abs=0.001)
 
 
 @pytest.mark.parametrize("split", ["eth_test", "hotel_train", "univ_test", "zara1_val"])

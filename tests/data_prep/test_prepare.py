@@ -178,11 +178,6 @@ def test_invalid_arguments_are_errors(tmp_path: Path, raw_name: str, store_name:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["000.txt", "file", "raw", "s"]
 
 
-def test_a_folder_of_another_data_set_is_an_error(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrajformerError, match=r"raw: not a argoverse2 folder \(expected RAW/<split>/<uuid>/scenario_"):
-        prepare(Argoverse2(), prepared / "raw", tmp_path / "store", SMALL)
-
-
 def test_a_shard_that_cannot_be_written_is_an_error(raw: Path, store: Path) -> None:
     shard_path(store, "train", 2).unlink()
     shard_path(store, "train", 2).mkdir()

@@ -3,16 +3,16 @@
 Preparing needs the memory of one shard.
 """
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from support.hostile import memory_mb
 from support.odd_readers import Odd, Unreadable, odd_folder, reads, small_scene
 from support.prepared import content
 
 from data_prep.engine import tasks
-from data_prep.engine.prepare import PrepareOptions, lock_folders, prepare
+from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.engine.tasks import KILLED, ShardTask, prepare_shard
 from data_prep.reader import Input
 from trajformer.errors import SceneError, TrajformerError
@@ -105,22 +105,10 @@ def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
     assert summary.scenes == 3
 
 
-def test_folders_are_locked_until_the_block_ends(tmp_path: Path) -> None:
-    with lock_folders([tmp_path]), pytest.raises(TrajformerError, match="another run is preparing it"), lock_folders([tmp_path]):
-        pass
-    with lock_folders([tmp_path]):
-        assert list(tmp_path.iterdir()) == [], "no lock file"
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 EARLY, LATE = 500, 1500
 GROWTH_MB = 30.0  # a scene of this test is 0.1 MB
-
-
-def resident_mb() -> float:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @dataclass(frozen=True)
@@ -139,18 +127,18 @@ class Endless(Odd):
         cycle.append(cycle)
         if int(item.part) in (EARLY, LATE - 1):
             with (raw.parent / "memory").open("a") as file:
-                file.write(f"{resident_mb()}\n")
+                file.write(f"{memory_mb('VmRSS')}\n")
         return small_scene(item.part, agents=50, steps=100)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_memory_does_not_grow_with_the_number_of_scenes(tmp_path: Path) -> None:
     (tmp_path / "raw" / "s").mkdir(parents=True)
     options = PrepareOptions(shard_size=100, progress=False)
     prepare(Endless(EARLY), tmp_path / "raw", tmp_path / "store", options)
-    before = resident_mb()
+    before = memory_mb("VmRSS")
     summary = prepare(Endless(), tmp_path / "raw", tmp_path / "store", options)
     assert (summary.scenes, summary.skipped) == (LATE, [])
-    assert resident_mb() - before < GROWTH_MB
+    assert memory_mb("VmRSS") - before < GROWTH_MB
     early, late = map(float, (tmp_path / "memory").read_text().split())
     assert late - early < GROWTH_MB

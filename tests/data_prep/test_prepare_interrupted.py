@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from support import fixtures
-from support.prepared import content, environment, preprocess_command, run_command
+from support.prepared import content, preprocess_words
+from support.processes import environment, run_python
 
 SCENES, SHARD_SIZE = 400, 5
 
@@ -37,15 +38,15 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def uninterrupted(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Every file of a store that was made without interruption."""
     store = tmp_path_factory.mktemp("uninterrupted")
-    done = run_command(command(raw, store))
+    done = run_python(*command(raw, store))
     assert done.returncode == 0, done.stderr
     assert len(content(store)) == SCENES // SHARD_SIZE + 1
     return content(store)
 
 
 def command(raw: Path, store: Path) -> list[str]:
-    """The command line of all tests."""
-    return preprocess_command("argoverse2", raw, store, "--workers", 2, "--shard-size", SHARD_SIZE)
+    """The words of all tests."""
+    return preprocess_words("argoverse2", raw, store, "--workers", 2, "--shard-size", SHARD_SIZE)
 
 
 def start(raw: Path, store: Path) -> subprocess.Popen[str]:
@@ -53,7 +54,7 @@ def start(raw: Path, store: Path) -> subprocess.Popen[str]:
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
     # The background jobs of a shell, and their children, ignore Ctrl-C.
     restore = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen(command(raw, store), text=True, env=environment(), preexec_fn=restore, **options)
+    return subprocess.Popen([sys.executable, *command(raw, store)], text=True, env=environment(), preexec_fn=restore, **options)
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
@@ -139,9 +140,10 @@ def test_a_stopped_run_prints_one_line_and_leaves_no_process(raw: Path, tmp_path
 
 
 def with_file_limit(words: list[str], size: int) -> list[str]:
-    """The command with a limit on the size of a file, which fails like a full disk."""
+    """The words with a limit on the size of a file, which fails like a full disk."""
     limit = f"import os, resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
-    return [sys.executable, "-c", f"{limit}; os.execv({words[0]!r}, {words!r})"]
+    command = [sys.executable, *words]
+    return ["-c", f"{limit}; os.execv({command[0]!r}, {command!r})"]
 
 
 def test_a_file_size_limit(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
@@ -150,11 +152,11 @@ def test_a_file_size_limit(raw: Path, uninterrupted: dict[str, bytes], tmp_path:
     size = len(uninterrupted["val/00000.arrow"]) + 1
     assert [name for name, data in uninterrupted.items() if name.endswith(".arrow") and len(data) < size] == ["val/00000.arrow"]
     words = [*command(raw, store), "--split", "val"]
-    done = run_command(with_file_limit(words, size))
+    done = run_python(*with_file_limit(words, size))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "arrow: cannot be written: " in done.stderr
     assert set(content(store)) <= {"val/00000.arrow"}
-    done = run_command(command(raw, store))
+    done = run_python(*command(raw, store))
     assert done.returncode == 0
     assert content(store) == uninterrupted
 
@@ -165,7 +167,7 @@ def test_two_runs_at_once(raw: Path, uninterrupted: dict[str, bytes], tmp_path: 
     first.send_signal(signal.SIGSTOP)  # so that it cannot end before the second run begins
     try:
         assert first.poll() is None
-        second = run_command(command(raw, tmp_path))
+        second = run_python(*command(raw, tmp_path))
     finally:
         first.send_signal(signal.SIGCONT)
     assert second.returncode == 1

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 from support import fixtures
 from support.odd_readers import Odd, odd_folder, reads
-from support.prepared import ROOT, content, preprocess_command, run_command
+from support.prepared import content, preprocess_words
+from support.processes import ROOT, run_python
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.engine.runners import OBJECT_STORE_BYTES
@@ -40,11 +40,6 @@ def cluster() -> Iterator[str]:
     )
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
-
-
-def ray_command(raw: Path, store: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    """Run `trajformer preprocess argoverse1` in another process."""
-    return run_command(preprocess_command("argoverse1", raw, store, *options))
 
 
 def test_the_cluster_makes_the_same_bytes(cluster: str, tmp_path: Path) -> None:
@@ -81,7 +76,7 @@ def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> 
     raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=5)
     prepare(Argoverse1(), raw, tmp_path / "local", replace(LOCAL, shard_size=2, timeout_s=60.0))
     for name, address in (("connected", ["--ray-address", cluster]), ("started", [])):
-        done = ray_command(raw, tmp_path / name, "--shard-size", 2, "--executor", "ray", *address)
+        done = run_python(*preprocess_words("argoverse1", raw, tmp_path / name, "--shard-size", 2, "--executor", "ray", *address))
         assert done.returncode == 0, done.stderr
         assert "train: 5 scenes" in done.stdout
         assert content(tmp_path / name) == content(tmp_path / "local")
@@ -92,7 +87,8 @@ def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path) -> None:
     with socket.socket() as closed_port:
         closed_port.bind(("127.0.0.1", 0))
         for address in (f"127.0.0.1:{closed_port.getsockname()[1]}", "nonsense"):
-            done = ray_command(raw, tmp_path / "store", "--executor", "ray", "--ray-address", address)
+            options = ("--executor", "ray", "--ray-address", address)
+            done = run_python(*preprocess_words("argoverse1", raw, tmp_path / "store", *options))
             assert done.returncode == 1
             assert done.stderr.splitlines()[-1].startswith(f"trajformer preprocess: no Ray cluster at {address}: ")
             assert "Traceback" not in done.stderr

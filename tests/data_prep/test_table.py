@@ -10,23 +10,15 @@ import pandas as pd
 import pytest
 from support import tables
 from support.cli import run
+from support.scenes import assert_same_history
 from support.tables import SMALL, frame, read, read_all, track, two_tracks, write
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerError
-from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
+from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
-
-HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
-
-
-def seen_fields(scene: Scene) -> dict[str, np.ndarray]:
-    """The observed part of a scene."""
-    past = {name: getattr(scene, name)[:, : scene.num_history] for name in HISTORY_FIELDS}
-    return past | {name: getattr(scene, name) for name in ("origin", "agent_kind", "agent_role", "polyline_id")}
-
 
 # ---- a table becomes a scene ---------------------------------------------------------------------------------------
 
@@ -127,13 +119,11 @@ def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
     short = read(tmp_path, table[~later])
     assert full.num_steps == 10 and short.num_steps == 5
     assert not np.allclose(full.position[:, 5:], other.position[:, 5:])
-    for name, value in seen_fields(full).items():
-        assert np.array_equal(value, seen_fields(other)[name]), name
-        assert np.array_equal(value, seen_fields(short)[name]), name
+    for scene in (other, short):
+        assert_same_history(full, scene)
     given = table.assign(heading=0.5, vx=1.0, vy=2.0)
     given_other = given.assign(vx=np.where(later, 9.0, 1.0), heading=np.where(later, -1.0, 0.5))
-    for name, value in seen_fields(read(tmp_path, given)).items():
-        assert np.array_equal(value, seen_fields(read(tmp_path, given_other))[name]), name
+    assert_same_history(read(tmp_path, given), read(tmp_path, given_other))
 
 
 def test_default_roles(tmp_path: Path) -> None:
@@ -203,14 +193,10 @@ def test_long_scenes_are_cut_into_windows(tmp_path: Path) -> None:
     for name, scene in scenes.items():
         first = int(name.split("-t")[1])
         alone = read(tmp_path / "alone", table[(table.step >= first) & (table.step < first + 10)])
-        assert scene.num_steps == 10 and scenes_equal(scene, _named(alone, name))
+        assert scene.num_steps == 10 and scenes_equal(scene, replace(alone, scene_id=name))
     assert scenes["drive-t102"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
     assert scenes["drive-t106"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.SCORED]
     assert list(read_all(tmp_path, Table(num_history=5, num_future=5, stride=7))) == ["drive-t100", "drive-t107"]
-
-
-def _named(scene: Scene, name: str) -> Scene:
-    return replace(scene, scene_id=name)
 
 
 def test_windows_without_an_agent_at_the_last_observed_step_are_left_out(tmp_path: Path) -> None:
@@ -317,7 +303,7 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path
     good = two_tracks(heading=0.1, vx=1.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
     write(path, frame(good.assign(scene_id="one"), change(good).assign(scene_id="two")))
     assert [item.part for item in SMALL.inputs(tmp_path, "val")] == ["one", "two"]
-    assert scenes_equal(SMALL.read(Input(path, "one"), "val", tmp_path), _named(read(tmp_path / "alone", good), "one"))
+    assert scenes_equal(SMALL.read(Input(path, "one"), "val", tmp_path), replace(read(tmp_path / "alone", good), scene_id="one"))
     with pytest.raises(SceneError, match=re.escape(f"{path}: scene two: ") + ".*" + re.escape(message)):
         SMALL.read(Input(path, "two"), "val", tmp_path)
 

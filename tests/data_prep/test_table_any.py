@@ -17,7 +17,7 @@ from trajformer.scenes.scene import Scene
 
 READER = Table(period_s=0.5, num_history=2, num_future=2, stride=1)
 COLUMNS = ("scene_id", "track_id", "step", "x", "y", "heading", "vx", "vy", "kind", "role", "city", "note")
-ANY = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+ANY = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 number = st.integers(-50, 50).map(lambda value: value / 8)
 odd = st.sampled_from(["", "nan", "inf", "abc", "1e300", "-0", "1_0", "0x1", "7e5", "é", "a\nb", "../a", "NA", 'q"'])

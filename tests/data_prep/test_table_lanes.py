@@ -7,22 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tables
+from support.scenes import named_edges
 from support.tables import SMALL, read, two_tracks, write, write_lanes
 
 from data_prep.reader import Input
 from data_prep.readers.table.lanes import read_lanes
 from data_prep.readers.table.reader import Table
-from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind, Scene
+from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 
 LINE = [[0, 0], [9, 0]]
 RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
-
-
-def edges(scene: Scene | VectorMap) -> set[tuple[int, int, EdgeKind]]:
-    names = scene.polyline_id[scene.edge]
-    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, scene.edge_kind.tolist(), strict=True)}
 
 
 # ---- where lanes are looked for ------------------------------------------------------------------------------------
@@ -64,7 +59,7 @@ def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
         assert np.allclose(scene.polyline(ring) + scene.origin, [*RING, RING[0]])
     successor, predecessor = EdgeKind.SUCCESSOR, EdgeKind.PREDECESSOR
     both = {(1, 2, successor), (2, 1, predecessor), (2, 4, successor), (4, 2, predecessor)}
-    assert edges(scene) == both | {(1, 3, EdgeKind.LEFT), (3, 1, EdgeKind.RIGHT)}
+    assert named_edges(scene) == both | {(1, 3, EdgeKind.LEFT), (3, 1, EdgeKind.RIGHT)}
     assert scene.edge.shape[1] == 6
 
 
@@ -90,8 +85,8 @@ def test_ids_may_be_text(tmp_path: Path) -> None:
     lanes = read_lanes(path)
     ids = lanes.polyline_id.tolist()
     assert len(set(ids)) == len(ids) == 8 and ids[2] == 12 and ids[5] == -7
-    assert [(a, b) for a, b, kind in edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99] == []
-    assert {b for a, b, kind in edges(lanes) if kind == EdgeKind.SUCCESSOR} == set(ids) - {99}
+    assert [(a, b) for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99] == []
+    assert {b for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR} == set(ids) - {99}
     again = read_lanes(write_lanes(tmp_path / "b.json", *reversed(first)))
     assert again.polyline_id.tolist() == ids[-2::-1]  # the same text gives the same number in another file
 
@@ -106,7 +101,7 @@ def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
     near = Table(num_history=5, num_future=5, map_radius_m=198.5)
     scene = read(tmp_path, table, near)
     assert scene.polyline_id.tolist() == [0, 120, 400, 7]
-    assert edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
+    assert named_edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
 
 
 # ---- broken lanes --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.cli import run as run_command
+from support.recordings import Walk, write_recording
 from torch import Tensor, nn
 
 from trajformer.cli.protocols import CROWD_WEIGHTS, models_of, read_test_sets
@@ -19,7 +20,6 @@ from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.evaluate import evaluate
 from trajformer.evaluation.protocols import eth_ucy as protocol
 from trajformer.evaluation.protocols.eth_ucy import (
     BEST_OF_20,
@@ -44,7 +44,7 @@ from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import describe, load_checkpoint, load_predictor
 from trajformer.recipes.recipe import DataConfig, TrainConfig
-from trajformer.scenes.scene import AgentRole, Scene
+from trajformer.scenes.scene import AgentRole
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 H, F = 8, 12
@@ -71,13 +71,8 @@ def walkers(seed: int, count: int = 9, frames: int = 26) -> Tracks:
 
 
 def write(path: Path, tracks: Tracks, first: int = 70) -> None:
-    rows = [
-        (first + start + step, name, x, y) for name, (start, way) in tracks.items() for step, (x, y) in enumerate(way.tolist())
-    ]
-    unused = " ".join(["-1.0"] * 10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{float(frame)} {name} Pedestrian {unused} {x} -1.0 {y} -1.0\n" for frame, name, x, y in sorted(rows)]
-    path.write_text("".join(lines))
+    walks = [Walk(name, positions, start) for name, (start, positions) in tracks.items()]
+    write_recording(path, walks, interval=1, first=first)
 
 
 def counted(raw: Path, name: str) -> tuple[int, int]:
@@ -446,29 +441,6 @@ def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: p
     assert run_command("plot", store, "--forecasts", forecasts, "--random", 1, "--out", tmp_path / "d.png", "--density") == 0
     assert run_command("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none") == 1
     assert "--density needs --forecasts" in capsys.readouterr().err
-
-
-class Worlds(nn.Module):
-    """Constant velocity as a joint forecast."""
-
-    def forward(self, batch: Observation) -> Forecast:
-        forecast = ConstantVelocity(ConstantVelocityConfig(modes=6))(batch)
-        return replace(forecast, logit=forecast.logit[:, 0])
-
-
-class Windows(TestSet):
-    """Windows with their futures."""
-
-    def __getitem__(self, index: int) -> Scene:
-        return self.windows[index]
-
-
-def test_joint_forecasts_have_the_figures_of_worlds(raw: Path) -> None:
-    scenes = Windows(*vars(read_set(raw)).values())
-    joint = evaluate(predictor(Worlds()), scenes).figures
-    marginal = evaluate(predictor(ConstantVelocity(ConstantVelocityConfig(modes=6))), scenes).figures
-    assert joint["num_scenes"] == len(scenes) and "num_scenes" not in marginal
-    assert joint["minFDE6"] == pytest.approx(marginal["minFDE6"]) and joint["avgMinFDE6"] >= joint["minFDE6"]
 
 
 # real recordings ---------------------------------------------------------------------------------------------

@@ -1,15 +1,20 @@
 """`evaluate` agrees with the validation of a training, and accepts predictors and plain modules."""
 
+import math
 from pathlib import Path
 
 import pytest
-from support.training import log_of, recipe, training_store
+from support.models import SE2FORMER
+from support.training import recipe, training_store
 
 import trajformer
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate
+from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.scenes.store import SceneStore
+from trajformer.testing.models import build_random
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
@@ -23,12 +28,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_last_validation_equals_evaluate(run: Path) -> None:
-    figures = evaluate(load_predictor(run / "last.ckpt"), SceneStore(run / "store", "val"), batch_size=3).figures
-    for name in ("minADE6", "minFDE6", "MR6", "brier_minFDE6", "minFDE1"):
-        assert log_of(run, f"val/{name}").iloc[-1] == pytest.approx(figures[name], rel=1e-6, abs=1e-6), name
-
-
 def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
     model, config = load_checkpoint(run / "last.ckpt")
@@ -37,6 +36,27 @@ def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     assert len(expected.per_agent) == expected.figures["num_agents"] == expected.table.num_agents[0]
     with pytest.raises(TypeError, match="a Predictor has its own"):
         evaluate(load_predictor(run / "last.ckpt"), scenes, config.data.batch)
+
+
+def test_all_agents_have_the_distance_that_they_moved(run: Path) -> None:
+    scenes = SceneStore(run / "store", "val")
+    per_agent = evaluate(load_predictor("constant_velocity", targets="all"), scenes).per_agent
+    moved = per_agent.set_index(["scenario_id", "track_id"]).moved_m
+    assert len(moved) > evaluate(load_predictor("constant_velocity"), scenes).figures["num_agents"]
+    for scene in (scenes[index] for index in range(len(scenes))):
+        path = scene.position[:, scene.num_history - 1 :]
+        for track, (start, *_, end) in zip(scene.agent_id, path, strict=True):
+            if (scene.scene_id, track) in moved:
+                assert moved[scene.scene_id, track] == pytest.approx(math.dist(start, end), abs=1e-3)
+
+
+def test_joint_futures_of_a_model_with_worlds(run: Path) -> None:
+    scenes, batch = SceneStore(run / "store", "val"), BatchConfig(targets="all")
+    model = build_random(SE2FORMER).eval()
+    joint, marginal = (evaluate(Predictor(model, batch, joint=joint), scenes).figures for joint in (True, False))
+    assert joint["avgMinFDE6"] >= joint["minFDE6"] and "avgMinFDE6" not in marginal
+    with pytest.raises(TrajformerError, match="gives no joint futures"):
+        evaluate(load_predictor("constant_velocity", joint=True), scenes)
 
 
 def test_public_names_are_available_and_listed() -> None:

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from support.heads import sentences
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
@@ -18,14 +19,6 @@ def make_model(seed: int = 0, tokens: int = 6) -> Transformer:
     model = Transformer(TransformerConfig(tokens, tokens, BLOCK, (1, 2), tied="none"))
     torch.nn.init.normal_(model.projection.weight)
     return model.eval()
-
-
-def sentences(count: int, length: int, tokens: int, seed: int = 0) -> Tensor:
-    """Sentences of 1 to `length` tokens, padded."""
-    generator = torch.Generator().manual_seed(seed)
-    source = torch.randint(4, tokens, (count, length), generator=generator)
-    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
-    return torch.where(torch.arange(length) < lengths, source, PAD)
 
 
 def search(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.heads import voc_annotation
 
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.heads.detr import shapes
@@ -124,14 +125,6 @@ def test_resizing_keeps_proportions_within_both_limits() -> None:
 # Pascal VOC
 
 
-def annotation(*objects: tuple[str, float, float, float, float]) -> str:
-    items = ""
-    for name, *box in objects:
-        sides = "".join(f"<{side}>{value}</{side}>" for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
-        items += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
-    return f"<annotation><size><width>40</width></size>{items}</annotation>"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Four entries: two valid ones, one without annotation, one with a truncated image."""
@@ -140,9 +133,9 @@ def folder(tmp_path: Path) -> Path:
     for number, size in enumerate(((40, 30), (20, 50), (40, 30), (40, 30))):
         pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / "JPEGImages" / f"p{number}.jpg")
-        text = annotation(("cell", 4, 5, 20, 25), ("cell", 7, 7, 7, 9), ("dust", 1, 1, 3, 3))
+        text = voc_annotation(("cell", 4, 5, 20, 25), ("cell", 7, 7, 7, 9), ("dust", 1, 1, 3, 3))
         (tmp_path / "Annotations" / f"p{number}.xml").write_text(text)
-    (tmp_path / "Annotations" / "p1.xml").write_text(annotation(("dish", 1.5, 2, 10, 40)))
+    (tmp_path / "Annotations" / "p1.xml").write_text(voc_annotation(("dish", 1.5, 2, 10, 40)))
     (tmp_path / "Annotations" / "p2.xml").unlink()
     cut = tmp_path / "JPEGImages" / "p3.jpg"
     cut.write_bytes(cut.read_bytes()[:700])
@@ -194,10 +187,10 @@ def test_augmentation_differs_between_epochs_and_is_reproducible(folder: Path) -
     [
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "document type"),
         ("<annotation><object>", "no element found"),
-        (annotation(("", 1, 2, 3, 4)), "no name"),
-        (annotation(("cell", 1, 2, float("nan"), 4)), "not finite"),
-        (annotation(("cell", 1, 2, 3, 4)).replace("<xmax>3", "<xmax>wide"), "wide"),
-        (annotation(("cell", 1, 2, 3, 4)).replace("ymin", "y"), "no bndbox/ymin"),
+        (voc_annotation(("", 1, 2, 3, 4)), "no name"),
+        (voc_annotation(("cell", 1, 2, float("nan"), 4)), "not finite"),
+        (voc_annotation(("cell", 1, 2, 3, 4)).replace("<xmax>3", "<xmax>wide"), "wide"),
+        (voc_annotation(("cell", 1, 2, 3, 4)).replace("ymin", "y"), "no bndbox/ymin"),
         ("", "no element found"),
         ("\0", "not UTF-8"),  # UTF-16 contains zeros and could hide a document type
     ],

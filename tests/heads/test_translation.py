@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.cli import run
-from support.heads import randomize, tolerance
+from support.cli import error_line, run
+from support.heads import sentences, tolerance
+from support.tensors import randomize
 from torch import Tensor, nn
 
 from trajformer.cli.models import convert
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import TORCH_LAYERS, Options, StateDictReader
@@ -29,7 +29,6 @@ from trajformer.heads.translation import (
     Translator,
     learn_tokenizer,
     load_tokenizer,
-    pad_tokens,
     read_lines,
     read_pairs,
     token_loss,
@@ -37,13 +36,6 @@ from trajformer.heads.translation import (
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
-
-
-def sentences(count: int, length: int, seed: int = 0) -> Tensor:
-    """Sentences of 2 to `length` tokens, padded at the end."""
-    generator = torch.Generator().manual_seed(seed)
-    body = torch.randint(4, TOKENS, (count, length), generator=generator)
-    return torch.where(torch.arange(length) < torch.randint(2, length + 1, (count, 1), generator=generator), body, PAD)
 
 
 def features(reference: nn.Transformer, embedded: list[Tensor], source: Tensor) -> Tensor:
@@ -60,7 +52,7 @@ def test_equals_torch_nn_transformer_in_outputs_and_gradients(norm_first: bool) 
     model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 3), tied="none", scale="none", final_norm=True))
     known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("encoder", "decoder"))}
     model.load_state_dict(StateDictReader(reference.state_dict(), "reference").take_model(lambda: model, TORCH_LAYERS, known))
-    source, target = sentences(5, 7), sentences(5, 6, seed=1)
+    source, target = sentences(5, 7, TOKENS), sentences(5, 6, TOKENS, seed=1)
     embedded = [
         (part.token(tokens) + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH)).detach()
         for part, tokens in ((model.source, source), (model.target, target))
@@ -118,7 +110,7 @@ def test_published_weights_give_the_published_logits(tmp_path: Path) -> None:
     model, again = load_checkpoint(tmp_path / "ours.ckpt", TranslationRecipe)
     assert (again.model.block.d_k, again.model.block.d_v, again.model.tied) == (8, 8, "all")
     table = table[[*rows, *range(4, TOKENS)]]
-    source, target = sentences(4, 8), sentences(4, 6, seed=1)
+    source, target = sentences(4, 8, TOKENS), sentences(4, 6, TOKENS, seed=1)
     embedded = [
         nn.functional.layer_norm(table[tokens] + sinusoid(torch.arange(tokens.shape[1]).float(), WIDTH), (WIDTH,), eps=1e-6)
         for tokens in (source, target)
@@ -145,7 +137,7 @@ def test_padding_does_not_change_other_sentences_and_gradients_are_finite(dtype:
     torch.manual_seed(0)
     block = BlockConfig(WIDTH, HEADS, INNER, dropout=0.0, norm_first=False)
     model = Transformer(TransformerConfig(TOKENS, TOKENS, block, (2, 2))).to(dtype)
-    source, target = sentences(3, 6), sentences(3, 5, seed=1)
+    source, target = sentences(3, 6, TOKENS), sentences(3, 5, TOKENS, seed=1)
     padded, empty = (torch.cat([tokens, torch.full((1, tokens.shape[1]), PAD)]) for tokens in (source, target))
     logits = model(nn.functional.pad(padded, (0, 4), value=PAD), empty)
     torch.testing.assert_close(logits[:3], model(source, target), atol=3e-2 if dtype != torch.float32 else 1e-6, rtol=1e-2)
@@ -231,16 +223,11 @@ def test_translations_keep_their_index_and_empty_sentences_stay_empty() -> None:
         list(model.translate(texts))
 
 
-def test_cross_attention_has_a_row_per_piece_and_does_not_change_the_output() -> None:
+def test_cross_attention_has_a_row_per_piece() -> None:
     model = translator()
     rows, columns, weights = model.cross_attention("the dog sings.", "a man")
     assert weights.shape == (1, HEADS, len(rows), len(columns)) and rows[-1] == columns[-1] == "</s>"
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    source, target = pad_tokens(model.tokens(["the dog sings."])), pad_tokens([[START, 7, 9]])
-    plain = model(source, target)
-    with recorded_weights(model) as record:
-        assert torch.equal(model(source, target), plain)
-    assert len(record) == 3 and not any(module._forward_hooks for module in model.modules())
 
 
 RECIPE = """
@@ -291,9 +278,7 @@ def test_mistakes_of_the_user_are_one_line_errors(trained: Path, tmp_path: Path,
         (("train", "--config", trained / "recipe.yaml", "--out", tmp_path / "x"), "data.root"),
         (("train", "--config", trained / "recipe.yaml", "--out", trained / "run", "--data.root", text), "--resume"),
     ):
-        assert run(*words) == 1
-        error = capsys.readouterr().err.strip()
-        assert complaint in error and "\n" not in error
+        assert complaint in error_line(capsys, *words)
 
 
 def test_a_run_on_other_text_is_not_resumed(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 from support import heads
-from support.heads import BLOCK, CLASSES, HEADS, INNER, LAYERS, PATCH, SIZE, VIT, randomize, tolerance
-from support.tensors import draw
+from support.heads import BLOCK, CLASSES, HEADS, INNER, LAYERS, PATCH, SIZE, VIT, tolerance
+from support.tensors import draw, randomize
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -7,14 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from support.tensors import draw
 from torch.overrides import TorchFunctionMode
 
 from trajformer.losses.matching import match
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return 3.0 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def smallest_total(table: np.ndarray) -> float:

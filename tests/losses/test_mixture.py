@@ -4,36 +4,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.scenes import make_scene
+from support.tensors import draw
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
-from trajformer.core.blocks import BlockConfig
-from trajformer.data.batch import collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.errors import TrajformerError
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.models.mmtransformer import MMTransformerConfig
-from trajformer.models.wayformer import SceneEncoderConfig, WayformerConfig
-from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.geometry import rotate, to_frame
 
 CONFIG = MixtureLossConfig(classification=0.7, regression=0.3)
-SMALL = WayformerConfig(12, encoder=SceneEncoderConfig(layers=1, block=BlockConfig(16, 2, 16)), decoder_layers=1, max_neighbors=4)
-
-
-def draw(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
-    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def make(modes: int = 4, steps: int = 5) -> tuple[Forecast, Tensor, Tensor]:
     """A random mixture for 2 x 3 agents with gradients; futures with gaps, one of which is unknown."""
-    position, logit = draw(2, 3, modes, steps, 2).requires_grad_(), draw(2, 3, modes, seed=1, scale=1.0).requires_grad_()
+    position, logit = draw(2, 3, modes, steps, 2, scale=3.0).requires_grad_(), draw(2, 3, modes, seed=1).requires_grad_()
     scale = draw(2, 3, modes, steps, 2, seed=2, scale=0.5).exp().requires_grad_()
     valid = torch.rand(2, 3, steps, generator=torch.Generator().manual_seed(3)) > 0.3
     valid[1, 2] = False
-    return Forecast(position, logit, Frame.SCENE, scale=scale), draw(2, 3, steps, 2, seed=4), valid
+    return Forecast(position, logit, Frame.SCENE, scale=scale), draw(2, 3, steps, 2, seed=4, scale=3.0), valid
 
 
 def reference(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, float]:
@@ -101,33 +89,3 @@ def test_beta_scales_gradients_by_sigma(beta: float) -> None:
     mixture_loss(forecast, torch.zeros(1, 1, 2, 2), known, MixtureLossConfig(beta=beta))["loss"].backward()
     torch.testing.assert_close(position.grad, error / sigma ** (2 - 2 * beta))
     torch.testing.assert_close(log_scale.grad, sigma ** (2 * beta) * (1 - (error / sigma).square()))
-
-
-def test_agent_frame_equals_batch_frame_for_any_rotation() -> None:
-    forecast, target, valid = make()
-    pose = torch.cat([draw(2, 3, 2, seed=5), draw(2, 3, 1, seed=6)], -1)
-    local = replace(forecast, frame=Frame.AGENT, pose=pose)
-    expected = mixture_loss(local, target, valid, CONFIG)
-    local_target = to_frame(target, pose[:, :, None])
-    assert mixture_loss(forecast, local_target, valid, CONFIG)["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-6)
-    angle = torch.tensor(1.3)
-    turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
-    moved = mixture_loss(replace(local, pose=turned), rotate(target, angle), valid, CONFIG)
-    assert moved["loss"].item() == pytest.approx(expected["loss"].item(), rel=1e-4)
-
-
-def test_forecasts_without_scale_and_joint_forecasts_are_errors() -> None:
-    forecast, target, valid = make()
-    for other in (replace(forecast, scale=None), replace(forecast, logit=torch.zeros(2, 4))):
-        with pytest.raises(ValueError, match="with a scale"):
-            mixture_loss(other, target, valid, CONFIG)
-
-
-def test_a_recipe_selects_the_mixture_loss() -> None:
-    batch = collate([make_scene(4)])
-    for loss, name in ((CONFIG, "regression"), (None, "confidence")):  # the default of Wayformer is the set loss
-        recipe = TrainConfig(model=SMALL, loss=loss)
-        model = recipe.build_model()
-        assert name in recipe.build_loss(model)(model, batch)
-    with pytest.raises(TrajformerError, match="MixtureLossConfig is not for MMTransformer"):
-        TrainConfig(model=MMTransformerConfig(12), loss=CONFIG).check()

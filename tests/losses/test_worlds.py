@@ -2,28 +2,23 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from support.tensors import draw
 from torch import Tensor
 
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.losses.set_loss import WorldLossConfig, world_loss
-from trajformer.scenes.geometry import to_frame
 
 CONFIG = WorldLossConfig(endpoint=0.3, classification=0.7, huber_m=0.8, auxiliary=0.4)
 
 
-def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
-    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def case(seed: int = 0) -> tuple[Forecast, Tensor, Tensor]:
+def case() -> tuple[Forecast, Tensor, Tensor]:
     """3 worlds of 3 scenes with 4 targets: one future is unknown, one ends early, and all futures of scene 2 are unknown."""
-    position, logit = draw(3, 4, 3, 5, 2, seed=seed).requires_grad_(), draw(3, 3, seed=seed + 50, scale=1.0).requires_grad_()
-    target, valid = draw(3, 4, 5, 2, seed=20), torch.ones(3, 4, 5, dtype=torch.bool)
+    position, logit = draw(3, 4, 3, 5, 2, scale=3.0).requires_grad_(), draw(3, 3, seed=50).requires_grad_()
+    target, valid = draw(3, 4, 5, 2, seed=20, scale=3.0), torch.ones(3, 4, 5, dtype=torch.bool)
     valid[0, 1], valid[1, 0, 3:], valid[2] = False, False, False
     return Forecast(position, logit, Frame.SCENE), target, valid
 
@@ -86,22 +81,3 @@ def test_only_known_targets_of_the_best_world_receive_a_position_gradient() -> N
     for b, s, k in itertools.product(range(3), range(4), range(3)):
         assert touched[b, s, k] == (b < 2 and k == best[b] and bool(valid[b, s].any()))
     assert (forecast.logit.grad.abs() > 0).all(-1).tolist() == [True, True, False]
-
-
-def test_layers_frames_and_unknown_futures() -> None:
-    forecast, target, valid = case()
-    layers = tuple(case(seed)[0] for seed in (1, 2))
-    alone = [world_loss(layer, target, valid, CONFIG)["loss"] for layer in (forecast, *layers)]
-    terms = world_loss(replace(forecast, auxiliary=layers), target, valid, CONFIG)
-    assert terms["loss"].item() == pytest.approx((alone[0] + 0.4 * (alone[1] + alone[2]) / 2).item(), rel=1e-5)
-    pose = torch.cat([draw(3, 4, 2, seed=4), draw(3, 4, 1, seed=5)], -1)
-    position = to_frame(forecast.position, pose[:, :, None, None])
-    local = world_loss(Forecast(position, forecast.logit, Frame.AGENT, pose), target, valid, CONFIG)
-    torch.testing.assert_close(local["classification"], world_loss(forecast, target, valid, CONFIG)["classification"])
-    spoiled = torch.where(valid[..., None], target, torch.tensor(1e4))
-    torch.testing.assert_close(world_loss(forecast, spoiled, valid, CONFIG)["loss"], alone[0])
-    with pytest.raises(ValueError, match="expected a joint forecast"):
-        world_loss(replace(forecast, logit=torch.zeros(3, 4, 3)), target, valid, CONFIG)
-    nothing = world_loss(forecast, target, torch.zeros_like(valid), CONFIG)
-    nothing["loss"].backward()
-    assert nothing["loss"] == 0

@@ -116,7 +116,7 @@ def test_context_prior_and_samples_equal_the_record(converted: AgentFormer) -> N
     z = prior.at(recorded_noise()[:, 1:])
     for gradient in (False, True):
         with torch.set_grad_enabled(gradient):
-            position = model.forecast(observation, model.decode(context, z, 12), prior, prior).position
+            position = model.decode_samples(observation, context, z, prior, prior, scored=False).position
         assert position.requires_grad == gradient
         assert_recorded("samples", lambda b, n: position[b, :n])  # noqa: B023
 

@@ -1,8 +1,6 @@
 """Both stages of AgentFormer through `train`: logged losses, weights of the first stage, evaluation of checkpoints."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 import yaml
 from support.agentformer import ROAD, TINY
+from support.processes import run_python
 from support.scenes import make_scene
 from support.training import log_of, logged, recipe, weights
 
@@ -129,7 +128,7 @@ def test_two_processes_train_on_scenes_with_one_agent(tmp_path: Path) -> None:
     config = replace(config, data=replace(config.data, batch_size=1), trainer=replace(config.trainer, devices=2))
     (tmp_path / "program.py").write_text("import sys\nfrom trajformer import cli\nsys.exit(cli.main())\n")
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(to_plain(config)))
-    command = [sys.executable, tmp_path / "program.py", "train", "--config", tmp_path / "recipe.yaml", "--out", tmp_path / "run"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    words = (tmp_path / "program.py", "train", "--config", tmp_path / "recipe.yaml", "--out", tmp_path / "run")
+    result = run_python(*words, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     assert (tmp_path / "run" / "best.ckpt").is_file()

@@ -1,26 +1,24 @@
 """Lane-set transformer: separate attention of modes, detached scores, and the influence of agents and lanes."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from support.models import seeded
 from support.scenes import make_scene
-from support.tensors import draw
+from support.tensors import draw, weights_of
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention, SeparateAttention, recorded_weights
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import collate
-from trajformer.models.lane_set import LaneSetConfig, LaneSetTransformer
+from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.tokens import motion_vectors
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = LaneSetConfig(12, modes=4, block=BLOCK, agent_layers=1, max_neighbors=5, max_polylines=8)
-
-
-def build(**changes: object) -> LaneSetTransformer:
-    torch.manual_seed(0)
-    return LaneSetTransformer(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
+build = partial(seeded, PLAIN)
 
 
 def single_attention(layer: SeparateAttention, number: int) -> MultiHeadAttention:
@@ -43,12 +41,12 @@ def test_separate_attention_equals_several_attentions() -> None:
     mask[2, 1] = False
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    out, weights = layer(query, key, mask=mask), layer.weights(query, key, mask=mask)
+    out, weights = layer(query, key, mask=mask), weights_of(layer, query, key, mask=mask)
     assert out.shape == (5, 3, 4, 16) and weights.shape == (5, 6, 4, 7)
     for number in range(3):
         single = single_attention(layer, number)
         torch.testing.assert_close(out[:, number], single(query, key, mask=mask), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(weights[:, 2 * number : 2 * number + 2], single.weights(query, key, mask=mask))
+        torch.testing.assert_close(weights[:, 2 * number : 2 * number + 2], weights_of(single, query, key, mask=mask))
     assert torch.equal(out[2, :, 1], layer.out.bias[:, 0])
 
 
@@ -118,10 +116,10 @@ def test_agents_and_lanes_beyond_the_radius_have_no_influence() -> None:
 def test_the_feature_of_a_lane_depends_on_its_waypoints_only() -> None:
     model, batch = build(), collate([make_scene(6, num_scored=0)]).observation
     lanes: list[Tensor] = []
-    model.lanes.norm.register_forward_hook(lambda module, args, out: lanes.append(out[:, 0]))
+    model.lanes.norm.register_forward_hook(lambda module, args, out: lanes.append(out[0, 0, :, 0]))
     with recorded_weights(model) as weights:
         model(batch)
-    assert weights["lanes.look"][0].shape == (8, 2, 1, batch.polyline.shape[2])
+    assert weights["lanes.look"][0].shape == (1, 1, 8, 2, 1, batch.polyline.shape[2])
     assert weights["lanes.choose"][0].shape == (1, 1, 8, 1, 8)  # four modes with two heads, eight lanes
     distance = (batch.polyline[0, :, batch.polyline.shape[2] // 2] - batch.pose[0, 0, :2]).norm(dim=-1)
     bent = batch.polyline.clone()

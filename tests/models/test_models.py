@@ -20,6 +20,7 @@ from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Forecaster
+from trajformer.models.mmtransformer import RegionConfig
 from trajformer.models.modes import consensus
 from trajformer.models.scene_set import SceneSet
 from trajformer.models.tokens import nearest
@@ -31,19 +32,7 @@ from trajformer.testing.models import CHECKS, build_random, check_model, pose_er
 LEARNED = [name for name in MODEL_CONFIGS if not name.startswith("constant")]
 SELECTING = {"mmtransformer-9-proposals", "mmtransformer-regions", "wayformer-9-components"}  # fewer modes in evaluation
 HALF_ROUNDING_M = 0.08  # bfloat16 keeps 8 bits: offsets of these models are some metres and pass some 20 roundings
-EQUIVARIANT = {  # the table of docs/models.md
-    "constant_velocity": True,
-    "mmtransformer": True,
-    "agentformer": False,
-    "agentformer_sampler": False,
-    "wayformer": True,
-    "spatial_channel": True,
-    "lane_set": True,
-    "gatformer": True,
-    "crowd": True,
-    "scene_set": True,
-    "se2former": True,
-}
+NOT_EQUIVARIANT = {"agentformer", "agentformer_sampler"}  # as in the table of docs/models.md
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +61,8 @@ def test_se2_equivariance(kind: str, batch: SceneBatch) -> None:
     """A rotated and shifted scene: forecasts of an equivariant model differ by rounding, all others by more than 10 cm."""
     model = small_model(kind)
     error = pose_error(model, batch, 2.1)
-    assert model.equivariant == EQUIVARIANT[kind]
-    assert error < 2e-3 if EQUIVARIANT[kind] else error > 0.1
+    assert model.equivariant == (kind not in NOT_EQUIVARIANT)
+    assert error < 2e-3 if model.equivariant else error > 0.1
 
 
 @torch.no_grad()
@@ -205,9 +194,16 @@ def test_a_longer_history_than_max_history_is_an_error(config: Any) -> None:
         (SCENE_SET, {"queries": -1}, "queries: -1"),
         (CrowdConfig(), {"trust": 1.5}, r"trust: 1\.5, expected at most 1"),
         (AgentFormerConfig(), {"samples": 0}, "samples: 0"),
+        (AgentFormerConfig(), {"evaluation_samples": 0}, "evaluation_samples: 0"),
+        (AgentFormerConfig(), {"scale_m": 0}, "scale_m: 0"),
+        (AgentFormerConfig(), {"layers": (1, 0, 1)}, r"layers: \(1, 0, 1\)"),
+        (AgentFormerConfig(), {"layers": (1, 1, 0)}, r"layers: \(1, 1, 0\)"),
+        (MMTRANSFORMER, {"proposals": 8, "regions": RegionConfig(3)}, "proposals: 8, expected a multiple of 3 regions"),
+        (MMTRANSFORMER, {"social_layers": None, "social_output": "appended"}, "social_output: appended needs social_layers"),
+        (MMTRANSFORMER, {"proposals": 9, "joint": True}, "joint: needs social_layers, modes equal to proposals"),
     ],
 )
-def test_values_out_of_range_are_errors(config: Any, changes: dict[str, Any], error: str) -> None:
+def test_unsuitable_values_are_errors(config: Any, changes: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         replace(config, **changes)
 

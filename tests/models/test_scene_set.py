@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.models import FUTURE, SCENE_SET
 from support.scenes import varied_scenes
+from support.tensors import draw
 from support.training import recipe, training_store, weights
 from torch import Tensor
 
@@ -38,19 +39,13 @@ def single(position: Tensor, logit: Tensor) -> SceneTrajectories:
     return SceneTrajectories(position[:, :, None], logit, torch.zeros(*logit.shape, 1))
 
 
-def draw(*shape: int, seed: int, scale: float = 3.0) -> Tensor:
-    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def case(layers: int = 1) -> tuple[SceneTrajectories, Tensor, Tensor, Tensor]:
     """4 queries of 2 scenes with 3 agents (one future is unknown, one ends early); then starts, targets and their mask."""
-    decoded = [
-        SceneTrajectories(
-            draw(2, 4, 1, 6, 2, seed=s).requires_grad_(), draw(2, 4, seed=s + 9, scale=1.0).requires_grad_(), torch.zeros(2, 4, 1)
-        )
-        for s in range(layers)
-    ]
-    start, target, valid = draw(2, 3, 2, seed=30), draw(2, 3, 5, 2, seed=31), torch.ones(2, 3, 5, dtype=torch.bool)
+    positions = [draw(2, 4, 1, 6, 2, seed=layer, scale=3.0).requires_grad_() for layer in range(layers)]
+    logits = [draw(2, 4, seed=9 + layer).requires_grad_() for layer in range(layers)]
+    decoded = [SceneTrajectories(*layer, torch.zeros(2, 4, 1)) for layer in zip(positions, logits, strict=True)]
+    start, target = draw(2, 3, 2, seed=30, scale=3.0), draw(2, 3, 5, 2, seed=31, scale=3.0)
+    valid = torch.ones(2, 3, 5, dtype=torch.bool)
     valid[0, 1], valid[1, 2, 3:] = False, False
     return replace(decoded[-1], auxiliary=tuple(decoded[:-1])), start, target, valid
 

@@ -95,16 +95,16 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
         torch.testing.assert_close((axis @ unit[0]).square().mean().sqrt(), size[0, 0], atol=1e-3, rtol=1e-3)
 
 
-def test_the_loss_is_that_of_the_best_proposal(batch: SceneBatch) -> None:
+def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch) -> None:
     """An independent loop over targets."""
-    config = SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, score=0.3, worlds=0.0)
+    config = SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, median=0.2, score=0.3, worlds=0.0)
     valid = batch.truth.valid.clone()
     valid[0, 1, 5:], valid[1, 0] = False, False  # an incomplete and an unknown future
     partial = replace(batch, truth=Truth(batch.truth.position * valid[..., None], valid))
     model = build_random(SE2FORMER).train().requires_grad_(False)
     terms = config.build()(model, partial)
     forecast, o = model(partial.observation), partial.observation
-    (proposal,) = forecast.auxiliary
+    stages = [torch.cat([f.position, f.median], 2) for f in (*forecast.auxiliary, forecast)]
     assert forecast.pose is not None
     total = weights = 0.0
     for b, s in o.target_mask.nonzero().tolist():
@@ -113,18 +113,30 @@ def test_the_loss_is_that_of_the_best_proposal(batch: SceneBatch) -> None:
             continue
         path = to_frame(partial.truth.position[b, s], forecast.pose[b, s])
         last = int(last_valid(valid)[b, s])
-        distance = [[(m[seen] - path[seen]).norm(dim=-1) for m in f.position[b, s]] for f in (proposal, forecast)]
+        distance = [[(m[seen] - path[seen]).norm(dim=-1) for m in paths[b, s]] for paths in stages]
         best = min(range(6), key=lambda k: float(distance[0][k].mean() + distance[0][k][-1]))
         value = torch.tensor(0.0)
         for rows in distance:
-            huber = torch.where(rows[best] < 1, rows[best] ** 2 / 2, rows[best] - 0.5)
-            value = value + huber.mean() + 0.7 * huber[-1]
-        ends = torch.stack([row[-1] for row in distance[1]])
+            for mode, share in ((best, 1.0), (6, 0.2)):
+                huber = torch.where(rows[mode] < 1, rows[mode] ** 2 / 2, rows[mode] - 0.5)
+                value = value + share * (huber.mean() + 0.7 * huber[-1])
+        ends = torch.stack([row[-1] for row in distance[1][:6]])
         value = value - 0.3 * ((-ends).softmax(0) * forecast.logit[b, s].log_softmax(0)).sum()
         scored = o.agent_role[b, s] >= int(AgentRole.SCORED)
         weight = 1.0 if scored else 0.5 if path[last].norm() >= 3.0 else 0.1
         total, weights = total + weight * float(value), weights + weight
     assert float(terms["proposal"] + terms["path"] + 0.3 * terms["score"]) == pytest.approx(total / weights, rel=1e-4)
+
+
+@torch.no_grad()
+def test_the_median_replaces_the_mode_that_ends_nearest_to_it(batch: SceneBatch) -> None:
+    model = build_random(SE2FORMER).train()
+    free, shown = model(batch.observation), model.eval()(batch.observation)
+    for b, s in batch.observation.target_mask.nonzero().tolist():
+        paths, median = free.position[b, s], free.median[b, s, 0]
+        nearest = int((paths[:, -1] - median[-1]).norm(dim=-1).argmin())
+        for mode, path in enumerate(shown.position[b, s]):
+            torch.testing.assert_close(path, median if mode == nearest else paths[mode], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -137,7 +149,7 @@ def test_lanes_of_any_number_of_points(model: SE2Former, points: int) -> None:
 def test_a_joint_forecast_takes_the_most_probable_modes_of_each_world(model: SE2Former, batch: SceneBatch) -> None:
     with torch.no_grad():
         forecast = model(batch.observation)
-    joint = forecast.joint()
+    joint = forecast.joint_futures()
     assert joint.is_joint and joint.position.shape[2] == SE2FORMER.worlds and not forecast.is_joint
     assert forecast.pick is not None
     for b, s in batch.observation.target_mask.nonzero().tolist():
@@ -160,6 +172,6 @@ def test_worlds_learn_which_modes_go_together() -> None:
         loss.backward()
         optimizer.step()
     pick, world = worlds(modes, logit, frames, mask)
-    assert float(loss) == pytest.approx(math.log(2) / 2, abs=0.02)  # one bit for both agents, instead of one for each
+    assert float(loss.detach()) == pytest.approx(math.log(2) / 2, abs=0.02)  # one bit for both agents, instead of one for each
     assert sorted(pick[0].argmax(-1).tolist()) == [[0, 0], [1, 1]]
     torch.testing.assert_close(world[0].softmax(-1), torch.full((2,), 0.5), atol=0.1, rtol=0)

@@ -1,9 +1,11 @@
 """Squeeze-and-excite: formula and position in a block; channels of the Spatial-Channel Transformer."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from support.models import seeded
 from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConf
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8)
+build = partial(seeded, PLAIN)
 
 
 def make(axis: str, channels: int = 0, reduction: int = 4) -> SqueezeExcite:
@@ -79,11 +82,6 @@ def test_the_output_of_attention_is_scaled_before_the_residual_sum(norm_first: b
     assert (without(x) - block(x)).abs().max() > 1e-3
 
 
-def build(**changes: object) -> SpatialChannel:
-    torch.manual_seed(0)
-    return SpatialChannel(replace(PLAIN, **changes)).eval()  # type: ignore[arg-type]
-
-
 def channel_weights(model: SpatialChannel) -> list[Tensor]:
     """A list to which each call of the model appends the channel weights of its first block."""
     collected: list[Tensor] = []
@@ -97,7 +95,7 @@ def test_channels_are_features_or_agents() -> None:
         model = build(channel_axis=axis)
         collected = channel_weights(model)
         model(batch)
-        assert collected[0].shape == (6, channels), axis
+        assert collected[0].shape == (2, 3, channels), axis
         assert all(layer.squeeze.axis == ("group" if axis == "agent" else axis) for layer in model.encoder.layers)
 
 

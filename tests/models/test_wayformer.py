@@ -11,7 +11,7 @@ from support.scenes import make_scene
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, LatentBlock, apply_along_axis
+from trajformer.core.blocks import BlockConfig, LatentBlock
 from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
 from trajformer.models.modes import aggregate
@@ -62,14 +62,16 @@ def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(latents: LatentC
     torch.manual_seed(0)
     whole = AxisEncoder(replace(PLAIN, attention="sequential", latents=latents), 4, (5, 6))
     x, real = draw(1, 5, 6, 16), torch.ones(1, 5, 6, dtype=torch.bool)
-    temporal, spatial = nn.ModuleList(whole.blocks[:2]), nn.ModuleList(whole.blocks[2:])
 
-    def run(blocks: nn.ModuleList, axis: int) -> Callable[[Tensor], Tensor]:
-        return lambda x: apply_along_axis(axis, blocks[1], apply_along_axis(axis, blocks[0], x))
+    def part(blocks: slice, axes: list[int]) -> Callable[[Tensor], Tensor]:
+        assert whole.axes[blocks] == axes
+        encoder = AxisEncoder(PLAIN, 0, (5, 6))
+        encoder.axes, encoder.blocks = axes, whole.blocks[blocks]
+        return lambda x: encoder(Grid(x, real)).token
 
-    changed = influence(run(temporal, TIME), x, (0, 1, 4))[0]
+    changed = influence(part(slice(2), [TIME, TIME]), x, (0, 1, 4))[0]
     assert changed[:, 4].all() and not changed[:, [0, 1, 2, 3, 5]].any()
-    changed = influence(run(spatial, SPACE), x, (0, 1, 4))[0]
+    changed = influence(part(slice(2, 4), [SPACE, SPACE]), x, (0, 1, 4))[0]
     assert changed[1].all() and not changed[[0, 2, 3, 4]].any()
     assert influence(lambda x: whole(Grid(x, real)).token, x, (0, 1, 4)).all()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.cli import error_line, run
+from support.cli import run
 from support.training import recipe, training_store
 
 from trajformer.data.sample import BatchConfig, Frame
@@ -32,13 +32,6 @@ Fails = Callable[..., str]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 3, 2)
-
-
-@pytest.fixture
-def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """`error_line` in an empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: error_line(capsys, *words)
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:

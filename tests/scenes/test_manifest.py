@@ -1,6 +1,5 @@
 """The manifest and the verification of a store."""
 
-import copy
 import functools
 import json
 import operator
@@ -132,8 +131,7 @@ def test_verify_names_the_shard(tmp_path: Path, case: str) -> None:
 
 
 def test_verify_validates_scenes(tmp_path: Path) -> None:
-    broken = copy.copy(random_scene(0))
-    broken = replace(broken, agent_kind=broken.agent_kind + np.uint8(100))
+    broken = replace(random_scene(0), agent_kind=random_scene(0).agent_kind + np.uint8(100))
     write_shard(shard_path(tmp_path, "train", 0), [random_scene(1), broken], ShardInfo("random", "train"))
     write_manifest(tmp_path)
     assert len(problems(tmp_path)) == 1

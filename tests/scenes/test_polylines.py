@@ -52,7 +52,7 @@ def test_no_polyline() -> None:
 walks = st.lists(st.tuples(st.floats(-40, 40), st.floats(-40, 40)), min_size=2, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(walks, min_size=1, max_size=5), st.integers(2, 12), st.floats(3.0, 50.0))
 def test_pieces_cover_every_line_evenly(lines: list[list[tuple[float, float]]], points: int, length: float) -> None:
     out, owner = pieces(*lines, points=points, length=length)

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.processes import run_python
 from support.stores import make_store, random_scene, same_bits
 
 from trajformer.scenes.manifest import MANIFEST, checksum
@@ -92,7 +91,7 @@ for number in range(0, len(store), 3):
 used = megabytes("RssAnon")
 print(len(store), len(os.listdir("/proc/self/fd")), opened - before, used - opened)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(big)], capture_output=True, text=True, check=False)
+    done = run_python("-c", program, big)
     assert done.returncode == 0, done.stderr
     scenes, files, opening, use = (float(word) for word in done.stdout.split())
     assert scenes == 3 * SHARDS
@@ -101,40 +100,35 @@ print(len(store), len(os.listdir("/proc/self/fd")), opened - before, used - open
     assert use < 200  # a shard takes about 35 kB
 
 
-BLOCK = """
-import sys
-def block(*names):
-    for name in names:
-        assert name not in sys.modules, name
-        sys.modules[name] = None  # importing it raises ImportError
-"""
 READ = """
-block("torch", "lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "yaml", "jsonargparse", "tqdm", "data_prep")
+import sys
 from trajformer.scenes.store import SceneStore
 from trajformer.scenes.manifest import verify_store
 store = SceneStore(sys.argv[1], "train")
 print([store[i].num_agents for i in range(len(store))], store.sizes().shape, verify_store(store.root, lambda paths, n: paths))
+unused = {"torch", "lightning", "torchmetrics", "pandas", "scipy", "matplotlib", "yaml", "jsonargparse", "tqdm", "data_prep"}
+assert not unused & {*sys.modules}
 """
 COMMANDS = """
-block("torch", "lightning", "torchmetrics", "scipy", "matplotlib", "data_prep")
+import sys
 from trajformer.cli import main
 store, out = sys.argv[1:]
 for words in (["info", store], ["head", store], ["verify", store], ["merge", store, "--out", out + "/new"]):
     assert main(["store", *words]) == 0, words
 assert main(["store", "export-scene", store, "--scene", "scene-3", "--out", out + "/scene.json"]) == 0
+assert not {"torch", "lightning", "torchmetrics", "scipy", "matplotlib", "data_prep"} & {*sys.modules}
 """
 
 
 def test_reading_a_store_imports_only_numpy_and_pyarrow(tmp_path: Path) -> None:
     make_store(tmp_path)
-    done = subprocess.run([sys.executable, "-c", BLOCK + READ, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run_python("-c", READ, tmp_path)
     assert (done.returncode, done.stdout) == (0, "[3, 3, 3, 3, 3] (5, 3) []\n"), done.stderr
 
 
 def test_the_store_commands_need_no_torch(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
-    words = [sys.executable, "-c", BLOCK + COMMANDS, str(tmp_path / "store"), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_python("-c", COMMANDS, tmp_path / "store", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "train: 5 scenes" in done.stdout
     assert read_shard_info(shard_path(tmp_path / "new", "train", 1))[1] == 2

@@ -14,17 +14,18 @@ CITY_XY = np.array([2500.0, 1200.0])  # position of the Argoverse 1 sequences, m
 
 @dataclass
 class Track:
-    """A track of an Argoverse 1 file: positions [n, 2] at consecutive steps from `start`."""
+    """An agent of a data set: positions [n, 2] in the city frame at consecutive steps from `start`."""
 
     name: str
     kind: str
     positions: np.ndarray
     start: int = 0
+    heading: float = 0.0
 
 
-def straight(steps: int, start: tuple[float, float], velocity: tuple[float, float]) -> np.ndarray:
+def straight(steps: int, start: tuple[float, float], velocity: tuple[float, float], origin: np.ndarray = CITY_XY) -> np.ndarray:
     """Positions [steps, 2] at constant velocity (m/s), 0.1 s apart, in the city frame."""
-    return CITY_XY + np.array(start) + 0.1 * np.arange(steps)[:, None] * np.array(velocity)
+    return origin + np.array(start) + 0.1 * np.arange(steps)[:, None] * np.array(velocity)
 
 
 def argoverse1_tracks(steps: int = 50, seed: int = 0) -> list[Track]:

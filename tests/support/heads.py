@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.tensors import randomize
 from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
+from trajformer.heads.translation import PAD
 from trajformer.heads.vit import ViTConfig
 
 WIDTH, HEADS, INNER, LAYERS, CLASSES, PATCH, SIZE = 32, 4, 48, 3, 5, 4, 16  # of the Vision Transformers
@@ -29,15 +31,6 @@ def tolerance(sums: int, length: int, scale: float = 1.0) -> dict[str, float]:
     """
     bound = 8 * EPS * (sums * length) ** 0.5
     return {"atol": bound * scale, "rtol": bound}
-
-
-def randomize(module: Any, seed: int = 0, std: float = 0.2) -> Any:
-    """Move every parameter away from its initial value, so that exchanged ones are noticed."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * std)
-    return module
 
 
 def hf_vit(**changes: Any) -> Any:
@@ -84,3 +77,20 @@ def timm_forward(state: dict[str, Tensor], x: Tensor) -> Tensor:
         inner = F.gelu(F.linear(norm(x, f"{b}.norm2"), w[f"{b}.mlp.fc1.weight"], w[f"{b}.mlp.fc1.bias"]))
         x = x + F.linear(inner, w[f"{b}.mlp.fc2.weight"], w[f"{b}.mlp.fc2.bias"])
     return F.linear(norm(x, "norm")[:, 0], w["head.weight"], w["head.bias"])
+
+
+def voc_annotation(*objects: tuple[str, float, float, float, float]) -> str:
+    """The annotation file of an image: class and corners (left, top, right, bottom) of each object."""
+    items = ""
+    for name, *box in objects:
+        sides = "".join(f"<{side}>{value}</{side}>" for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+        items += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
+    return f"<annotation><size><width>40</width></size>{items}</annotation>"
+
+
+def sentences(count: int, length: int, tokens: int, seed: int = 0) -> Tensor:
+    """Sentences of 1 to `length` of the tokens 4 to `tokens` - 1, padded at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(4, tokens, (count, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+    return torch.where(torch.arange(length) < lengths, source, PAD)

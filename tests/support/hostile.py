@@ -232,13 +232,14 @@ def read_checked(reader: Any, raw: Path) -> tuple[list[Outcome], float]:
         a scene or a message for each input, and the growth of the peak memory in MB.
     """
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _memory_mb("VmRSS")
+    before = memory_mb("VmRSS")
     outcomes: dict[str, Outcome] = {}
     for split in sorted(path.name for path in raw.iterdir() if path.name != "map_files"):
         outcomes |= read_all(reader, raw, "eth_test" if split == "eth" else split)
     check_messages(outcomes, raw)
-    return list(outcomes.values()), _memory_mb("VmHWM") - before
+    return list(outcomes.values()), memory_mb("VmHWM") - before
 
 
-def _memory_mb(name: str) -> float:
+def memory_mb(name: str) -> float:
+    """Memory of this process by its name in /proc."""
     return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024

@@ -4,6 +4,8 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
+import torch
+
 from trajformer.core.blocks import BlockConfig
 from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, RoadConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
@@ -90,3 +92,9 @@ for _name, _kind in MODELS.items():
         MODEL_CONFIGS[_name] = _kind(**{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"})
 
 build = build_random
+
+
+def seeded(config: Any, **changes: Any) -> Any:
+    """The model of a changed config with its initial weights, in evaluation mode."""
+    torch.manual_seed(0)
+    return replace(config, **changes).build().eval()

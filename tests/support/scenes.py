@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Po
 PERIOD_S = 0.1
 ORIGIN = (1234.5, -6789.25)  # metres in the city frame, exact in float32 and float64
 ARM_M, CROSSING_M = 60.0, 9.0
+STATES = ("position", "heading", "velocity", "valid")
 _KIND_NAMES = "VEHICLE VEHICLE PEDESTRIAN CYCLIST BUS MOTORCYCLIST UNKNOWN STATIC CONSTRUCTION RIDERLESS_BICYCLE BACKGROUND"
 _KINDS = [AgentKind[name] for name in _KIND_NAMES.split()]
 _SPEED_M_S = {"VEHICLE": 9.0, "BUS": 6.0, "MOTORCYCLIST": 10.0, "CYCLIST": 5.0, "PEDESTRIAN": 1.3}
@@ -152,7 +154,7 @@ def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float]
 
 def hide(scene: Scene, agent: int, steps: slice) -> Scene:
     """The scene in which one agent is not seen at some steps."""
-    arrays = {name: getattr(scene, name).copy() for name in ("position", "heading", "velocity", "valid")}
+    arrays = {name: getattr(scene, name).copy() for name in STATES}
     for value in arrays.values():
         value[agent, steps] = 0
     return replace(scene, **arrays).validate()
@@ -162,3 +164,34 @@ def varied_scenes() -> list[Scene]:
     """Three scenes of different sizes; in the first one, a scored and a context agent are lost early and one is seen once."""
     first = hide(hide(make_scene(12), 1, slice(7, 10)), 4, slice(8, 10))
     return [hide(first, 5, slice(0, 9)), make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)]
+
+
+def agent(scene: Scene, name: str) -> int:
+    """Index of an agent."""
+    return scene.agent_id.index(name)
+
+
+def named_edges(graph: Any) -> set[tuple[int, int, EdgeKind]]:
+    """Edges of a scene or a map, by the ids of their polylines."""
+    names = graph.polyline_id[graph.edge]
+    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, graph.edge_kind.tolist(), strict=True)}
+
+
+def assert_same_history(left: Scene, right: Scene, roles: bool = True) -> None:
+    """All observed content is equal bit by bit; without `roles`, except the roles of agents."""
+    for name in ("agent_id", "agent_kind", "origin", "polyline_id", "point", *(("agent_role",) if roles else ())):
+        assert np.array_equal(getattr(left, name), getattr(right, name)), name
+    for name in STATES:
+        past, other = (getattr(scene, name)[:, : scene.num_history] for scene in (left, right))
+        assert np.array_equal(past, other), name
+
+
+def assert_same_steps(left: Scene, right: Scene, name: str, count: int, tolerance: float) -> None:
+    """The first steps of an agent are equal in the city frame."""
+    rows = [(scene, agent(scene, name)) for scene in (left, right)]
+    known, other = (scene.valid[row, :count] for scene, row in rows)
+    assert np.array_equal(known, other), name
+    for field in STATES[:3]:
+        one, other = (getattr(scene, field)[row, :count][known] for scene, row in rows)
+        shift = right.origin - left.origin if field == "position" else 0.0
+        assert np.allclose(one - other - shift, 0.0, atol=tolerance), (name, field)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +10,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import feather
 from support import fixtures
+from support.fixtures import Track
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from trajformer.scenes.scene import Scene
 
 H, F = 50, 60
-HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
 T0 = 315_966_253_660_357_000  # of the first sweep, nanoseconds
 CITY_XY = np.array([1000.0, -700.0])  # position of the map of `fixtures`
 EGO_YAW = 0.3
 Columns = dict[str, np.ndarray]
-
-
-@dataclass
-class Track:
-    """An annotated object: its positions [n, 2] in the city frame at consecutive steps from `start`."""
-
-    name: str
-    category: str
-    position: np.ndarray
-    start: int = 0
-    heading: float = 0.0
-
-
-def straight(steps: int, start: tuple[float, float], velocity: tuple[float, float]) -> np.ndarray:
-    """Positions [steps, 2] at constant velocity (m/s), 0.1 s apart, in the city frame."""
-    return CITY_XY + np.array(start) + 0.1 * np.arange(steps)[:, None] * np.array(velocity)
+straight = partial(fixtures.straight, origin=CITY_XY)
 
 
 def ego_path(steps: int) -> np.ndarray:
@@ -66,13 +51,13 @@ def annotations(tracks: list[Track]) -> Columns:
     """Rows of the annotations file: cuboids in the frame of the ego vehicle."""
     parts = []
     for track in tracks:
-        step = track.start + np.arange(len(track.position))
-        away = track.position - ego_path(int(step[-1]) + 1)[step]
+        step = track.start + np.arange(len(track.positions))
+        away = track.positions - ego_path(int(step[-1]) + 1)[step]
         cos, sin, half = np.cos(EGO_YAW), np.sin(EGO_YAW), (track.heading - EGO_YAW) / 2
         part = {"timestamp_ns": stamps(step), "tx_m": cos * away[:, 0] + sin * away[:, 1]}
         part |= {"ty_m": cos * away[:, 1] - sin * away[:, 0], "qw": np.full(len(step), np.cos(half))}
         part |= {name: np.zeros(len(step)) for name in ("qx", "qy", "tz_m")} | {"qz": np.full(len(step), np.sin(half))}
-        part |= {"track_uuid": np.full(len(step), track.name), "category": np.full(len(step), track.category)}
+        part |= {"track_uuid": np.full(len(step), track.name), "category": np.full(len(step), track.kind)}
         parts.append(part)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -135,11 +120,3 @@ def without_future(path: Path, cut_ns: int, out: Path) -> Path:
     rows["track_uuid"][new] = [f"{i}-new" for i in range(3)]
     write_feather(out / path.name, take(rows, keep))
     return out / path.name
-
-
-def assert_same_history(left: Scene, right: Scene) -> None:
-    for name in ("agent_id", "agent_kind", "agent_role", "origin", "polyline_id", "point"):
-        assert np.array_equal(getattr(left, name), getattr(right, name)), name
-    for name in HISTORY_FIELDS:
-        assert np.array_equal(getattr(left, name)[:, :H], getattr(right, name)[:, :H]), name
-    assert not np.array_equal(left.position[:, H:], right.position[:, H:])

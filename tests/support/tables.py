@@ -68,9 +68,7 @@ def known_scene(with_future: bool = True) -> Scene:
     shift = grid["position"][0, 4]  # the origin of a table's scene is the focal agent's last observed position
     position = np.where(scene.valid[..., None], grid["position"] - shift, np.float32(0))
     moved = {"position": position, "point": grid["point"] - shift, "origin": scene.origin + shift.astype(np.float64)}
-    order = np.lexsort((scene.edge_kind, scene.edge[1], scene.edge[0]))
-    moved |= {"edge": np.ascontiguousarray(scene.edge[:, order]), "edge_kind": scene.edge_kind[order]}
-    return replace(scene, source="table", split="val", scene_id="drive", **moved).validate()
+    return with_sorted_edges(replace(scene, source="table", split="val", scene_id="drive", **moved)).validate()
 
 
 def with_sorted_edges(scene: Scene) -> Scene:

@@ -1,19 +1,26 @@
 """Seeded random tensors, and PyTorch attention with the weights of a layer of this package."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.attention import MultiHeadAttention
+from trajformer.core.attention import MultiHeadAttention, recorded_weights
 
 
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Standard normal numbers; the same seed gives the same numbers."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def generator(seed: int = 0) -> torch.Generator:
+    """A generator of random numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    """Normal numbers with standard deviation `scale`; the same seed gives the same numbers."""
+    return scale * torch.randn(shape, generator=generator(seed))
 
 
 def draw_mask(*shape: int, share: float = 0.65, seed: int = 3) -> Tensor:
     """A boolean mask with this share of True entries."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
+    return torch.rand(shape, generator=generator(seed)) < share
 
 
 def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) -> nn.MultiheadAttention:
@@ -23,3 +30,19 @@ def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) ->
     target.in_proj_bias.data.copy_(torch.cat([part.bias for part in parts]))
     target.out_proj.load_state_dict(source.out.state_dict())
     return target
+
+
+def randomize(module: Any, seed: int = 0, std: float = 0.2) -> Any:
+    """Move every parameter away from its initial value, so that exchanged ones are noticed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * std)
+    return module
+
+
+def weights_of(layer: MultiHeadAttention, *inputs: Tensor, **options: Any) -> Tensor:
+    """The attention weights of one call of a layer, without a gradient."""
+    with torch.no_grad(), recorded_weights(layer) as record:
+        layer(*inputs, **options)
+    return record[""][0]

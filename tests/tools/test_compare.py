@@ -10,31 +10,22 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import yaml
 from compare import models, table, trainings
 from matplotlib.figure import Figure
 from support.scenes import make_scene
+from support.training import recipe
 
 from trajformer import cli
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.recipes.plain import to_plain
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 ROOT = Path(__file__).parents[2]
-RECIPE = """
-model:
-  mmtransformer:
-    num_future: 12
-    block: {width: 16, heads: 2, feedforward: 16, dropout: 0.1}
-    motion_layers: [1, 1]
-    map_layers: [1, 1]
-    social_layers: [1, 2]
-    map_width: 8
-    max_polylines: 12
-    max_neighbors: 4
-data: {batch_size: 4, batch: {max_agents: 8, polyline_points: 4, targets: %s}}
-"""
 TABLE = """
 - name: Motion alone
   config: focal.yaml
@@ -79,7 +70,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scenes = [make_scene(6, seed=seed) for seed in seeds]
         write_shard(shard_path(root / "store", split, 0), scenes, ShardInfo("synthetic", split))
     for targets in ("focal", "all"):
-        (root / f"{targets}.yaml").write_text(RECIPE % targets)
+        batch = BatchConfig(max_agents=8, polyline_points=4, targets=targets)
+        config = recipe(root / "store", data={"batch_size": 4, "batch": batch})
+        (root / f"{targets}.yaml").write_text(yaml.safe_dump(to_plain(config)))
     (root / "tiny.yaml").write_text(TABLE)
     (root / "results.md").write_text("# A\n<!-- table: tiny -->\nold\n<!-- end -->\nB\n<!-- end -->\n")
     return root
@@ -192,7 +185,8 @@ def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], mon
 
 
 def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert compare(folder, "--futures=30", f"--json={tmp_path / 'r.json'}") == 1
+    (tmp_path / "r.md").write_text("<!-- table: tiny -->\n<!-- end -->\n")
+    assert compare(folder, "--futures=30", f"--json={tmp_path / 'r.json'}", f"--markdown={tmp_path / 'r.md'}") == 1
     row = rows_in(tmp_path / "r.json")[0]
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
@@ -252,10 +246,10 @@ def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "compare").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_tables_of_configs_build_different_models(file: Path) -> None:
-    recipes = [row.recipe for row in trainings.read_table(file)]
-    for recipe in recipes:
-        recipe.build_model()
-    assert len({repr(recipe.model) for recipe in recipes}) == len(recipes)
+    configs = [row.recipe for row in trainings.read_table(file)]
+    for config in configs:
+        config.build_model()
+    assert len({repr(config.model) for config in configs}) == len(configs)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Training in two CPU processes: every scene once per epoch, metrics and gradients of one process, stopping and resuming."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from support.processes import environment, run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.data.augment import AugmentConfig
@@ -25,7 +24,6 @@ from trajformer.scenes.store import SceneStore
 from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
-ROOT = Path(__file__).parents[2]
 # `trajformer` that records the scenes of every step and the first gradients (after the reduction over processes); the second
 # process sends itself SIGTERM in the step "epoch index" of STOP.
 PROGRAM = """
@@ -72,9 +70,8 @@ def run(config: TrainConfig, out: Path, *, stop: str = "") -> tuple[subprocess.C
     program, settings, notes = (out.with_suffix(suffix) for suffix in (".py", ".yaml", ".json"))
     program.write_text(PROGRAM)
     settings.write_text(yaml.safe_dump(to_plain(config)))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NOTES": str(notes), "STOP": stop}
-    command = [sys.executable, program, "train", "--config", settings, "--out", out, "--resume"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    words = (program, "train", "--config", settings, "--out", out, "--resume")
+    done = run_python(*words, env=environment(NOTES=str(notes), STOP=stop), timeout=600)
     return done, [json.loads(line) for line in notes.read_text().splitlines()]
 
 
@@ -123,7 +120,7 @@ def test_two_processes_validate_like_one(store: Path, finished: tuple[Path, Note
     expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
     last = logged(out).iloc[-1]
     for name in ("minADE6", "minFDE6", "MR6", "minFDE1"):
-        assert last[f"val/{name}"] == pytest.approx(expected[name], abs=1e-6)
+        assert last[f"val/{name}"] == pytest.approx(expected[name], abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
     assert len(logged(out)["val/MR6"].dropna()) == 2  # only the first process logs
 
 

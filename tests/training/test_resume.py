@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 import yaml
 from support.cli import run
+from support.processes import run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.recipes.plain import to_plain
@@ -20,7 +19,6 @@ from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.resume import CheckpointFiles
 from trajformer.training.run import train
 
-ROOT = Path(__file__).parents[2]
 # `trajformer` that is killed in the fourth step.
 KILLED = """
 import os, signal
@@ -149,9 +147,8 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatc
 def test_a_killed_process_with_workers_is_resumed_by_the_command_line(store: Path, straight: Path, tmp_path: Path) -> None:
     out, settings = tmp_path / "run", tmp_path / "run.yaml"
     settings.write_text(yaml.safe_dump(to_plain(run_config(store, workers=1))))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     words = ["train", "--config", str(settings), "--out", str(out)]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, capture_output=True, text=True, check=False)
+    killed = run_python("-c", KILLED, *words)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert weights(out, key="global_step") == 3
     assert run(*words, "--resume", "--data.workers", 0) == 0

@@ -1,6 +1,5 @@
 """Training: files of a run, determinism, resuming, precision, clipping and early stopping."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
-    """Returns a run of four epochs, with or without averaged weights."""
-    made: dict[float, Path] = {}
-
-    def make(average: float) -> Path:
-        if average not in made:
-            made[average] = tmp_path_factory.mktemp("whole")
-            config = recipe(store, trainer={"epochs": 4}, optim={"average": average})
-            train(config, TASK, made[average], progress=False)
-        return made[average]
-
-    return make
+def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
+    """Runs of four epochs, without and with averaged weights."""
+    runs = {average: tmp_path_factory.mktemp("whole") for average in (0.0, 0.8)}
+    for average, out in runs.items():
+        train(recipe(store, trainer={"epochs": 4}, optim={"average": average}), TASK, out, progress=False)
+    return runs
 
 
-def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: Callable[[float], Path]) -> None:
-    out = whole(0.0)
+def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: dict[float, Path]) -> None:
+    out = whole[0.0]
     assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4}, loss=SetLossConfig())
     values = log_of(out)
     assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
@@ -56,21 +49,21 @@ def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: Callab
 
 
 @pytest.mark.parametrize("average", [0.0, 0.8])
-def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: Callable[[float], Path], average: float) -> None:
-    out = whole(average)
+def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: dict[float, Path], average: float) -> None:
+    out = whole[average]
     if average:
         assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
-    figures = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
+    figures = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val"), batch_size=3).figures
     logged = {name: log_of(out, f"val/{name}").iloc[-1] for name in figures if not name.startswith("num_")}
-    assert logged == pytest.approx({name: figures[name] for name in logged}, abs=1e-6)
+    assert logged == pytest.approx({name: figures[name] for name in logged}, abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
 
 
-def test_the_seed_determines_the_weights(store: Path, whole: Callable[[float], Path], tmp_path: Path) -> None:
+def test_the_seed_determines_the_weights(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)
         train(recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False)
-    assert largest_difference(weights(tmp_path / "same"), weights(whole(0.0))) == 0.0
-    assert largest_difference(weights(tmp_path / "other"), weights(whole(0.0))) > 1e-2
+    assert largest_difference(weights(tmp_path / "same"), weights(whole[0.0])) == 0.0
+    assert largest_difference(weights(tmp_path / "other"), weights(whole[0.0])) > 1e-2
 
 
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import yaml
 from jsonargparse import Namespace
@@ -23,12 +23,15 @@ from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
 from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from trajformer.core.weights import Converted, Options, StateDictReader
     from trajformer.models.forecaster import Predictor
     from trajformer.scenes.store import SceneStore
 
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
 DEFAULT_COUNT = 8  # pictures
+STANDING_M, NEAR_M = 1.0, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
 
 
@@ -121,12 +124,13 @@ def _add_model_options(parser: Parser) -> None:
     parser.add_argument("--model", choices=UNTRAINED, help=f"a model without training: {names}")
     parser.add_argument("--split", default="val", help="split of the store")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
+    agents = ("scored", "focal", "all")
+    parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen at the last observed step")
+    parser.add_argument("--joint", action="store_true", help="joint futures of the whole scene, for models with worlds")
     add_accelerator(parser)
 
 
-def _load(
-    args: Namespace, checkpoint: Path | None, targets: Literal["scored", "focal", "all"] = "scored"
-) -> tuple[SceneStore, Predictor, str]:
+def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predictor, str]:
     """The scenes of a command line, its model, and the name of the model."""
     from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
@@ -134,7 +138,8 @@ def _load(
     source = checkpoint or args.model
     if source is None or (checkpoint and args.model):
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
-    return SceneStore(args.store, args.split), load_predictor(source, pick_device(args.accelerator), targets), str(source)
+    predictor = load_predictor(source, pick_device(args.accelerator), args.agents, args.joint)
+    return SceneStore(args.store, args.split), predictor, str(source)
 
 
 def evaluate_parser() -> Parser:
@@ -162,6 +167,8 @@ def run_evaluate(args: Namespace) -> None:
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
+    if args.protocol and (args.joint or args.agents != "scored"):
+        raise TrajformerError("--agents and --joint are not allowed with --protocol")
     if args.protocol:
         from trajformer.cli import protocols
 
@@ -179,6 +186,8 @@ def run_evaluate(args: Namespace) -> None:
     make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
     print_table({source: evaluation.figures})
+    if args.agents == "all":
+        print_groups(evaluation.per_agent)
     if args.json is not None:
         write_atomically(args.json, json.dumps(evaluation.figures, indent=1) + "\n")
     if args.csv is not None:
@@ -186,14 +195,25 @@ def run_evaluate(args: Namespace) -> None:
 
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
-    """Print one line per model, in metres and shares: best of 1 and 6; further tables for 20 modes and for worlds."""
-    width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if name[-1].isdigit()]
+    """Print one line per model: best of 1 and 6; further tables for 20 modes, worlds and other figures."""
+    width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if not name.startswith("num_")]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]
-    for block in filter(None, ([name for name in names if name not in worlds + of_20], of_20, worlds)):
+    others = [name for name in names if not name[-1].isdigit() and name != "minFDE"]
+    first = [name for name in names if name[-1].isdigit() and name not in worlds + of_20]
+    for block in filter(None, (first, of_20, worlds, others)):
         print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in block))
         for label, row in rows.items():
-            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(f"{row[name]:14.3f}" for name in block))
+            figures = (f"{row[name]:{max(14, len(name))}.3f}" for name in block)
+            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(figures))
+
+
+def print_groups(per_agent: pd.DataFrame) -> None:
+    """Print errors by type and motion; "standing" agents move less than `STANDING_M`, and "near" is minFDE1 up to `NEAR_M`."""
+    motion = per_agent.moved_m.lt(STANDING_M).map({True: "standing", False: "moving"})
+    named = per_agent.assign(motion=motion, agents=1, near=per_agent.minFDE1 <= NEAR_M).groupby(["type", "motion"])
+    rules = {"agents": "sum", "minADE6": "mean", "minFDE6": "mean", "MR6": "mean", "minFDE1": "mean", "near": "mean"}
+    print(named.agg(rules).round(3).to_string())
 
 
 def predict_parser() -> Parser:
@@ -206,8 +226,6 @@ def predict_parser() -> Parser:
     parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="parquet file")
-    agents = ("scored", "focal", "all")
-    parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen at the last observed step")
     return parser
 
 
@@ -216,7 +234,7 @@ def run_predict(args: Namespace) -> None:
     from trajformer.evaluation.evaluate import track_forecasts
     from trajformer.evaluation.forecast_file import write_forecasts
 
-    scenes, predictor, _ = _load(args, args.checkpoint, args.agents)
+    scenes, predictor, _ = _load(args, args.checkpoint)
     make_room(args.out)
     count = write_forecasts(args.out, track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars()))
     if not count:
@@ -317,6 +335,7 @@ def weights_parser() -> Parser:
 
 def run_weights(args: Namespace) -> None:
     """`trajformer weights`: write the checkpoint and print its contents."""
+
     from trajformer.core.weights import Options
     from trajformer.recipes.checkpoint import write_checkpoint
 
@@ -334,6 +353,7 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
     Raises:
         CheckpointError: the file cannot be read, or its tensors are not the ones of the layout.
     """
+
     from trajformer.core.weights import read_state_dict
     from trajformer.models.agentformer.model import AgentFormerConfig
     from trajformer.recipes.recipe import TrainConfig

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from trajformer.core.cache import KVCache
 from trajformer.core.dropout import keep_mask, keep_probability
 
 CHUNK_WEIGHTS = {"cpu": 2**18, "cuda": 2**26}  # weights computed at a time: they fit a CPU core's cache, or fill a GPU
@@ -248,6 +247,60 @@ class _RecomputedAttention(torch.autograd.Function):
         return None, d_query, d_key, d_value, *d_group
 
 
+class KVCache:
+    """Keys and values of one attention layer.
+
+    Args:
+        fixed: keys and values do not change (cross-attention to a memory): they are computed in the first step and reused.
+            Otherwise (self-attention) the keys and values of each step are appended.
+    """
+
+    def __init__(self, *, fixed: bool = False) -> None:
+        self.fixed = fixed
+        self.key: Tensor | None = None  # [N, heads, S, d_k], None before the first step
+        self.value: Tensor | None = None  # [N, heads, S, d_v], None before the first step
+
+    def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return all keys and values; `project` computes the new ones and is called only if needed."""
+        if self.fixed and self.key is not None and self.value is not None:
+            return self.key, self.value
+        key, value = project()
+        if self.key is not None and self.value is not None:
+            key, value = torch.cat([self.key, key], -2), torch.cat([self.value, value], -2)
+        self.key, self.value = key, value
+        return key, value
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows int64 [N'] of the batch axis, in this order (the remaining hypotheses of a beam search)."""
+        if self.key is not None and self.value is not None:
+            self.key, self.value = self.key[rows], self.value[rows]
+
+
+class StaticKVCache(KVCache):
+    """A cache with preallocated memory for a known number of keys; earlier keys are not copied.
+
+    Keys are stored transposed, which makes their product with a few queries twice as fast.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def update(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """As `KVCache.update`, without gradients."""
+        new = project()
+        start = 0 if self.key is None else self.key.shape[-2]
+        if self.key is None:
+            lead, (width, value_width) = new[0].shape[:-2], (x.shape[-1] for x in new)
+            keys = new[0].new_empty(*lead, width, self.length).mT
+            self._buffers = [keys, new[1].new_empty(*lead, self.length, value_width)]
+        end = start + new[0].shape[-2]
+        for buffer, x in zip(self._buffers, new, strict=True):
+            buffer[..., start:end, :] = x
+        self.key, self.value = (buffer[..., :end, :] for buffer in self._buffers)
+        return self.key, self.value
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with free key and value widths (Vaswani et al. 2017, section 3.2.2).
 
@@ -280,6 +333,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"heads {heads} does not divide width {width}; give d_k")
         d_k = d_k or width // heads
         self.heads, self.dropout = heads, dropout
+        self.recorded: Callable[[Tensor], None] | None = None  # receives the weights of each call, see `recorded_weights`
         self.query, self.key = (nn.Linear(width, heads * d_k, bias=bias) for _ in range(2))
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
         self.out: nn.Module = nn.Linear(heads * (d_v or d_k), width, bias=bias)
@@ -291,10 +345,11 @@ class MultiHeadAttention(nn.Module):
                 nn.init.zeros_(parameter)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., L, D] -> [..., heads, L, d]
+        """[..., L, D] to [N, heads, L, d]; N is the product of the leading axes, because kernels accept four axes."""
+        return x.reshape(x.shape[:-2].numel(), *x.shape[-2:]).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
     def _join(self, x: Tensor) -> Tensor:
-        return self.out(x.transpose(-3, -2).flatten(-2))  # [..., heads, L, d] -> [..., L, D]
+        return self.out(x.transpose(-3, -2).flatten(-2))  # [N, heads, L, d] -> [N, L, D]
 
     def _projections(self, groups: Groups | None) -> list[tuple[nn.Linear, nn.Linear]]:
         """The pairs of projections (query, key) in use. If all tokens are in one group, only the second pair is used."""
@@ -302,24 +357,6 @@ class MultiHeadAttention(nn.Module):
             return [(self.query, self.key)]
         second = (self.own_query, self.own_key)
         return [second] if groups.single else [(self.query, self.key), second]
-
-    def _keys(self, key: Tensor, groups: Groups | None) -> Tensor:
-        """[..., S, D] to the concatenated keys of all pairs of projections, [..., heads, S, pairs * d_k]."""
-        keys = [self._split(layer(key)) for _, layer in self._projections(groups)]
-        return keys[0] if len(keys) == 1 else torch.cat(keys, -1)
-
-    def _inputs(
-        self, query: Tensor, keys: Tensor, mask: Tensor | None, groups: Groups | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, AgentAware | None]:
-        """Queries, keys, mask and agent-aware scores for `attend`, from the keys of `_keys`; K sets of L are K * L queries."""
-        if query.ndim == keys.ndim:
-            if mask is not None and mask.shape[-2] > 1:
-                mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], query.shape[-3], *mask.shape[-2:]).flatten(-3, -2)
-            query = query.flatten(-3, -2)
-        queries = [self._split(layer(query)) for layer, _ in self._projections(groups)]
-        (first_query, first_key), *second = zip(queries, keys.chunk(len(queries), -1), strict=True)
-        agent_aware = AgentAware(*second[0], groups) if groups and second else None
-        return first_query, first_key, None if mask is None else mask.unsqueeze(-3), agent_aware
 
     def forward(
         self,
@@ -343,29 +380,34 @@ class MultiHeadAttention(nn.Module):
         Returns:
             [..., L, D]; a row with no key to attend to gives the output projection's bias.
         """
+        pairs = self._projections(groups)
 
         def project() -> tuple[Tensor, Tensor]:
-            return self._keys(key, groups), self._split(self.value(key if value is None else value))
+            keys = [self._split(layer(key)) for _, layer in pairs]
+            keys_of_pairs = keys[0] if len(keys) == 1 else torch.cat(keys, -1)  # [N, heads, S, pairs * d_k]
+            return keys_of_pairs, self._split(self.value(key if value is None else value))
 
         keys, values = project() if cache is None else cache.update(project)
-        q, k, mask, agent_aware = self._inputs(query, keys, mask, groups)
+        lead, sets = key.shape[:-2], query.shape[-3:-1] if query.ndim > key.ndim else None
+        if sets is not None:  # K sets of L queries are K * L queries
+            if mask is not None and mask.shape[-2] > 1:
+                mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], sets[0], *mask.shape[-2:]).flatten(-3, -2)
+            query = query.flatten(-3, -2)
+        if mask is not None:
+            mask = mask.unsqueeze(-3)
+            mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, -4) if len(lead) > 1 else mask
+        queries = [self._split(layer(query)) for layer, _ in pairs]
+        (first_query, first_key), *second = zip(queries, keys.chunk(len(pairs), -1), strict=True)
+        agent_aware = AgentAware(*second[0], groups) if groups and second else None
+        if self.recorded is not None:
+            with torch.no_grad():
+                weights = attention_weights(first_query, first_key, mask, agent_aware)
+                weights = weights.view(*lead, *weights.shape[1:])
+                self.recorded(weights if sets is None else weights.unflatten(-2, sets).transpose(-4, -3))
         dropout = self.dropout if self.training else 0.0
-        out = self._join(attend(q, k, values, mask, dropout=dropout, agent_aware=agent_aware))
-        return out.unflatten(-2, query.shape[-3:-1]) if query.ndim > key.ndim else out
-
-    def weights(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: KVCache | None = None,
-        groups: Groups | None = None,
-    ) -> Tensor:
-        """The weights [..., heads, L, S] of `forward` with the same arguments, without dropout; a cache is not changed."""
-        keys = self._keys(key, groups) if cache is None or cache.key is None else cache.key
-        weights = attention_weights(*self._inputs(query, keys, mask, groups))
-        return weights.unflatten(-2, query.shape[-3:-1]).transpose(-4, -3) if query.ndim > key.ndim else weights
+        out = self._join(attend(first_query, first_key, values, mask, dropout=dropout, agent_aware=agent_aware))
+        out = out.view(*lead, *out.shape[1:])
+        return out if sets is None else out.unflatten(-2, sets)
 
 
 class SeparateLinear(nn.Module):
@@ -390,7 +432,6 @@ class SeparateAttention(MultiHeadAttention):
     """`sets` multi-head attentions (Huang et al. 2022: one for each mode): queries [..., L, D] -> [..., sets, L, D].
 
     Up to the output projection it is one attention with sets * heads heads, ordered by set; each has width D / heads.
-    `weights` returns [..., sets * heads, L, S].
 
     Raises:
         ValueError: heads does not divide width.
@@ -415,22 +456,15 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Record the weights of all attention layers in `model` inside the context, for plotting. Outputs do not change.
 
     Yields:
-        The weights [..., heads, L, S] of each call, detached, by the name of the `MultiHeadAttention` in `model`.
+        The weights [..., heads, L, S] of each call without dropout, detached, by the name of the `MultiHeadAttention` in `model`;
+        [..., K, heads, L, S] for K sets of queries.
     """
     record: dict[str, list[Tensor]] = {}
-
-    def make_hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            assert isinstance(module, MultiHeadAttention)
-            with torch.no_grad():
-                record.setdefault(name, []).append(module.weights(*args, **kwargs))
-
-        return hook
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)]
-    handles = [module.register_forward_hook(make_hook(name), with_kwargs=True) for name, module in layers]
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    for name, layer in layers.items():
+        layer.recorded = lambda weights, name=name: record.setdefault(name, []).append(weights)
     try:
         yield record
     finally:
-        for handle in handles:
-            handle.remove()
+        for layer in layers.values():
+            layer.recorded = None

@@ -1,7 +1,5 @@
-"""Transformer blocks with pre- or post-norm, stacks of blocks, and their application along an axis of a grid of tokens."""
+"""Transformer blocks with pre- or post-norm, and stacks of blocks."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import Groups, MultiHeadAttention
-from trajformer.core.cache import DecoderCache, KVCache
+from trajformer.core.attention import Groups, KVCache, MultiHeadAttention
 from trajformer.core.dropout import Dropout
 from trajformer.errors import Config
 
@@ -194,7 +191,7 @@ class LatentBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., L, D] -> [..., count, D]; mask bool, broadcastable to [..., count, L]."""
-        latents = self.latents.expand(*x.shape[:-2], -1, -1)
+        latents = self.latents.expand(x.shape[:-2].numel(), -1, -1).view(*x.shape[:-2], *self.latents.shape)
         branch = self.attention.sublayer(self.attention.pre(latents), self.norm(x), mask=mask)
         return self.feedforward(self.attention.post(latents, branch))
 
@@ -263,6 +260,26 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
+class DecoderCache:
+    """Caches of all layers of a decoder: `layers[i]` has the caches of self-attention and cross-attention."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = [(KVCache(), KVCache(fixed=True)) for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        """Number of decoded tokens."""
+        key = self.layers[0][0].key if self.layers else None
+        return 0 if key is None else key.shape[-2]
+
+    def select(self, rows: Tensor, *, memory: bool = True) -> None:
+        """As `KVCache.select`; with `memory` False only for self-attention, for rows that share one memory."""
+        for self_cache, cross_cache in self.layers:
+            self_cache.select(rows)
+            if memory:
+                cross_cache.select(rows)
+
+
 class Decoder(nn.Module):
     """A stack of decoder blocks that returns each layer's normalised output, for auxiliary losses."""
 
@@ -279,30 +296,3 @@ class Decoder(nn.Module):
             x = layer(x, memory, cache=layer_cache, **arguments)
             outputs.append(self.norm(x))
         return outputs
-
-
-def apply_along_axis(
-    axis: int, apply: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Apply a sequence block along one axis of x, independently for each index of the other axes.
-
-    Args:
-        axis: the sequence axis, for example 2 (time) of [B, A, T, D]; not the last.
-        apply: maps tokens [N, L, D] and a padding mask bool [N, 1, L] (or None) to [N, L', D].
-        x: [..., D].
-        mask: bool [...], the shape of x without D; True = real token, may be attended.
-
-    Returns:
-        The shape of x, with L' instead of L on the sequence axis.
-
-    Raises:
-        ValueError: axis is the last one or out of range.
-    """
-    axis = axis % x.ndim
-    if axis == x.ndim - 1:
-        raise ValueError("axis is the last one, which holds the features of a token")
-    moved = x.movedim(axis, -2)
-    rest, count = moved.shape[:-2], math.prod(moved.shape[:-2])  # reshape cannot infer -1 if an axis is empty
-    keys = None if mask is None else mask.movedim(axis, -1).reshape(count, 1, moved.shape[-2])
-    out = apply(moved.reshape(count, *moved.shape[-2:]), keys)
-    return out.reshape(*rest, *out.shape[-2:]).movedim(-2, axis)

@@ -19,7 +19,6 @@ Geometry is computed in float32, also under autocast: squares of coordinates do 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,6 +66,12 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
         """Numbers of a query or key of one head."""
         return self.content + 2 * (MULTIPLES * self.vectors + self.points)
 
+    @property
+    def padded(self) -> int:
+        """Numbers of a query, key or value of one head as the kernel needs them."""
+        longest = max(self.side + 1, self.values + 2 * self.points)
+        return -(-longest // _KERNEL_WIDTH) * _KERNEL_WIDTH
+
 
 def _precise(x: Tensor) -> Tensor:
     """x in float32, or float64 if it is."""
@@ -105,8 +110,8 @@ class Memory(NamedTuple):
         return cls(*(torch.cat(tensors, -2) for tensors in zip(*parts, strict=True)))
 
 
-class PoseAttention(nn.Module):
-    """Multi-head attention of tokens with poses; see the text of the module.
+class PoseKeys(nn.Module):
+    """Keys and values of tokens with poses, for any number of `PoseAttention` modules of the same sizes.
 
     Args:
         width: D.
@@ -116,27 +121,35 @@ class PoseAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
         super().__init__()
+        self.heads, self.config = heads, config
+        self.norm = nn.LayerNorm(width)
+        self.key = nn.Linear(width, heads * config.side)
+        self.value = nn.Linear(width, heads * (config.values + 2 * config.points))
+
+    def forward(self, tokens: Tensor, frames: Frames) -> Memory:
+        """The memory of tokens [..., S, D]."""
+        c, tokens = self.config, self.norm(tokens)
+        content, x, y = _place(self.key(tokens), frames, c, self.heads, c.content, c.vectors)
+        first = MULTIPLES * c.vectors
+        square = (x[..., first:].square() + y[..., first:].square()).sum(-1, keepdim=True)
+        key = torch.cat([content, x, y, -0.5 * square], -1)
+        value = torch.cat(_place(self.value(tokens), frames, c, self.heads, c.values, 0), -1)
+        return Memory(_heads_first(key, c), _heads_first(value, c))
+
+
+class PoseAttention(nn.Module):
+    """Multi-head attention of tokens with poses to a memory; see the text of the module. Arguments as for `PoseKeys`."""
+
+    def __init__(self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
+        super().__init__()
         c = self.config = config
         self.heads = heads
-        self.query, self.key = (nn.Linear(width, heads * c.side) for _ in range(2))
-        self.value = nn.Linear(width, heads * (c.values + 2 * c.points))
+        self.query = nn.Linear(width, heads * c.side)
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
         first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
         reach = torch.logspace(first, last, heads)
         self.sharpness = nn.Parameter((1 / (c.points * reach.square())).expm1().log())  # gamma = softplus(sharpness)
-        longest = max(c.side + 1, c.values + 2 * c.points)
-        self.padded = -(-longest // _KERNEL_WIDTH) * _KERNEL_WIDTH
-
-    def memory(self, tokens: Tensor, frames: Frames) -> Memory:
-        """Keys and values of tokens [..., S, D]."""
-        c, gain = self.config, self._gain(1.0, 1.0)
-        content, x, y = self._place(self.key(tokens), frames, c.content, c.vectors)
-        x, y = x * gain, y * gain
-        square = sum(v.split([MULTIPLES * c.vectors, c.points], -1)[1].square() for v in (x, y)).sum(-1, keepdim=True)
-        key = torch.cat([content, x, y, -0.5 * square], -1)
-        value = torch.cat(self._place(self.value(tokens), frames, c.values, 0), -1)
-        return Memory(self._heads_first(key), self._heads_first(value))
 
     def forward(self, tokens: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
         """Attend from tokens [..., L, D] to a memory of S tokens.
@@ -144,57 +157,56 @@ class PoseAttention(nn.Module):
         Args:
             tokens: the queries.
             frames: their poses.
-            memory: of this module; its poses are in the same outer frame.
+            memory: of a `PoseKeys`; its poses are in the same outer frame.
             mask: bool, broadcastable to [..., L, S]; True = may attend.
 
         Returns:
             [..., L, D]; for a query that may attend to nothing, the output layer of zeros.
         """
         c = self.config
-        content, x, y = self._place(self.query(tokens), frames, c.content, c.vectors)
-        unit = self.padded**0.5  # `attend` divides scores by it
+        content, x, y = _place(self.query(tokens), frames, c, self.heads, c.content, c.vectors)
+        unit = c.padded**0.5  # `attend` divides scores by it
+        gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
         scale = unit * c.side**-0.5
-        gain = self._gain(scale, unit)
-        query = torch.cat([content * scale, x * gain, y * gain, torch.full_like(x[..., :1], unit)], -1)
+        gain = torch.cat([gamma.new_full((self.heads, MULTIPLES * c.vectors), scale), gamma.expand(-1, c.points)], -1)
+        query = torch.cat([content * scale, x * gain, y * gain, gamma.expand(*x.shape[:-1], 1)], -1)
         with torch.autocast(query.device.type, enabled=False):
             mask = None if mask is None else mask.unsqueeze(-3)
-            mean = attend(self._heads_first(query), memory.key, memory.value, mask).transpose(-3, -2)
+            mean = attend(_heads_first(query, c), memory.key, memory.value, mask).transpose(-3, -2)
         alive = 1.0 if mask is None else mask.squeeze(-3).any(-1)[..., None, None].to(mean.dtype)
-        seen, x, y, _ = mean.split([c.values, c.points, c.points, self.padded - c.values - 2 * c.points], -1)
-        return self.out(torch.cat([seen, *self._own_points(x, y, frames, alive)], -1).flatten(-2))
+        seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
+        return self.out(torch.cat([seen, *_own_points(x, y, frames, c.scale_m, alive)], -1).flatten(-2))
 
-    def _gain(self, vectors: float, points: float) -> Tensor:
-        """Factors [heads, n] on vectors, and on points, these times the square root of gamma."""
-        root = points * F.softplus(_precise(self.sharpness)).sqrt()[:, None].expand(-1, self.config.points)
-        return torch.cat([root.new_full((self.heads, MULTIPLES * self.config.vectors), vectors), root], -1)
 
-    def _place(self, raw: Tensor, frames: Frames, scalars: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
-        them turned, and points moved, into the outer frame."""
-        (cos, sin), count = frames.direction[..., None, :].split(1, -1), self.config.points
-        n = MULTIPLES * vectors + count
-        rest, x, y = _precise(raw).unflatten(-1, (self.heads, -1)).split([scalars, n, n], -1)
-        repeat = [vectors, vectors, count]
-        cosines, sines = [cos, cos * cos - sin * sin, cos], [sin, 2 * sin * cos, sin]
-        c, s = (
-            torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines)
-        )
-        shift = frames.position[..., None, :] / self.config.scale_m
-        left, top = (F.pad(v.expand(*v.shape[:-1], count), (MULTIPLES * vectors, 0)) for v in shift.split(1, -1))
-        turned = torch.addcmul(torch.addcmul(left, x, c), y, s, value=-1), torch.addcmul(torch.addcmul(top, x, s), y, c)
-        return rest, *turned
+def _place(
+    raw: Tensor, frames: Frames, config: PoseAttentionConfig, heads: int, scalars: int, vectors: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
+    them turned, and points moved, into the outer frame."""
+    (cos, sin), count = frames.direction[..., None, :].split(1, -1), config.points
+    n = MULTIPLES * vectors + count
+    rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split([scalars, n, n], -1)
+    repeat = [vectors, vectors, count]
+    cosines, sines = [cos, cos * cos - sin * sin, cos], [sin, 2 * sin * cos, sin]
+    c, s = (torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines))
+    shift = frames.position[..., None, :] / config.scale_m
+    left, top = (F.pad(v.expand(*v.shape[:-1], count), (MULTIPLES * vectors, 0)) for v in shift.split(1, -1))
+    turned = torch.addcmul(torch.addcmul(left, x, c), y, s, value=-1), torch.addcmul(torch.addcmul(top, x, s), y, c)
+    return rest, *turned
 
-    def _own_points(self, x: Tensor, y: Tensor, frames: Frames, alive: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean points [..., L, heads, points] in the frame of the query: x, y and length."""
-        left, top = (frames.position[..., None, :] / self.config.scale_m).split(1, -1)
-        cos, sin = (frames.direction[..., None, :] * alive).split(1, -1)
-        x, y = x - left, y - top
-        x, y = x * cos + y * sin, y * cos - x * sin
-        return x, y, (x * x + y * y + _EPSILON).sqrt() - _EPSILON**0.5
 
-    def _heads_first(self, x: Tensor) -> Tensor:
-        """[..., N, heads, d] to [..., heads, N, padded]."""
-        return F.pad(x, (0, self.padded - x.shape[-1])).transpose(-3, -2)
+def _own_points(x: Tensor, y: Tensor, frames: Frames, scale_m: float, alive: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean points [..., L, heads, points] in the frame of the query: x, y and length."""
+    left, top = (frames.position[..., None, :] / scale_m).split(1, -1)
+    cos, sin = (frames.direction[..., None, :] * alive).split(1, -1)
+    x, y = x - left, y - top
+    x, y = x * cos + y * sin, y * cos - x * sin
+    return x, y, (x * x + y * y + _EPSILON).sqrt() - _EPSILON**0.5
+
+
+def _heads_first(x: Tensor, config: PoseAttentionConfig) -> Tensor:
+    """[..., N, heads, d] to [..., heads, N, padded]."""
+    return F.pad(x, (0, config.padded - x.shape[-1])).transpose(-3, -2)
 
 
 class PoseBlock(nn.Module):
@@ -208,16 +220,9 @@ class PoseBlock(nn.Module):
 
     def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, *, modes: bool = False) -> None:
         super().__init__()
-        self.memory_norm = nn.LayerNorm(config.width)
         self.cross = Residual(config, PoseAttention(config.width, config.heads, attention))
         self.among = Residual(config, config.attention()) if modes else None
         self.feedforward = Residual(config, FeedForward(config))
-
-    def memory(self, tokens: Tensor, frames: Frames) -> Memory:
-        """Keys and values of tokens [..., S, D]."""
-        attention = self.cross.sublayer
-        assert isinstance(attention, PoseAttention)
-        return attention.memory(self.memory_norm(tokens), frames)
 
     def forward(self, x: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
         """[..., L, D] to the same shape; with `modes` [..., N, K, D], frames [..., N * K] and a mask for all K modes."""
@@ -228,13 +233,3 @@ class PoseBlock(nn.Module):
             query = self.among.pre(x)
             x = self.among.post(x, self.among.sublayer(query, query))
         return self.feedforward(x)
-
-
-class PoseBlocks(nn.ModuleList):
-    """`count` blocks of one shape; other arguments as for `PoseBlock`."""
-
-    def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, count: int, *, modes: bool = False) -> None:
-        super().__init__(PoseBlock(config, attention, modes=modes) for _ in range(count))
-
-    def __iter__(self) -> Iterator[PoseBlock]:
-        return iter(self._modules.values())  # type: ignore[arg-type]

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 
-def sinusoid(position: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
+def sinusoid(position: Tensor, width: int) -> Tensor:
     """Sinusoidal encoding: sine in even channels, cosine in odd channels (Vaswani et al. 2017, section 3.5).
 
     Args:
         position: float [...], any unit.
         width: D, even.
-        temperature: ratio of the longest to the shortest wavelength.
 
     Returns:
         [..., D] of the same dtype.
@@ -23,23 +22,14 @@ def sinusoid(position: Tensor, width: int, temperature: float = 10_000.0) -> Ten
     if width % 2:
         raise ValueError(f"width {width} is odd")
     exponent = torch.arange(0, width, 2, device=position.device, dtype=torch.float32) / width
-    angle = position[..., None] * (temperature**-exponent).to(position.dtype)
+    angle = position[..., None] * (10_000.0**-exponent).to(position.dtype)
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
 
 
-def sinusoid_2d(position: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
-    """Sinusoidal encoding of [..., 2] positions (row, column); each coordinate has half of the D channels (DETR).
-
-    Raises:
-        ValueError: width is not a multiple of four.
-    """
-    if width % 4:
-        raise ValueError(f"width {width} is not a multiple of four")
-    return sinusoid(position, width // 2, temperature).flatten(-2)
-
-
 def sinusoid_image(mask: Tensor, width: int) -> Tensor:
-    """`sinusoid_2d` of the pixels of padded images: row and column as a share of the image's height and width, times 2 pi (DETR).
+    """Sinusoidal encoding of the pixels of padded images (DETR): half of the channels for the row, half for the column.
+
+    Positions are shares of the image's height and width, times 2 pi.
 
     Args:
         mask: bool [B, h, w], True = real; padding is at the bottom and right.
@@ -47,10 +37,15 @@ def sinusoid_image(mask: Tensor, width: int) -> Tensor:
 
     Returns:
         float32 [B, h, w, D]; each image's last real row and column are at 2 pi.
+
+    Raises:
+        ValueError: width is not a multiple of four.
     """
+    if width % 4:
+        raise ValueError(f"width {width} is not a multiple of four")
     position = torch.stack([mask.cumsum(axis, dtype=torch.float32) for axis in (1, 2)], -1)
     last = torch.stack([position[:, -1:, :, 0].expand(mask.shape), position[:, :, -1:, 1].expand(mask.shape)], -1)
-    return sinusoid_2d(position / (last + 1e-6) * (2 * math.pi), width)
+    return sinusoid(position / (last + 1e-6) * (2 * math.pi), width // 2).flatten(-2)
 
 
 class LearnedPosition(nn.Module):

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import Observation, SceneBatch, Truth, transform
+from trajformer.data.batch import AGENT_FIELDS, Observation, SceneBatch, Truth, transform
 from trajformer.data.sample import Frame
 from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
 _MOVING_M = 3.0  # agents whose future ends at least this far away count as moving
-_AGENT_TENSORS = ("agent_kind", "agent_role", "position", "heading", "velocity", "valid", "pose")
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     distance = (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
     distance[scene, center] = -1.0  # another agent may stand at the same point
     index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
-    return _take_agents(batch, index, min(count, o.num_targets))
+    return take_agents(batch, index, min(count, o.num_targets))
 
 
 def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
@@ -162,11 +161,11 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
     first = (drawn + moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
     context = torch.arange(targets, o.agent_mask.shape[1], device=o.pose.device).expand(batch.num_scenes, -1)
-    return _take_agents(batch, torch.cat([first, context], 1), count)
+    return take_agents(batch, torch.cat([first, context], 1), count)
 
 
-def _take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
-    """The agents `index` [B, n] of each scene; those of the first `targets` that were targets remain targets."""
+def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
+    """The agents `index` int64 [B, n] of each scene; those of the first `targets` that were targets remain targets."""
     o, truth = batch.observation, batch.truth
     scene = torch.arange(batch.num_scenes, device=index.device)[:, None]
     is_target, row = index[:, :targets] < o.num_targets, index[:, :targets].clamp(max=o.num_targets - 1)
@@ -175,7 +174,7 @@ def _take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
         return value[scene, row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
 
     names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, index.tolist(), strict=True))
-    values = {name: getattr(o, name)[scene, index] for name in (*_AGENT_TENSORS, "agent_mask")}
+    values = {name: getattr(o, name)[scene, index] for name in AGENT_FIELDS}
     kept = replace(o, agent_id=names, num_targets=targets, target_mask=of_targets(o.target_mask), **values)
     return SceneBatch(kept, truth.map(of_targets))
 

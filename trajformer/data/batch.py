@@ -72,6 +72,10 @@ class Observation(TensorRecord):
         return self.position.shape[2]
 
 
+AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")  # [B, A, ...]
+POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")  # [B, M, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Truth(TensorRecord):
     """The recorded futures of the S targets, in metres in the batch frame.

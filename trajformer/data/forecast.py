@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import Observation
+from trajformer.data.batch import Observation, TensorRecord
 from trajformer.data.sample import Frame
+from trajformer.errors import TrajformerError
 from trajformer.scenes.geometry import from_frame
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(TensorRecord):
     """Normal distributions of latents with independent coordinates: mean and logarithm of the variance, each [..., Z]."""
 
     mean: Tensor
@@ -57,6 +58,16 @@ class Forecast:
     def is_joint(self) -> bool:
         """True if a mode has one probability for all agents of a scene."""
         return self.logit.ndim == 2
+
+    def joint_futures(self) -> Forecast:
+        """The forecast of the whole scene, whose modes are joint futures.
+
+        Raises:
+            TrajformerError: the model predicts every agent on its own.
+        """
+        if not self.is_joint:
+            raise TrajformerError("the model predicts every agent on its own and gives no joint futures")
+        return self
 
     def probability(self) -> Tensor:
         """[B, S, K], summing to 1 over modes; a joint forecast repeats its probabilities for every agent."""

@@ -46,7 +46,7 @@ class Evaluation:
     """The result of `evaluate`."""
 
     figures: dict[str, float]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
-    per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors in metres, probability of the best mode
+    per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors and distance moved in metres, and so on
     table: pd.DataFrame  # the figures as one row
 
 
@@ -65,6 +65,7 @@ def run(
             batch = collate(read, predictor.batch).to(predictor.device)
             try:
                 forecast = predictor.model(batch.observation)
+                forecast = forecast.joint_futures() if predictor.joint else forecast
             except TrajformerError as error:
                 raise TrajformerError(f"{scenes.root}: split '{scenes.split}' does not fit the model: {error}") from error
             yield batch, forecast
@@ -113,6 +114,8 @@ def evaluate(
             columns["track_id"].append(observation.agent_id[b][s])
             columns["type"].append(AgentKind(kinds[b][s]).name.lower())
         errors.pop("minFDE")  # of all modes
+        start = observation.pose[:, : observation.num_targets, :2]
+        errors["moved_m"] = (scene_batch.truth.position[..., -1, :] - start).norm(dim=-1)
         for name, value in errors.items():
             columns[name] += value[scored].tolist()
     if not columns["scenario_id"]:

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.core.attention import recorded_weights
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import DecoderCache
+from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder
 from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.batch import TensorRecord

@@ -6,18 +6,19 @@ and steps are independent given the mode, and only valid steps enter the density
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.errors import Config
-from trajformer.losses.terms import ForecastLoss, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 
 @dataclass(frozen=True)
-class MixtureLossConfig(Config, positive=("least_m",)):
+class MixtureLossConfig(LossConfig, positive=("least_m",)):
     """Weights of the terms.
 
     Attributes:
@@ -36,9 +37,9 @@ class MixtureLossConfig(Config, positive=("least_m",)):
     least_m: float = 0.1
     beta: float = 0.0
 
-    def build(self) -> ForecastLoss:
-        """The loss with these weights."""
-        return ForecastLoss(mixture_loss, self)
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`mixture_loss` of the model's forecast."""
+        return mixture_loss(model(batch.observation), batch.truth.position, batch.truth.valid, self)
 
 
 def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:

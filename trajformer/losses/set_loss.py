@@ -9,54 +9,65 @@ smallest mean error over the targets. It receives a regression loss, and the wor
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.errors import Config
 from trajformer.losses.matching import match
-from trajformer.losses.terms import ForecastLoss, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 _EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
 
 
 @dataclass(frozen=True)
-class SetLossConfig(Config, positive=("temperature_m", "huber_m")):
-    """Weights of matching cost and terms.
+class MatchedLossConfig(LossConfig, positive=("huber_m",)):
+    """Weights of losses that train matched modes or worlds.
 
     Attributes:
-        cost_class, cost_ade, cost_fde: the matching cost.
-        regression: smooth L1 of the matched mode's positions.
-        endpoint: additional smooth L1 of its last position.
-        classification: cross-entropy towards the matched mode.
-        confidence: KL divergence from softmax(-FDE / temperature) to the predicted scores.
-        temperature_m: of that softmax, in metres.
+        cost_ade, cost_fde: the matching cost.
+        regression: smooth L1 of the matched positions.
+        endpoint: additional smooth L1 of the last position.
+        classification: cross-entropy towards the match.
         huber_m: error in metres at which smooth L1 changes from quadratic to linear.
-        error: smooth L1 is applied to both coordinates, or to the distance, as measured by ADE and FDE.
-        single: additional regression and endpoint terms for mode 0, which trains it as the best single prediction (K = 1).
-        auxiliary: weight of the terms of earlier decoder layers.
+        auxiliary: weight of the mean loss of earlier decoder layers.
     """
 
-    cost_class: float = 0.0
     cost_ade: float = 0.5
     cost_fde: float = 1.0
     regression: float = 1.0
     endpoint: float = 0.2
+    classification: float = 1.0
+    huber_m: float = 1.0
+    auxiliary: float = 0.5
+
+
+@dataclass(frozen=True)
+class SetLossConfig(MatchedLossConfig, positive=("temperature_m",)):
+    """Further weights of matching cost and terms.
+
+    Attributes:
+        cost_class: weight of the probability in the matching cost.
+        confidence: KL divergence from softmax(-FDE / temperature) to the predicted scores.
+        temperature_m: of that softmax, in metres.
+        error: smooth L1 is applied to both coordinates, or to the distance, as measured by ADE and FDE.
+        single: additional regression and endpoint terms for mode 0, which trains it as the best single prediction (K = 1).
+    """
+
+    cost_class: float = 0.0
     classification: float = 0.2
     confidence: float = 1.0
     temperature_m: float = 1.0
-    huber_m: float = 1.0
     error: Literal["coordinates", "distance"] = "coordinates"
     single: float = 0.0
-    auxiliary: float = 0.5
 
-    def build(self) -> ForecastLoss:
-        """The loss with these weights."""
-        return ForecastLoss(set_loss, self)
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`set_loss` of the model's forecast."""
+        return set_loss(model(batch.observation), batch.truth.position, batch.truth.valid, self)
 
 
 def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
@@ -144,29 +155,12 @@ def last_valid(valid: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WorldLossConfig(Config, positive=("huber_m",)):
-    """Weights of selection error and terms.
+class WorldLossConfig(MatchedLossConfig):
+    """The matching cost selects the best world; Forecast-MAE uses ADE only."""
 
-    Attributes:
-        cost_ade, cost_fde: weights of the error that selects the best world; Forecast-MAE uses ADE only.
-        regression: smooth L1 of its positions.
-        endpoint: additional smooth L1 of its last positions.
-        classification: cross-entropy over worlds.
-        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
-        auxiliary: weight of the terms of earlier decoder layers.
-    """
-
-    cost_ade: float = 0.5
-    cost_fde: float = 1.0
-    regression: float = 1.0
-    endpoint: float = 0.2
-    classification: float = 1.0
-    huber_m: float = 1.0
-    auxiliary: float = 0.5
-
-    def build(self) -> ForecastLoss:
-        """The loss with these weights."""
-        return ForecastLoss(world_loss, self)
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
+        """`world_loss` of the model's forecast."""
+        return world_loss(model(batch.observation), batch.truth.position, batch.truth.valid, self)
 
 
 def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:

@@ -1,34 +1,37 @@
 """The result of all losses: named terms and their weighted sum."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trajformer.data.batch import SceneBatch
+from trajformer.errors import Config
 
 Terms = dict[str, Tensor]  # scalars by name; only "loss" has a gradient
 
 
-class ForecastLoss(nn.Module):
-    """A loss of a model's forecast: calls `function(forecast, target, valid, config)`.
+@dataclass(frozen=True)
+class LossConfig(Config):
+    """Base class of the configs of losses.
 
-    A loss is a module `(model, batch) -> Terms` that the `build()` of its config returns. Losses with parameters are separate
-    modules (see `models/mmtransformer.py`).
+    A loss is a module `(model, batch) -> Terms` that `build()` returns. A loss without parameters only defines `terms`; a loss
+    with parameters is a module of its own (see `models/mmtransformer.py`).
     """
 
-    def __init__(self, function: Callable[[Any, Tensor, Tensor, Any], Terms], config: Any) -> None:
-        super().__init__()
-        self.function, self.config = function, config
+    def build(self) -> nn.Module:
+        """The loss with these weights."""
+        return ModelLoss(self)
 
-    def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """The terms of the loss by name."""
-        return self.function(model(batch.observation), batch.truth.position, batch.truth.valid, self.config)
+        raise NotImplementedError
 
 
 class ModelLoss(nn.Module):
-    """A loss without parameters that needs more than a forecast: `config.terms(model, batch)`."""
+    """The loss `config.terms(model, batch)`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

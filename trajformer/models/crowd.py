@@ -102,8 +102,8 @@ class History(nn.Module):
         unit, known = tracks.unit[..., None, None], tracks.known[..., None].float()
         scale = unit.log().expand_as(known)
         tokens = self.token(torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1))  # [B, A, H, D]
-        tokens = (tokens + self.time()[-tokens.shape[2] :]).flatten(0, 1)  # positions count back from the last observed step
-        return self.encoder(tokens, valid.flatten(0, 1)[:, None])[:, -1].unflatten(0, valid.shape[:2])
+        tokens = tokens + self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
+        return self.encoder(tokens, valid[:, :, None])[:, :, -1]
 
 
 class NeighborAttention(nn.Module):
@@ -126,9 +126,8 @@ class NeighborAttention(nn.Module):
         point = to_frame(take(tracks.pose[..., :2], index), pose[:, :, None])
         distance = point.norm(dim=-1, keepdim=True)
         tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), velocity, relative], -1))
-        query = self.attention.pre(x)[:, :, None]
-        out = self.attention.sublayer(query.flatten(0, 1), tokens.flatten(0, 1), mask=near.flatten(0, 1)[:, None])
-        return self.feedforward(self.attention.post(x, out.view_as(x)))
+        out = self.attention.sublayer(self.attention.pre(x)[:, :, None], tokens, mask=near[:, :, None])
+        return self.feedforward(self.attention.post(x, out.squeeze(2)))
 
 
 class CrowdForecaster(Forecaster, config=CrowdConfig):

@@ -24,6 +24,7 @@ class Forecaster(nn.Module):
         equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and shifted predictions. If
             False, predictions are translation-equivariant only.
         partial: a training step may leave parameters without a gradient; distributed training must know this.
+        trained: methods that the loss calls instead of the model; they are compiled with it.
         outer: endings of the names of matrices that read features or give results; Muon does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
     """
@@ -32,12 +33,19 @@ class Forecaster(nn.Module):
     joint: bool = False
     equivariant: bool = True
     partial: bool = False
+    trained: tuple[str, ...] = ()
     outer: tuple[str, ...] = ()
     needs_first_stage: bool = False
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         if config is not None:
             config.model = cls
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile `forward` and the methods `trained`."""
+        super().compile(*args, **kwargs)
+        for name in self.trained:
+            self.__dict__[name] = torch.compile(getattr(self, name), *args, **kwargs)
 
     def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
         """Fit constants of the model to the training data, once before training. The default does nothing.
@@ -66,11 +74,10 @@ class ModelConfig(Config):
         return self.model(self)
 
 
-SIZES = ("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
-
-
 @dataclass(frozen=True)
-class SceneModelConfig(ModelConfig, positive=SIZES):
+class SceneModelConfig(
+    ModelConfig, positive=("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
+):
     """Fields that the configs of most models share.
 
     Attributes:
@@ -115,4 +122,5 @@ class Predictor:
     model: nn.Module  # in evaluation mode, on `device`
     batch: BatchConfig = field(default_factory=BatchConfig)  # settings that turn scenes into its input
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
+    joint: bool = False  # predict joint futures of the whole scene
     trained_on: str = ""  # the training split of its recipe, or empty for a model without training

@@ -185,11 +185,10 @@ class Gatformer(Forecaster, config=GatformerConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        x, keys = (part.flatten(0, 1) for part in self._agent_features(observation))
-        memory = self.encoder(x, keys[:, None])
-        queries = self.queries.expand(len(memory), -1, -1)
-        mode = self.decoder(queries, memory, memory_mask=keys[:, None], position=self.queries)[-1]
-        mode = mode.unflatten(0, (observation.num_scenes, observation.num_targets))
+        x, known = self._agent_features(observation)
+        keys = known[:, :, None]
+        queries = self.queries.expand(*known.shape[:2], -1, -1)
+        mode = self.decoder(queries, self.encoder(x, keys), memory_mask=keys, position=self.queries)[-1]
         if self.worlds is not None:
             mode = self.worlds(observation, mode)
         scored = mode if self.worlds is None else world_features(observation, mode)

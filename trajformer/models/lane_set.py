@@ -103,8 +103,7 @@ class AgentGraph(nn.Module):
     def forward(self, observation: Observation) -> Tensor:
         """Features of the targets [B, S, D]."""
         token, mask = self.tokens(observation, self.history(observation))
-        out = self.encoder(token.flatten(0, 1), mask.flatten(0, 1)[:, None])[:, 0]  # the target itself
-        return out.unflatten(0, token.shape[:2])
+        return self.encoder(token, mask[:, :, None])[:, :, 0]  # the target itself
 
 
 class LaneSet(nn.Module):
@@ -123,8 +122,8 @@ class LaneSet(nn.Module):
     def forward(self, observation: Observation, agent: Tensor) -> Tensor:
         """Features of the targets [B, S, D] to map features [B, S, K, D]."""
         waypoint, real = self._waypoints(observation)
-        query = agent[:, :, None].expand(*real.shape, -1).flatten(0, 2)[:, None]  # [B * S * n, 1, D]
-        lane = self.norm(self.lane(self.look(query, waypoint.flatten(0, 2)))).squeeze(1).unflatten(0, real.shape)
+        query = agent[:, :, None, None].repeat(1, 1, real.shape[2], 1, 1)  # [B, S, n, 1, D]
+        lane = self.norm(self.lane(self.look(query, waypoint))).squeeze(3)  # [B, S, n, D]
         mode = self.choose(agent[:, :, None], lane, mask=real[:, :, None])  # [B, S, K, 1, D]
         return self.mode(mode.squeeze(-2))
 

@@ -45,7 +45,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import WorldLossConfig, confidence_divergence, huber, last_valid, pairwise_errors
-from trajformer.losses.terms import Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus, endpoint_nms
@@ -181,7 +181,7 @@ def _weights(cost: np.ndarray, cluster: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class RegionLossConfig(Config, positive=("huber_m", "temperature_m")):
+class RegionLossConfig(LossConfig, positive=("huber_m", "temperature_m")):
     """Choices that the paper leaves open.
 
     Attributes:
@@ -345,11 +345,10 @@ class MotionExtractor(nn.Module):
         """Proposals of all agents [B, A, K, D]."""
         tokens, mask = self.tokens(observation)
         time = self.time()[-tokens.shape[2] :]  # embeddings are counted back from the last observed step
-        key_mask = mask.flatten(0, 1)[:, None]
-        memory = self.encoder(tokens.flatten(0, 1), key_mask, time)
-        queries = self.queries.expand(len(memory), -1, -1)
-        proposals = self.decoder(queries, memory, memory_mask=key_mask, position=self.queries, memory_position=time)[-1]
-        return proposals.unflatten(0, tokens.shape[:2])
+        memory = self.encoder(tokens, mask[:, :, None], time)
+        queries = self.queries.expand(*mask.shape[:2], -1, -1)
+        arguments = {"memory_mask": mask[:, :, None], "position": self.queries, "memory_position": time}
+        return self.decoder(queries, memory, **arguments)[-1]
 
 
 class MapAggregator(nn.Module):
@@ -364,10 +363,8 @@ class MapAggregator(nn.Module):
     def forward(self, observation: Observation, proposals: Tensor, position: Tensor | None) -> Tensor:
         """Proposals of the first N agents [B, N, K, D] to the same shape."""
         tokens, mask = self.tokens(observation, proposals.shape[1])
-        key_mask = mask.flatten(0, 1)[:, None]
-        memory = self.encoder(tokens.flatten(0, 1), key_mask)
-        out = self.decoder(proposals.flatten(0, 1), memory, memory_mask=key_mask, position=position)[-1]
-        return out.unflatten(0, proposals.shape[:2])
+        memory = self.encoder(tokens, mask[:, :, None])
+        return self.decoder(proposals, memory, memory_mask=mask[:, :, None], position=position)[-1]
 
 
 class SocialConstructor(nn.Module):
@@ -396,17 +393,13 @@ class SocialConstructor(nn.Module):
         """
         worlds = all_proposals if self.joint else all_proposals.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
         tokens, mask = self.tokens(observation, self.vehicle(worlds))  # [B, S, n, W, D], [B, S, n]
-        key_mask = mask[:, :, None].expand(-1, -1, tokens.shape[3], -1)  # [B, S, W, n]
-        memory = self.encoder(tokens.transpose(2, 3).flatten(0, 2), key_mask.flatten(0, 2)[:, None])
-        memory = memory.unflatten(0, key_mask.shape[:3])  # [B, S, W, n, D]
+        memory = self.encoder(tokens.transpose(2, 3).contiguous(), mask[:, :, None, None])  # [B, S, W, n, D]
         if self.decoder is None:
             target = memory[:, :, :, 0].expand_as(proposals)  # a target is its own nearest neighbour
             return [torch.cat([target, proposals], -1)]
-        same_world = torch.eye(key_mask.shape[2], dtype=torch.bool, device=key_mask.device)[:, :, None]  # [W, W, 1]
-        memory_mask = (same_world & key_mask[:, :, None]).flatten(-2).flatten(0, 1)  # [B * S, W, W * n]
-        queries, memory = proposals.flatten(0, 1), memory.flatten(2, 3).flatten(0, 1)
-        layers = self.decoder(queries, memory, memory_mask=memory_mask, position=position)
-        return [layer.unflatten(0, proposals.shape[:2]) for layer in layers]
+        same_world = torch.eye(memory.shape[2], dtype=torch.bool, device=mask.device)[:, :, None]  # [W, W, 1]
+        memory_mask = (same_world & mask[:, :, None, None]).flatten(-2)  # [B, S, W, W * n]
+        return self.decoder(proposals, memory.flatten(2, 3), memory_mask=memory_mask, position=position)
 
 
 class MMTransformer(Forecaster, config=MMTransformerConfig):
@@ -441,7 +434,12 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        *earlier, last = [self._decode(observation, layer) for layer in self._layers(observation)]
+        *earlier, last = [
+            forecast_from_offsets(
+                observation, self.trajectory(x), self.score(world_features(observation, x) if self.joint else x)
+            )
+            for x in self._layers(observation)
+        ]
         forecast = replace(last, auxiliary=tuple(earlier))
         if self.training or self.config.joint:
             return forecast
@@ -469,8 +467,3 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
             first = torch.where(observation.target_mask[..., None, None], targets, all_proposals[:, :count])
             all_proposals = torch.cat([first, all_proposals[:, count:]], 1)
         return self.social(observation, all_proposals, targets, self.position)
-
-    def _decode(self, observation: Observation, x: Tensor) -> Forecast:
-        """Features [B, S, K, ...] to a forecast; with `joint`, scores are per world [B, K]."""
-        scored = world_features(observation, x) if self.config.joint else x
-        return forecast_from_offsets(observation, self.trajectory(x), self.score(scored))

@@ -30,15 +30,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.attention import attend
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder, apply_along_axis
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import Config
 from trajformer.losses.matching import Match, match
-from trajformer.losses.set_loss import huber, pairwise_errors
-from trajformer.losses.terms import ModelLoss, Terms, combine
+from trajformer.losses.set_loss import MatchedLossConfig, huber, pairwise_errors
+from trajformer.losses.terms import Terms, combine
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
@@ -68,34 +67,21 @@ class SceneTrajectories:
 
 
 @dataclass(frozen=True)
-class SceneSetLossConfig(Config, positive=("huber_m",)):
-    """Weights of matching cost and terms.
+class SceneSetLossConfig(MatchedLossConfig):
+    """Further weights; positions include the current one, and the classification is that of existence.
 
     Attributes:
-        cost_class, cost_ade, cost_fde: the matching cost.
+        cost_class: weight of the existence probability in the matching cost.
         no_object: weight of unmatched queries in the cross-entropy.
-        regression: smooth L1 of the positions of matched trajectories, including the current position.
-        endpoint: additional smooth L1 of their last positions.
-        classification: cross-entropy of existence.
         mode: cross-entropy of the modes of matched queries.
-        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
-        auxiliary: weight of the mean loss of earlier decoder layers.
     """
 
-    cost_class: float = 2.0
     cost_ade: float = 1.0
     cost_fde: float = 0.5
-    no_object: float = 0.1
-    regression: float = 1.0
-    endpoint: float = 0.2
-    classification: float = 1.0
-    mode: float = 0.5
-    huber_m: float = 1.0
     auxiliary: float = 1.0
-
-    def build(self) -> ModelLoss:
-        """The loss with these weights."""
-        return ModelLoss(self)
+    cost_class: float = 2.0
+    no_object: float = 0.1
+    mode: float = 0.5
 
     def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """`scene_set_loss` of a model with `trajectories(observation)`."""
@@ -193,6 +179,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
     """Observation -> Forecast in the batch frame; `trajectories` returns the set."""
 
     losses = (SceneSetLossConfig,)
+    trained = ("trajectories",)
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
@@ -223,11 +210,6 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + start[:, :, None, None]
         return Forecast(future, queries.mode_logit[scene, nearest], observation.frame)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile `forward` and `trajectories`, which the loss calls."""
-        super().compile(*args, **kwargs)
-        self.__dict__["trajectories"] = torch.compile(self.trajectories, *args, **kwargs)
-
     def trajectories(self, observation: Observation) -> SceneTrajectories:
         """The trajectories of each scene; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
@@ -255,7 +237,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         """Tokens [B, A, D] of agents with poses [B, A, 3], positions and velocities `state` [B, A, 4] in the scene's frame."""
         tokens, mask = self.motion(observation)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
-        tokens = apply_along_axis(2, lambda x, keys: self.history(x, keys, time), tokens, mask)
+        tokens = self.history(tokens, mask[:, :, None], time)
         mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
         return mean + self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
 

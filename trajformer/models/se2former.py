@@ -5,36 +5,37 @@ agents are targets at the cost of few, and the encoding of the map can be kept w
 
 - `encode_map`: pieces of lanes attend to each other.
 - `encode_agents`: agents attend to lanes and agents.
-- `forecast`: K queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the end
-  of its path, attends again from there, and corrects the path.
+- `forecast`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the
+  end of its path, attends again from there, and corrects the path. The last path is the median of the target; in evaluation it
+  replaces the mode that ends nearest to it.
 
 A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
 over in the training data (`prepare`). So forecasts are smooth by construction.
 
 Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
 mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
-of the other targets. The mixture is trained by its likelihood and does not change the modes. In `WorldForecast.joint`, every
-target takes its most probable mode in each world.
+of the other targets. The mixture is trained by its likelihood and does not change the modes. In
+`WorldForecast.joint_futures`, every target takes its most probable mode in each world.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
-from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlocks
+from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
-from trajformer.errors import Config
 from trajformer.losses.set_loss import huber, last_valid
-from trajformer.losses.terms import ModelLoss, Terms
+from trajformer.losses.terms import LossConfig, Terms
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
 from trajformer.models.modes import consensus
@@ -53,16 +54,18 @@ _SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers"
 
 
 @dataclass(frozen=True)
-class SE2FormerLossConfig(Config, positive=("temperature_m", "huber_m")):
+class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     """Winner takes all: the proposal with the smallest ADE + FDE, and its correction, are trained towards the recorded path.
 
-    Futures may be incomplete: errors are means over their valid steps, and the end is the last valid step.
+    The median path is trained on all targets. Futures may be incomplete: errors are means over their valid steps, and the end is
+    the last valid step.
 
     Attributes:
         moving: weight of a target that moves at least `moved_m` in its future, relative to scored targets.
         standing: weight of all other targets.
         moved_m: distance between moving and standing, in metres.
         endpoint: weight of the last position, relative to the mean over all positions.
+        median: weight of the median path's error, relative to the winner's.
         score: weight of the cross-entropy.
         worlds: weight of the likelihood of the worlds, which trains the choice of joint futures only.
         temperature_m: the scores are trained towards softmax(-FDE / temperature).
@@ -73,31 +76,30 @@ class SE2FormerLossConfig(Config, positive=("temperature_m", "huber_m")):
     standing: float = 0.1
     moved_m: float = 3.0
     endpoint: float = 1.0
+    median: float = 0.3
     score: float = 1.0
     worlds: float = 1.0
     temperature_m: float = 1.0
     huber_m: float = 1.0
 
-    def build(self) -> ModelLoss:
-        """The loss with these weights."""
-        return ModelLoss(self)
-
     def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
         """Weighted means over targets: "proposal", "path", "score", "worlds", and the sum "loss" with its gradient."""
         forecast, truth = model(batch.observation), batch.truth
-        (proposal,) = forecast.auxiliary
+        stages = (*forecast.auxiliary, forecast)  # proposals, then the corrected paths
         path = to_frame(truth.position, forecast.pose[:, :, None])[:, :, None]  # [B, S, 1, F, 2]
         valid, last = truth.valid[:, :, None], last_valid(truth.valid)[:, :, None, None]
-        distances = [((x.position - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in (proposal, forecast)]
-        ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K]
+        paths = (torch.cat([stage.position, stage.median], 2) for stage in stages)  # [B, S, K + 1, F, 2]
+        distances = [((x - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in paths]
+        ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
-        winner = (distances[0].sum(-1) / steps + ends[0]).argmin(-1)[..., None, None]
+        winner = (distances[0].sum(-1) / steps + ends[0])[..., :-1].argmin(-1)[..., None, None]
         terms = {}
         for name, distance in zip(("proposal", "path"), distances, strict=True):
-            gap = distance.take_along_dim(winner, 2)[:, :, 0, :, None]  # [B, S, F, 1]
-            mean, end = huber(gap, truth.valid, self.huber_m)
-            terms[name] = mean + self.endpoint * end
-        aim = (-ends[1].detach() / self.temperature_m).softmax(-1)
+            terms[name] = torch.zeros_like(steps[..., 0], dtype=distance.dtype)
+            for gap, share in ((distance.take_along_dim(winner, 2)[:, :, 0], 1.0), (distance[:, :, -1], self.median)):
+                mean, end = huber(gap[..., None], truth.valid, self.huber_m)
+                terms[name] = terms[name] + share * (mean + self.endpoint * end)
+        aim = (-ends[1][..., :-1].detach() / self.temperature_m).softmax(-1)
         terms["score"] = -(aim * forecast.logit.log_softmax(-1)).sum(-1)
         weight = self._weights(batch, path[:, :, 0])
         means = {name: (value * weight).sum() / weight.sum().clamp(min=1e-6) for name, value in terms.items()}
@@ -144,7 +146,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         attention: sizes of a head of the pose attention.
         map_layers, agent_layers, decoder_layers: number of blocks.
         components: C, smooth components per axis.
-        worlds: W, number of joint futures (`WorldForecast.joint`).
+        worlds: W, number of joint futures (`WorldForecast.joint_futures`).
     """
 
     num_future: int
@@ -166,9 +168,10 @@ class WorldForecast(Forecast):
 
     pick: Tensor | None = None  # [B, W, S, K], logarithm of the probability of each mode in each world
     world: Tensor | None = None  # [B, W], logits of the worlds
+    median: Tensor | None = None  # [B, S, 1, F, 2], in training
 
-    def joint(self) -> Forecast:
-        """The forecast of W joint futures: mode k of all targets is world k."""
+    def joint_futures(self) -> Forecast:
+        """W joint futures: mode k of all targets is world k."""
         assert self.pick is not None and self.world is not None
         chosen = self.select(self.pick.argmax(-1).transpose(1, 2))
         return Forecast(chosen.position, self.world, self.frame, self.pose)
@@ -187,7 +190,8 @@ class Worlds(nn.Module):
         super().__init__()
         width = block.width
         self.start = nn.Parameter(torch.randn(count, 1, width) * 0.5)
-        self.layers = PoseBlocks(block, attention, 2)
+        self.keys = PoseKeys(width, block.heads, attention)
+        self.layer = PoseBlock(block, attention)
         self.norm, self.mode_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.output = nn.Linear(width, 1)
@@ -204,8 +208,7 @@ class Worlds(nn.Module):
         probability = logit.softmax(-1)[..., None]
         x = (modes * probability).sum(2)[:, None] + self.start  # [B, W, S, D]
         frames = Frames(*(part[:, None] for part in frames))
-        for layer in self.layers:
-            x = layer(x, frames, layer.memory(x, frames), mask[:, None, None])
+        x = self.layer(x, frames, self.keys(x, frames), mask[:, None, None])
         x = self.norm(x)
         score = torch.einsum("bwsd,bskd->bwsk", self.query(x), self.key(self.mode_norm(modes))) * x.shape[-1] ** -0.5
         real = mask[:, None, :, None].float()
@@ -217,7 +220,7 @@ class MapEncoding(NamedTuple):
     """Encoded pieces of lanes, to be used by any number of `encode_agents` and `forecast` calls."""
 
     centre: Tensor  # [B, 2] in the batch frame; positions in frames and memories are relative to it
-    memories: tuple[Memory, ...]  # of the agent layers, the decoder layers and the refinement
+    memories: tuple[Memory, ...]  # of each agent layer; the last one for the decoder layers and the refinement
     mask: Tensor  # bool [B, M]
 
 
@@ -226,7 +229,7 @@ class AgentEncoding(NamedTuple):
 
     token: Tensor  # [B, A, D]
     frames: Frames  # [B, A]
-    memories: tuple[Memory, ...]  # of the decoder layers and the refinement
+    memory: Memory  # of the decoder layers and the refinement
     mask: Tensor  # bool [B, A]
 
 
@@ -245,7 +248,7 @@ class Embedding(nn.Module):
 
 
 class PathHead(nn.Module):
-    """Coefficients of the components of both axes."""
+    """Results of each query: coefficients of components, or a score."""
 
     def __init__(self, width: int, outputs: int, gain: float) -> None:
         super().__init__()
@@ -260,7 +263,7 @@ class PathHead(nn.Module):
 
 
 class SE2Former(Forecaster, config=SE2FormerConfig):
-    """Observation -> Forecast in the frame of each target; the proposals are its auxiliary forecast."""
+    """Observation -> Forecast in the frame of each target; in training, the proposals are its auxiliary forecast."""
 
     losses = (SE2FormerLossConfig,)
     outer = ("input.weight", "embed_path.weight", "output.weight")
@@ -270,11 +273,15 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.config, block, width = config, config.block, config.block.width
         self.embed_lane = Embedding(2 * _LANE_POINTS + NUM_ATTRIBUTES, block)
         self.embed_agent = Embedding(5 * config.max_history + 3 + len(AgentKind), block)
-        shape = (block, config.attention)
-        self.map_layers, self.agent_layers = PoseBlocks(*shape, config.map_layers), PoseBlocks(*shape, config.agent_layers)
-        self.decoder_layers = PoseBlocks(*shape, config.decoder_layers, modes=True)
-        self.refine_layer = PoseBlocks(*shape, 1, modes=True)
-        self.modes = nn.Parameter(torch.randn(config.modes, width) * 0.5)
+        make_block = partial(PoseBlock, block, config.attention)
+        make_keys = partial(PoseKeys, width, block.heads, config.attention)
+        self.map_layers = nn.ModuleList(make_block() for _ in range(config.map_layers))
+        self.map_keys = nn.ModuleList(make_keys() for _ in range(config.map_layers))
+        self.agent_layers = nn.ModuleList(make_block() for _ in range(config.agent_layers))
+        self.agent_keys = nn.ModuleList(make_keys() for _ in range(config.agent_layers))
+        self.decoder_layers = nn.ModuleList(make_block(modes=True) for _ in range(config.decoder_layers))
+        self.refine_layer, self.decoder_keys = make_block(modes=True), make_keys()
+        self.modes = nn.Parameter(torch.randn(config.modes + 1, width) * 0.5)  # the last one is the median
         self.proposal = PathHead(width, 2 * config.components, 1.0)
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
         self.worlds = Worlds(block, config.attention, config.worlds)
@@ -309,10 +316,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         features = torch.cat([own[..., 0] / 10, own[..., 1] / 2, polyline_attributes(observation)], -1)
         frames = Frames.of(torch.cat([middle - centre[:, None], pose[..., 2:]], -1))
         token = self.embed_lane(features)
-        for layer in self.map_layers:
-            token = layer(token, frames, layer.memory(token, frames), mask[:, None])
-        readers = (*self.agent_layers, *self.decoder_layers, *self.refine_layer)
-        return MapEncoding(centre, tuple(layer.memory(token, frames) for layer in readers), mask)
+        for layer, keys in zip(self.map_layers, self.map_keys, strict=True):
+            token = layer(token, frames, keys(token, frames), mask[:, None])
+        return MapEncoding(centre, tuple(keys(token, frames) for keys in (*self.agent_keys, self.decoder_keys)), mask)
 
     def encode_agents(self, observation: Observation, lanes: MapEncoding) -> AgentEncoding:
         """Encode the agents that are seen in the last step, and the targets."""
@@ -322,36 +328,38 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         position = observation.pose[..., :2] - lanes.centre[:, None]
         frames = Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
         token = self.embed_agent(agent_features(observation, self.config.max_history))
-        keys = torch.cat([lanes.mask, mask], 1)[:, None]
-        for layer, road in zip(self.agent_layers, lanes.memories, strict=False):
-            token = layer(token, frames, Memory.join(road, layer.memory(token, frames)), keys)
-        readers = (*self.decoder_layers, *self.refine_layer)
-        return AgentEncoding(token, frames, tuple(layer.memory(token, frames) for layer in readers), mask)
+        seen = torch.cat([lanes.mask, mask], 1)[:, None]
+        for layer, keys, road in zip(self.agent_layers, self.agent_keys, lanes.memories[:-1], strict=True):
+            token = layer(token, frames, Memory.join(road, keys(token, frames)), seen)
+        return AgentEncoding(token, frames, self.decoder_keys(token, frames), mask)
 
     def forecast(self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding) -> WorldForecast:
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        targets, modes = observation.num_targets, self.config.modes
-        keys = torch.cat([lanes.mask, agents.mask], 1)[:, None]
-        memories = [Memory.join(*pair) for pair in zip(lanes.memories[len(self.agent_layers) :], agents.memories, strict=True)]
+        targets, modes = observation.num_targets, self.config.modes + 1
+        seen, memory = torch.cat([lanes.mask, agents.mask], 1)[:, None], Memory.join(lanes.memories[-1], agents.memory)
         frames = Frames(*(x[:, :targets] for x in agents.frames))
         x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
         start = frames.expand(modes)
-        for layer, memory in zip(self.decoder_layers, memories, strict=False):
-            x = layer(x, start, memory, keys)
+        for layer in self.decoder_layers:
+            x = layer(x, start, memory, seen)
         base = constant_velocity_path(observation) + self.mean
         proposed = base + self._curve(self.proposal(x))
-        x, change = self._refine(x, proposed.detach(), frames, memories[-1], keys)
-        refined, score, pose = proposed.detach() + change, self.score(x)[..., 0], observation.pose[:, :targets]
-        proposal = Forecast(proposed, score, Frame.AGENT, pose)
+        x, change = self._refine(x, proposed.detach(), frames, memory, seen)
+        refined, pose = proposed.detach() + change, observation.pose[:, :targets]
+        x, median = x[:, :, :-1], refined[:, :, -1:]
+        score = self.score(x)[..., 0]
         pick, world = self.worlds(x.detach(), score.detach(), frames, observation.target_mask)
-        forecast = WorldForecast(refined, score, Frame.AGENT, pose, auxiliary=(proposal,), pick=pick, world=world)
+        common = {"logit": score, "frame": Frame.AGENT, "pose": pose}
         if self.training:
-            return forecast
-        scored = consensus(forecast, self.config.consensus_m)
-        return replace(forecast, logit=scored.logit, auxiliary=())
+            proposal = WorldForecast(proposed[:, :, :-1], median=proposed[:, :, -1:], **common)
+            return WorldForecast(refined[:, :, :-1], auxiliary=(proposal,), pick=pick, world=world, median=median, **common)
+        nearest = (refined[:, :, :-1, -1] - median[..., -1, :]).norm(dim=-1).argmin(-1)
+        chosen = nn.functional.one_hot(nearest, modes - 1).bool()[..., None, None]
+        forecast = WorldForecast(torch.where(chosen, median, refined[:, :, :-1]), pick=pick, world=world, **common)
+        return replace(forecast, logit=consensus(forecast, self.config.consensus_m).logit)
 
-    def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
         end, tail = path[..., -1, :], path[..., -1, :] - path[..., -min(6, path.shape[-2]), :]
         length = tail.norm(dim=-1, keepdim=True)
@@ -364,8 +372,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         outer = frames.direction[:, :, None]
         position = frames.position[:, :, None] + _turn(end, outer, 1)
         ends = Frames(position.flatten(1, 2), _turn(facing, outer, 1).flatten(1, 2))
-        for layer in self.refine_layer:
-            x = layer(x, ends, memory, keys)
+        x = self.refine_layer(x, ends, memory, seen)
         return x, _turn(self._curve(self.refinement(x)), facing[..., None, :], 1)
 
     def _curve(self, coefficient: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class SpatialChannel(Forecaster, config=SpatialChannelConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        # Tokens [B * S, L, D] around each target, agents of each step and then lanes, and their mask bool [B * S, 1, L].
+        # Tokens [B, S, L, D] around each target, agents of each step and then lanes, and their mask bool [B, S, L].
         index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
         time = self.time(state.shape[2]).flip(0)  # positions count back from the last observed step
@@ -77,13 +77,11 @@ class SpatialChannel(Forecaster, config=SpatialChannelConfig):
         if self.road is not None:
             lane, lane_mask = self.road(observation, observation.num_targets)
             token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, lane_mask], 2), lane.shape[2]
-        keys = real.flatten(0, 1)[:, None]
+        keys = real[:, :, None]
         agents = Groups(index.shape[2], index.shape[2], (lanes, lanes))
-        memory = self.encoder(token.flatten(0, 1), keys, groups=agents)
-        queries = self.queries.expand(len(memory), -1, -1)
-        layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
-        shape = (observation.num_scenes, observation.num_targets)
-        modes = [layer.unflatten(0, shape) for layer in layers]  # [B, S, K, D]
+        queries = self.queries.expand(*real.shape[:2], -1, -1)
+        memory = self.encoder(token, keys, groups=agents)
+        modes = self.decoder(queries, memory, memory_mask=keys, position=self.queries)  # [B, S, K, D] of each layer
         *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes]
         forecast = replace(last, auxiliary=tuple(earlier))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)

@@ -26,6 +26,21 @@ def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
+def group_steps(x: Tensor, mask: Tensor, steps: int, *, past: bool = True) -> tuple[Tensor, Tensor]:
+    """Concatenate the features [..., T, C] of `steps` consecutive steps.
+
+    If T is not a multiple of `steps`, the first group starts with zeros, or for the future (`past` is False) the last one ends
+    with zeros.
+
+    Returns:
+        [..., T', steps * C] with T' = ceil(T / steps), and bool [..., T']: groups with at least one True step of mask [..., T].
+    """
+    missing = -x.shape[-2] % steps
+    padding = (missing, 0) if past else (0, missing)
+    x = nn.functional.pad(x, (0, 0, *padding)).unflatten(-2, (-1, steps)).flatten(-2)
+    return x, nn.functional.pad(mask, padding).unflatten(-1, (-1, steps)).any(-1)
+
+
 def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Displacements between consecutive observed steps, in the frame of each agent (mmTransformer, section 3.1).
 
@@ -46,10 +61,7 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
     count = observation.num_history - 1
     time = torch.arange(-count + 1, 1, device=xy.device, dtype=xy.dtype) * observation.period_s
     parts = [step, time.expand(mask.shape)[..., None], xy[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
-    features = torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None]
-    missing = -count % steps
-    features = nn.functional.pad(features, (0, 0, missing, 0)).unflatten(2, (-1, steps)).flatten(-2)
-    return features, nn.functional.pad(mask, (missing, 0)).unflatten(2, (-1, steps)).any(-1)
+    return group_steps(torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None], mask, steps)
 
 
 def last_velocity(observation: Observation) -> Tensor:
@@ -129,9 +141,7 @@ def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tup
     velocity = rotate(take(observation.velocity, index), angle) / LENGTH_SCALE_M
     heading = (take(observation.heading, index) + angle)[..., None]
     state = torch.cat([position, velocity, heading.cos(), heading.sin(), torch.ones_like(heading)], -1) * seen[..., None]
-    missing = -observation.num_history % steps
-    state = nn.functional.pad(state, (0, 0, missing, 0)).unflatten(3, (-1, steps)).flatten(-2)  # [B, S, n, T, 7 steps]
-    seen = nn.functional.pad(seen, (missing, 0)).unflatten(3, (-1, steps)).any(-1)
+    state, seen = group_steps(state, seen, steps)  # [B, S, n, T, 7 steps]
     kind = nn.functional.one_hot(take(observation.agent_kind, index), len(AgentKind)).to(state.dtype)
     kind = kind[:, :, :, None].expand(*state.shape[:-1], -1)
     return torch.cat([state, kind], -1).transpose(2, 3), seen.transpose(2, 3)

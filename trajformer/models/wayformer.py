@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock, apply_along_axis
+from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
@@ -143,7 +143,8 @@ class AxisEncoder(nn.Module):
         """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
         token, real = grid
         for axis, block in zip(self.axes, self.blocks, strict=True):
-            token = apply_along_axis(axis, block, token, real)
+            sequences = token.movedim(axis, -2).contiguous()  # tokens along the axis are next to each other in memory
+            token = block(sequences, real.movedim(axis, -1)[..., None, :]).movedim(-2, axis)
             if isinstance(block, LatentBlock):
                 real = real.any(axis, keepdim=True).expand(token.shape[:-1])
         return Grid(self.norm(token), real)

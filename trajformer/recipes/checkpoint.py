@@ -70,6 +70,7 @@ def load_predictor(
     source: Path | str,
     device: torch.device = torch.device("cpu"),
     targets: Literal["scored", "focal", "all"] = "scored",
+    joint: bool = False,
 ) -> Predictor:
     """The model of a checkpoint, or a model without training by its name, ready to run.
 
@@ -78,16 +79,17 @@ def load_predictor(
             "constant_velocity_sampled", 20 directions drawn for each agent.
         device: where it runs.
         targets: the agents that it predicts.
+        joint: predict joint futures of the whole scene, if the model can do so from the same weights.
 
     Raises:
         CheckpointError: see `load_checkpoint`.
     """
     if source in UNTRAINED:
         model = UNTRAINED[str(source)].build()
-        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device)
+        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device, joint)
     learned, recipe = load_checkpoint(source, TrainConfig)
     batch = replace(recipe.data.batch, targets=targets)
-    return Predictor(learned.to(device).eval(), batch, device, trained_on=recipe.data.train_split)
+    return Predictor(learned.to(device).eval(), batch, device, joint, trained_on=recipe.data.train_split)
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:

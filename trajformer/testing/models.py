@@ -18,15 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trajformer.data.batch import Observation, SceneBatch, Truth, collate, transform
+from trajformer.data.augment import take_agents
+from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, Observation, SceneBatch, Truth, collate, transform
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.models.forecaster import Forecaster
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole, LaneFlag, PolylineKind, Scene
 
-AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
-POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
 ROUNDING_M = 1e-4  # about 10 float32 rounding errors at 100 m
 POSE_ROUNDING_M = 2e-3  # after a change of frame: rounded positions enter velocities (divided by 0.1 s) and all layers
 MIN_GRADIENT = 1e-8  # smaller gradients are rounding errors of zero
@@ -252,12 +251,10 @@ def crop(
 def _rows(batch: SceneBatch, scene: int, agents: Tensor, targets: int, polylines: Tensor) -> SceneBatch:
     """One scene with the given agents (the first `targets` are its targets) and polylines."""
     o, one = batch.observation, slice(scene, scene + 1)
-    tensors = {name: getattr(o, name)[one, agents] for name in AGENT_FIELDS}
-    tensors |= {name: getattr(o, name)[one, polylines] for name in POLYLINE_FIELDS}
-    tensors |= {"frame_pose": o.frame_pose[one], "target_mask": o.target_mask[one, agents[:targets]]}
-    names = tuple(o.agent_id[scene][agent] for agent in agents.tolist())
-    observation = replace(o, scene_id=o.scene_id[one], agent_id=(names,), num_targets=targets, **tensors)
-    return SceneBatch(observation, batch.truth.map(lambda value: value[one, agents[:targets]]))
+    alone = batch.map(lambda value: value[one])
+    lanes: dict[str, Any] = {name: getattr(alone.observation, name)[:, polylines] for name in POLYLINE_FIELDS}
+    observation = replace(alone.observation, scene_id=o.scene_id[one], agent_id=o.agent_id[one], **lanes)
+    return take_agents(replace(alone, observation=observation), agents[None], targets)
 
 
 def _targets(observation: Observation, forecast: Forecast, scene: int = 0) -> list[Tensor]:

@@ -16,8 +16,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from trajformer.data.loading import RankSampler, make_loader
-from trajformer.data.order import EpochShuffle, SequentialOrder, count_steps
+from trajformer.data.loading import EpochShuffle, RankSampler, SequentialOrder, count_steps, make_loader
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, describe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch
-from trajformer.data.loading import AXES, BranchDataset, SceneDataset
-from trajformer.data.order import padding
+from trajformer.data.loading import AXES, BranchDataset, SceneDataset, padding
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.models.forecaster import Forecaster

@@ -85,35 +85,17 @@ class Argoverse2(StagedReader):
         row = (cell == chosen * num_steps + observed[chosen].nonzero()[0][-1]).argmax()
         x, y, heading = number["position_x"], number["position_y"], number["heading"]
         origin = np.array([x[row], y[row]])
+        heading = heading if np.abs(heading).max() <= np.pi else wrap(heading)
         position = np.stack([x - origin[0], y - origin[1]], -1, dtype=np.float32)
         velocity = np.stack([number["velocity_x"], number["velocity_y"]], -1, dtype=np.float32)
-        tracks = {
-            "position": columns.fill(valid, cell, position),
-            "heading": columns.fill(
-                valid, cell, (heading if np.abs(heading).max() <= np.pi else wrap(heading)).astype(np.float32)
-            ),
-            "velocity": columns.fill(valid, cell, velocity),
-        }
+        rows = position, heading.astype(np.float32), velocity
+        position, heading, velocity = (columns.fill(valid, cell, values) for values in rows)
+        agents = columns.Agents(agent_id, np.array(kind, np.uint8), role, position, heading, velocity, valid)
         city = columns.only_value(table, "city", path)
         del table, number
         yield
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
-        return Scene(
-            scene_id=scene_id,
-            source=self.name,
-            split=split,
-            city=city,
-            period_s=PERIOD_S,
-            num_history=NUM_HISTORY,
-            num_future=NUM_FUTURE,
-            origin=origin,
-            agent_id=tuple(agent_id),
-            agent_kind=np.array(kind, np.uint8),
-            agent_role=role,
-            valid=valid,
-            **tracks,
-            **lanes.scene_fields(origin),
-        )
+        return agents.scene((scene_id, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes)
 
 
 def _read_parquet(path: Path) -> dict[str, pa.Array]:

@@ -127,24 +127,10 @@ class Argoverse2Sensor:
         origin = last[role.argmax() if role.max() == AgentRole.FOCAL else EGO].copy()
         near = role > AgentRole.CONTEXT
         near[EGO] = True
-        return Scene(
-            scene_id=f"{item.path.parent.name}-{start:03d}",
-            source=self.name,
-            split=split,
-            city=log.city,
-            period_s=PERIOD_S,
-            num_history=history,
-            num_future=future,
-            origin=origin,
-            agent_id=tuple(log.agent_id[index] for index in seen),
-            agent_kind=kind,
-            agent_role=role,
-            position=np.where(valid[..., None], position - origin, 0.0).astype(np.float32),
-            heading=log.heading[seen, window].astype(np.float32),
-            velocity=velocity.astype(np.float32),
-            valid=valid,
-            **log.lanes.near(last[near], self.map_radius_m).scene_fields(origin),
-        )
+        agent_id, heading = [log.agent_id[index] for index in seen], log.heading[seen, window]
+        agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
+        name = (f"{item.path.parent.name}-{start:03d}", self.name, split, log.city)
+        return agents.scene(name, (PERIOD_S, history, future), origin, log.lanes.near(last[near], self.map_radius_m))
 
     def _roles(self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input) -> np.ndarray:
         """AgentRole [A] of a window; in every returned window the ego vehicle is valid at the last observed step."""

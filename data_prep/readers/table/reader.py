@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from data_prep.reader import Input, check_options
-from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, cells, fill, groups, is_text
+from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, Agents, cells, fill, groups, is_text
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, printable
 from data_prep.readers.table.lanes import find_lanes, lanes_near
@@ -223,24 +223,9 @@ class Table:
         position = tracks.fill(xy - origin)
         heading, velocity = tracks.motion(position)
         polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
-        return Scene(
-            scene_id=name,
-            source=self.name,
-            split=split,
-            city=tracks.city(),
-            period_s=self.period_s,
-            num_history=self.num_history,
-            num_future=self.num_future,
-            origin=origin,
-            agent_id=tracks.agent_id,
-            agent_kind=kind,
-            agent_role=role,
-            position=position.astype(np.float32),
-            heading=heading.astype(np.float32),
-            velocity=velocity.astype(np.float32),
-            valid=tracks.valid,
-            **polylines.scene_fields(origin),
-        )
+        agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
+        clock = self.period_s, self.num_history, self.num_future
+        return agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
 
 
 def _stamp(*files: Path | None) -> str:

@@ -17,6 +17,7 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.evaluation.metrics.displacement import KS, NAMES, Figures, displacement
 from trajformer.evaluation.metrics.joint import multi_world_of_joint
+from trajformer.evaluation.metrics.plausibility import Plausibility
 
 
 class Means(Metric):
@@ -64,6 +65,7 @@ _WORLD_NAMES = [f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "ac
 METRICS: dict[str, Callable[[], Metric]] = {
     "displacement": partial(Means, displacement, "num_agents", [*(f"{name}{k}" for k in KS for name in NAMES), "minFDE"]),
     "multi_world": partial(Means, multi_world_of_joint, "num_scenes", _WORLD_NAMES),
+    "plausibility": Plausibility,
 }
 METRICS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.metrics")}
 

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.data.batch import TensorRecord
-from trajformer.data.order import EpochShuffle
+from trajformer.data.loading import EpochShuffle
 from trajformer.errors import Config, TrajformerError
 from trajformer.heads.images import SUFFIXES, normalize, read_image, resize, to_bytes
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, distributed
 
-from trajformer.data.order import EpochShuffle
+from trajformer.data.loading import EpochShuffle
 from trajformer.errors import Config, TrajformerError
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset, to_corners
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess

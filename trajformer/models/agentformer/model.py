@@ -35,7 +35,7 @@ from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import last_valid
-from trajformer.losses.terms import ModelLoss, Terms, weigh
+from trajformer.losses.terms import LossConfig, Terms, combine
 from trajformer.models.agentformer.networks import (
     Context,
     ContextEncoder,
@@ -62,7 +62,7 @@ class Reconstruction:
 
 
 @dataclass(frozen=True)
-class CVAELossConfig(Config):
+class CVAELossConfig(LossConfig):
     """Weights of the first stage.
 
     Attributes:
@@ -77,10 +77,6 @@ class CVAELossConfig(Config):
     free: float = 2.0
     best: float = 1.0
 
-    def build(self) -> ModelLoss:
-        """The loss with these weights."""
-        return ModelLoss(self)
-
     def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """`cvae_loss` of an `AgentFormer`; its posterior receives the recorded future."""
         output = model.reconstruct(batch.observation, batch.truth)
@@ -88,7 +84,7 @@ class CVAELossConfig(Config):
 
 
 @dataclass(frozen=True)
-class SamplerLossConfig(Config, positive=("spread",)):
+class SamplerLossConfig(LossConfig, positive=("spread",)):
     """Weights of the second stage. The paper's (diversity, spread): 20, 10 for eth; 10, 10 for univ; 5, 5 for other pedestrians.
 
     Attributes:
@@ -104,10 +100,6 @@ class SamplerLossConfig(Config, positive=("spread",)):
     free: float = 10.0
     diversity: float = 20.0
     spread: float = 10.0
-
-    def build(self) -> ModelLoss:
-        """The loss with these weights."""
-        return ModelLoss(self)
 
     def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """`sampler_loss` of an `AgentFormerSampler`."""
@@ -159,7 +151,7 @@ def _scene_means(terms: Terms, known: Tensor, config: CVAELossConfig | SamplerLo
     means["divergence"] = means["divergence"].clamp(min=config.free)
     scenes = known.any(-1)
     means = {name: torch.where(scenes, value, 0.0).sum() / scenes.sum().clamp(min=1) for name, value in means.items()}
-    return {name: value.detach() for name, value in means.items()} | {"loss": weigh(means, config)}
+    return combine([means], config)
 
 
 @dataclass(frozen=True)
@@ -236,6 +228,7 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
     """
 
     losses = (CVAELossConfig,)
+    trained = ("reconstruct",)
     equivariant = False  # positions and headings enter in the axes of the batch
     partial = True  # a scene with a single agent uses one of the two score terms only
 
@@ -263,11 +256,6 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         z = prior.at(self._noise(observation, prior.mean))
         return self.decode_samples(observation, context, z, prior, prior, scored=not self.training)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile `forward`, and `reconstruct`, which training calls."""
-        super().compile(*args, **kwargs)
-        self.__dict__["reconstruct"] = torch.compile(self.reconstruct, *args, **kwargs)
-
     def encode(self, observation: Observation) -> Context:
         """Encode the observed steps of all agents and the lanes."""
         valid, origin = observation.valid, self._origin(observation)
@@ -290,40 +278,31 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         """The distribution of the latents given the past [B, 1, A, Z]."""
         return Gaussian(*self.prior(context.agent).float()[:, None].chunk(2, -1))
 
-    def decode(self, context: Context, z: Tensor, steps: int) -> Tensor:
-        """Latents [B, K, A, Z] to normalised positions [B, K, steps, A, 2], with a gradient if gradients are enabled."""
-        rolled = self.decoder.rollout(z, context, steps)
-        return self.decoder.replay(z, context, rolled) if torch.is_grad_enabled() else rolled
-
     def decode_samples(
         self, observation: Observation, context: Context, z: Tensor, latent: Gaussian, prior: Gaussian, *, scored: bool
     ) -> Forecast:
-        """The forecast of latents [B, K, A, Z], samples of `latent`: scored as in evaluation, or equally likely modes."""
+        """The forecast of latents, with a gradient if gradients are enabled.
+
+        Args:
+            observation: the input.
+            context: its encoding.
+            z: [B, K, A, Z], samples of `latent`.
+            latent: [B, K or 1, A, Z].
+            prior: [B, 1, A, Z].
+            scored: score the modes as in evaluation; otherwise they are equally likely.
+        """
         with_mean = scored and self.config.mean_first
-        position = self.decode(context, torch.cat([z, prior.mean], 1) if with_mean else z, observation.num_future)
-        forecast = self.forecast(observation, position[:, : z.shape[1]], latent, prior)
+        drawn = torch.cat([z, prior.mean], 1) if with_mean else z
+        position = self.decoder.rollout(drawn, context, observation.num_future)
+        if torch.is_grad_enabled():
+            position = self.decoder.replay(drawn, context, position)
+        modes = self._to_batch(observation, position[:, : z.shape[1]])
+        latent, prior = (x.map(lambda part: part[:, :, : observation.num_targets].transpose(1, 2)) for x in (latent, prior))
+        forecast = Forecast(modes, torch.zeros_like(modes[..., 0, 0]), observation.frame, latent=latent, prior=prior)
         if not scored:
             return forecast
         guess = self._to_batch(observation, position[:, -1:])[:, :, 0] if with_mean else None
         return coverage(forecast, observation.target_mask if self.config.joint else None, guess)
-
-    def forecast(self, observation: Observation, position: Tensor, latent: Gaussian, prior: Gaussian) -> Forecast:
-        """Equally likely modes of the targets.
-
-        Args:
-            observation: the input.
-            position: [B, K, F, A, 2], normalised positions of all agents.
-            latent: [B, K or 1, A, Z], distribution of the latents that were decoded.
-            prior: [B, 1, A, Z].
-        """
-        position = self._to_batch(observation, position)
-
-        def of_targets(all_agents: Gaussian) -> Gaussian:
-            parts = (all_agents.mean, all_agents.log_variance)
-            return Gaussian(*(part[:, :, : observation.num_targets].transpose(1, 2) for part in parts))
-
-        logit = torch.zeros_like(position[..., 0, 0])
-        return Forecast(position, logit, observation.frame, latent=of_targets(latent), prior=of_targets(prior))
 
     def reconstruct(self, observation: Observation, truth: Truth) -> Reconstruction:
         """The input of the training loss: futures decoded from the posterior, which reads the truth, and from the prior."""
@@ -343,7 +322,7 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
         position = self._to_batch(observation, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
         agent = torch.arange(count, device=valid.device)
-        prior = Gaussian(prior.mean[:, 0, :count], prior.log_variance[:, 0, :count])
+        prior = prior.map(lambda part: part[:, 0, :count])
         return Reconstruction(position[:, :, 0], position[scene, agent, 1 + index], posterior, prior)
 
     def _posterior(self, target: Tensor, valid: Tensor, context: Context) -> Gaussian:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import Groups
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
-from trajformer.core.cache import DecoderCache, StaticKVCache
+from trajformer.core.attention import Groups, StaticKVCache
+from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder
 from trajformer.core.dropout import Dropout, without_dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.forecast import Gaussian
-from trajformer.models.tokens import mlp
+from trajformer.models.tokens import group_steps, mlp
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -56,10 +55,7 @@ def token_inputs(
     x = torch.cat([position, displacement], -1)
     if steps > 1:
         x = torch.cat([x, valid[..., None].to(x.dtype)], -1)
-        missing = -x.shape[2] % steps
-        padding = (missing, 0) if past else (0, missing)
-        x = F.pad(x * valid[..., None], (0, 0, *padding)).unflatten(2, (-1, steps)).flatten(3)
-        valid = F.pad(valid, padding).unflatten(2, (-1, steps)).any(-1)
+        x, valid = group_steps(x * valid[..., None], valid, steps, past=past)
     x = torch.cat([x, heading[:, :, None].expand(*x.shape[:3], -1)], -1)
     return x.transpose(1, 2), valid.transpose(1, 2)
 

@@ -21,7 +21,7 @@ setup(
     package_dir={LIBRARY: "configs"},
     package_data={
         "trajformer": ["py.typed", "*.pyi"],
-        "trajformer.recipes": ["weights/*/*.safetensors"],
+        "trajformer.recipes": ["weights/*.yaml", "weights/*.safetensors", "weights/*/*.safetensors"],
         LIBRARY: ["*.yaml", "*/*.yaml"],
     },
     entry_points={"console_scripts": ["trajformer = trajformer.cli:main"]},

@@ -6,7 +6,8 @@ from support.processes import run_python
 
 from trajformer import cli
 from trajformer.cli.models import read_words
-from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.names import checkpoint_file, pretrained_card, pretrained_names, recipe_file, recipe_header, recipe_names
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -64,3 +65,13 @@ def test_config_takes_a_name_or_a_file(capsys: pytest.CaptureFixture[str]) -> No
         assert read_words(words) == (["--config", file], "")
     assert read_words(["--config", "heads/vit_digits"])[1] == read_words(["--task=classification"])[1] == "classification"
     assert "moon: no such file and no recipe of this name" in error_line(capsys, "train", "--config", "moon", "--out", "r")
+
+
+def test_included_weights_are_listed_and_loaded_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("pretrained") == 0
+    listed = capsys.readouterr().out
+    for name in pretrained_names():
+        assert f"pretrained:{name} (" in listed and checkpoint_file(f"pretrained:{name}").stat().st_size < 3e6
+        assert set(pretrained_card(name)) == {"data", "licence", "figures", "command"}
+        model, recipe = load_checkpoint(f"pretrained:{name}")
+        assert not model.training and recipe.model.num_future in (12, 30, 60)

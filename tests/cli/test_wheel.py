@@ -29,7 +29,7 @@ def test_the_wheel_has_types_recipes_and_weights(wheel: Path) -> None:
     assert (package / "py.typed").is_file() and (package / "__init__.pyi").is_file()
     names = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
     assert {path.relative_to(package / "recipes/library") for path in (package / "recipes/library").rglob("*.yaml")} == names
-    assert len(list((package / "recipes/weights/crowd").glob("*.safetensors"))) == 5
+    assert len(list((package / "recipes/weights/crowd_eth_ucy").glob("*.safetensors"))) == 5
 
 
 def test_a_recipe_is_trained_by_name_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:

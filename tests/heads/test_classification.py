@@ -114,12 +114,12 @@ def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = 
 
 def test_a_run_can_start_from_a_checkpoint_with_another_image_size(checkpoint: Path, corners: Path, tmp_path: Path) -> None:
     """24 x 24 pixels have 6 x 6 patches; without correctly interpolated positions the corners cannot be distinguished."""
-    config = recipe(corners, model=replace(recipe(corners).model, image_size=24), start=str(checkpoint))
+    config = recipe(corners, model=replace(recipe(corners).model, image_size=24), init=str(checkpoint))
     model = ClassificationModule(config).eval().model
     images, (before, _) = torch.rand(2, 3, 24, 24), load_checkpoint(checkpoint, ClassificationRecipe)
     torch.testing.assert_close(model(images), before(images))  # as interpolation in the forward pass
     assert len(model.position()) == 37 and accuracy(model, config) == 1.0
-    words = ("--config", checkpoint.parent / "config.yaml", "--start", checkpoint, "--model.image_size", 24)
+    words = ("--config", checkpoint.parent / "config.yaml", "--init", checkpoint, "--model.image_size", 24)
     assert run("train", *words, "--trainer.epochs", 1, "--out", tmp_path / "run") == 0
     assert accuracy(*load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)) == 1.0
     assert run("train", *words, "--trainer.epochs", 2, "--out", tmp_path / "run", "--resume") == 0
@@ -127,9 +127,9 @@ def test_a_run_can_start_from_a_checkpoint_with_another_image_size(checkpoint: P
 
 def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(checkpoint: Path, corners: Path) -> None:
     before, config = load_checkpoint(checkpoint, ClassificationRecipe)
-    same = ClassificationModule(replace(config, start=str(checkpoint)))
+    same = ClassificationModule(replace(config, init=str(checkpoint)))
     torch.testing.assert_close(same.model.head.weight, before.head.weight)
-    digits = replace(config, model=replace(config.model, classes=10), labels=(), data=ImageDataConfig(), start=str(checkpoint))
+    digits = replace(config, model=replace(config.model, classes=10), labels=(), data=ImageDataConfig(), init=str(checkpoint))
     other = ClassificationModule(digits)
     assert other.config.labels == tuple("0123456789")
     assert not other.model.head.weight.any() and other.model.head.weight.shape == (10, 32)
@@ -224,7 +224,7 @@ def test_classify_counts_mistakes_against_the_labels_of_a_split(
     ],
 )
 def test_a_start_with_other_sizes_is_rejected(checkpoint: Path, corners: Path, change: dict[str, Any], complaint: str) -> None:
-    config = recipe(corners, start=str(checkpoint), labels=CORNERS)
+    config = recipe(corners, init=str(checkpoint), labels=CORNERS)
     ClassificationModule(replace(config, model=replace(config.model, block=replace(BLOCK, dropout=0.5))))
     with pytest.raises(CheckpointError, match=re.escape(complaint)):
         ClassificationModule(replace(config, model=replace(config.model, **change)))

@@ -85,7 +85,7 @@ def test_a_run_stores_its_classes_and_metrics(run: Path) -> None:
 
 
 def test_a_run_can_start_from_a_checkpoint(run: Path) -> None:
-    start = replace(RECIPE, start=str(run / "best.ckpt"))
+    start = replace(RECIPE, init=str(run / "best.ckpt"))
     before = load_checkpoint(run / "best.ckpt", DetectionRecipe)[0].state_dict()
     same = DetectionModule(start).model.state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in same.items())
@@ -129,7 +129,7 @@ def test_only_training_images_differ_between_epochs() -> None:
 
 
 def test_average_precision_is_over_all_processes(expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = DetectionModule(replace(RECIPE, start=str(expert[0])))
+    module = DetectionModule(replace(RECIPE, init=str(expert[0])))
     batch, logged = collate([draw_shapes(DATA.shapes, (8, index)) for index in range(6)]), dict[str, float]()
     monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
     with torch.no_grad():

@@ -274,7 +274,7 @@ def test_mistakes_of_the_user_are_one_line_errors(trained: Path, tmp_path: Path,
     for words, complaint in (
         (("translate", tmp_path / "none", "--checkpoint", checkpoint), "none: cannot be read"),
         (("translate", text / "val.de", "--checkpoint", checkpoint, "--reference", tmp_path / "short"), "has 1 lines"),
-        (("evaluate", "--checkpoint", checkpoint, "--store", tmp_path), "no"),
+        (("evaluate", "--checkpoint", checkpoint, "--store", tmp_path), "expected one for forecasting"),
         (("train", "--config", trained / "recipe.yaml", "--out", tmp_path / "x"), "data.root"),
         (("train", "--config", trained / "recipe.yaml", "--out", trained / "run", "--data.root", text), "--resume"),
     ):

@@ -66,6 +66,23 @@ def test_the_seed_determines_the_weights(store: Path, whole: dict[float, Path], 
     assert largest_difference(weights(tmp_path / "other"), weights(whole[0.0])) > 1e-2
 
 
+def test_a_training_starts_from_a_checkpoint(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
+    before, still = whole[0.0] / "last.ckpt", {"learning_rate": 1e-12}
+    train(recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still), TASK, tmp_path / "run", progress=False)
+    assert largest_difference(weights(tmp_path / "run"), weights(whole[0.0])) < 1e-6
+    before.rename(tmp_path / "moved")  # a resumed run does not need it
+    try:
+        longer = recipe(store, init=str(before), seed=3, trainer={"epochs": 2}, optim=still)
+        train(longer, TASK, tmp_path / "run", resume=True, progress=False)
+    finally:
+        (tmp_path / "moved").rename(before)
+    wider = recipe(store, init=str(before), model={"map_width": 16})
+    with pytest.raises(TrajformerError, match=r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"):
+        train(wider, TASK, tmp_path / "wider", progress=False)
+    with pytest.raises(CheckpointError, match="pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"):
+        train(recipe(store, init="pretrained:none"), TASK, tmp_path / "none", progress=False)
+
+
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
 

@@ -33,6 +33,7 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
     "classify": ("heads", "classify images, or score a classifier"),
     "detect": ("heads", "detect objects in images, or score a detector"),
     "translate": ("heads", "translate a text file, one sentence per line"),
+    "pretrained": ("models", "list the weights that are part of trajformer"),
     "weights": ("models", "convert published weights, or a checkpoint of a run"),
 }
 

@@ -1,4 +1,4 @@
-"""`trajformer recipes`, `train`, `evaluate`, `predict`, `plot` and `weights`.
+"""`trajformer recipes`, `pretrained`, `train`, `evaluate`, `predict`, `plot` and `weights`.
 
 To add a layout of published weights, write a function `(StateDictReader, Options) -> Converted` and list it in `layouts`.
 """
@@ -19,7 +19,15 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.cli.parsing import Parser, add_accelerator, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
-from trajformer.recipes.names import recipe_file, recipe_header, recipe_names
+from trajformer.recipes.names import (
+    PRETRAINED,
+    checkpoint_file,
+    pretrained_card,
+    pretrained_names,
+    recipe_file,
+    recipe_header,
+    recipe_names,
+)
 from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -53,6 +61,24 @@ def run_recipes(args: Namespace) -> None:
         header = recipe_header(recipe_file(name))
         print(f"{name}\n  data      {header['Data']}\n  size      {header['Parameters']} parameters")
         print(f"  expected  {header['Expected']}\n  time      {header['Time']}")
+
+
+def pretrained_parser() -> Parser:
+    """No arguments."""
+    return new_parser(
+        "List the weights that are part of trajformer: data set, licence note, figures and the command that made them. "
+        "pretrained:NAME is accepted wherever a checkpoint is."
+    )
+
+
+def run_pretrained(args: Namespace) -> None:
+    """`trajformer pretrained`."""
+    described: dict[str, str] = {}
+    for name in pretrained_names():
+        size = checkpoint_file(f"{PRETRAINED}{name}").stat().st_size / 1e6
+        card = "".join(f"\n  {field:<9} {text}" for field, text in pretrained_card(name).items())
+        described[card] = described.get(card, "") + f"\n{PRETRAINED}{name} ({size:.1f} MB)"
+    print("\n".join(names.removeprefix("\n") + card for card, names in described.items()))
 
 
 def read_words(words: Sequence[str]) -> tuple[list[str], str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trajformer.models.forecaster import Predictor
 
 _FILES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # checkpoint of a scene in the folder of a model
-CROWD_WEIGHTS = WEIGHTS / "crowd"
+CROWD_WEIGHTS = WEIGHTS / "crowd_eth_ucy"
 
 
 def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:

@@ -133,21 +133,21 @@ class ClassRecipe:
 
     model: Any  # config with the number of `classes`
     labels: tuple[str, ...]
-    start: str
+    init: str
 
     def names(self) -> tuple[str, ...]:
         """A name for every class of the model; "class 0" and so on if `labels` is empty."""
         return self.labels or tuple(f"class {index}" for index in range(self.model.classes))
 
     def load_start(self, may_differ: Collection[str]) -> tuple[dict[str, Tensor], Self]:
-        """The state dict and the recipe of the checkpoint `start`.
+        """The state dict and the recipe of the checkpoint `init`.
 
         An error if its model config differs in a field other than `may_differ`, the number of classes and dropout.
         """
-        model, recipe = load_checkpoint(self.start, type(self))
+        model, recipe = load_checkpoint(self.init, type(self))
         allowed = {"classes", "dropout", "attention_dropout", *may_differ}
         changes = list_changes(to_plain(recipe.model), to_plain(self.model), "model")
         changes = [line for line in changes if line.split()[0].rpartition(".")[2] not in allowed]
         if changes:
-            raise CheckpointError(f"{self.start}: has {'; '.join(changes)}")
+            raise CheckpointError(f"{self.init}: has {'; '.join(changes)}")
         return model.state_dict(), recipe

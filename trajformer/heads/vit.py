@@ -243,7 +243,7 @@ class ClassificationRecipe(ClassRecipe):
         model: sizes; `classes` must be the number of classes in the data.
         data: images and batches.
         labels: names of the classes in the order of the outputs; read from the data if empty.
-        start: checkpoint to start from. Positions are interpolated to `model.image_size`. With other classes the head starts
+        init: checkpoint to start from. Positions are interpolated to `model.image_size`. With other classes the head starts
             at zero (Dosovitskiy et al. 2021, section 3.2).
         augment: augmentation of the training images.
         smoothing: label smoothing.
@@ -255,7 +255,7 @@ class ClassificationRecipe(ClassRecipe):
     model: ViTConfig = field(default_factory=ViTConfig)
     data: ImageDataConfig = field(default_factory=ImageDataConfig)
     labels: tuple[str, ...] = ()
-    start: str = ""
+    init: str = ""
     augment: ImageAugmentConfig = field(default_factory=ImageAugmentConfig)
     smoothing: float = 0.1
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -325,7 +325,7 @@ class ClassificationModule(TaskModule):
 
     def __init__(self, config: ClassificationRecipe) -> None:
         super().__init__(replace(config, labels=config.labels or class_names(config.data)))
-        if not config.start:
+        if not config.init:
             return  # else load the weights of this checkpoint, adapted to the image size and the classes of the recipe
         state, start = self.config.load_start(("image_size",))
         sizes, position = self.config.model, "position.tables.0"

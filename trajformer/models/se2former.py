@@ -10,7 +10,11 @@ agents are targets at the cost of few, and the encoding of the map can be kept w
   replaces the mode that ends nearest to it.
 
 A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
-over in the training data (`prepare`). So forecasts are smooth by construction.
+over in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, the velocity and the mean count
+as zero.
+
+The probabilities rank the modes by their expected end-point error (`modes.consensus`), with a temperature that is learned in
+training such that they are calibrated.
 
 Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
 mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
@@ -46,6 +50,7 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
+_REST_M_S = 0.25, 0.75  # agents that are slower are at rest, faster ones move
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 MOVED_M = 3.0  # agents that move less in their future are not used for components: most of what they leave over is noise
 _OUTLIER_M = 40.0  # errors of tracking
@@ -73,7 +78,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     """
 
     moving: float = 0.5
-    standing: float = 0.1
+    standing: float = 0.25
     moved_m: float = 3.0
     endpoint: float = 1.0
     median: float = 0.3
@@ -83,7 +88,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     huber_m: float = 1.0
 
     def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
-        """Weighted means over targets: "proposal", "path", "score", "worlds", and the sum "loss" with its gradient."""
+        """Weighted means over targets: "proposal", "path", "score", "worlds", "calibration", and "loss" with its gradient."""
         forecast, truth = model(batch.observation), batch.truth
         stages = (*forecast.auxiliary, forecast)  # proposals, then the corrected paths
         path = to_frame(truth.position, forecast.pose[:, :, None])[:, :, None]  # [B, S, 1, F, 2]
@@ -101,10 +106,12 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
                 terms[name] = terms[name] + share * (mean + self.endpoint * end)
         aim = (-ends[1][..., :-1].detach() / self.temperature_m).softmax(-1)
         terms["score"] = -(aim * forecast.logit.log_softmax(-1)).sum(-1)
+        terms["calibration"] = _calibration(model, forecast, path, last)
         weight = self._weights(batch, path[:, :, 0])
         means = {name: (value * weight).sum() / weight.sum().clamp(min=1e-6) for name, value in terms.items()}
         means["worlds"] = world_loss(forecast.pick, forecast.world, aim, weight)
         loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
+        loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
 
     def _weights(self, batch: SceneBatch, path: Tensor) -> Tensor:
@@ -114,6 +121,14 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         weight = torch.where(end.norm(dim=-1) >= self.moved_m, self.moving, self.standing)
         scored = batch.observation.agent_role[:, :targets] >= int(AgentRole.SCORED)
         return torch.where(scored, 1.0, weight) * (valid.any(-1) & batch.observation.target_mask)
+
+
+def _calibration(model: nn.Module, forecast: WorldForecast, path: Tensor, last: Tensor) -> Tensor:
+    """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
+    fixed = {name: getattr(forecast, name).detach() for name in ("position", "median", "logit")}
+    final = model.finish(replace(forecast, **fixed))
+    end = (final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0]
+    return -final.logit.log_softmax(-1).take_along_dim(end.argmin(-1, keepdim=True), -1)[..., 0]
 
 
 def world_loss(pick: Tensor, world: Tensor, aim: Tensor, weight: Tensor) -> Tensor:
@@ -140,7 +155,6 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     Attributes:
         num_future: F, steps to predict.
         modes: K.
-        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation; 0 keeps the scores of the network.
         max_history: longest history H; shorter ones are padded.
         block: shape of all blocks.
         attention: sizes of a head of the pose attention.
@@ -151,7 +165,6 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
 
     num_future: int
     modes: int = 6
-    consensus_m: float = 1.0
     max_history: int = 20
     block: BlockConfig = field(default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0))
     attention: PoseAttentionConfig = PoseAttentionConfig()
@@ -286,6 +299,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
         self.worlds = Worlds(block, config.attention, config.worlds)
         self.refinement, self.score = PathHead(width, 2 * config.components, 0.1), PathHead(width, 1, 1.0)
+        self.temperature = nn.Parameter(torch.tensor(3.0).log())  # logarithm of metres
         self.register_buffer("mean", torch.zeros(config.num_future, 2))
         basis = torch.linspace(0, 1, config.num_future) ** torch.arange(1, config.components + 1)[:, None]
         self.register_buffer("basis", basis.expand(2, -1, -1).clone())
@@ -343,21 +357,27 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         start = frames.expand(modes)
         for layer in self.decoder_layers:
             x = layer(x, start, memory, seen)
-        base = constant_velocity_path(observation) + self.mean
+        base = base_path(observation, self.mean)
         proposed = base + self._curve(self.proposal(x))
         x, change = self._refine(x, proposed.detach(), frames, memory, seen)
         refined, pose = proposed.detach() + change, observation.pose[:, :targets]
-        x, median = x[:, :, :-1], refined[:, :, -1:]
+        x = x[:, :, :-1]
         score = self.score(x)[..., 0]
         pick, world = self.worlds(x.detach(), score.detach(), frames, observation.target_mask)
-        common = {"logit": score, "frame": Frame.AGENT, "pose": pose}
-        if self.training:
-            proposal = WorldForecast(proposed[:, :, :-1], median=proposed[:, :, -1:], **common)
-            return WorldForecast(refined[:, :, :-1], auxiliary=(proposal,), pick=pick, world=world, median=median, **common)
-        nearest = (refined[:, :, :-1, -1] - median[..., -1, :]).norm(dim=-1).argmin(-1)
-        chosen = nn.functional.one_hot(nearest, modes - 1).bool()[..., None, None]
-        forecast = WorldForecast(torch.where(chosen, median, refined[:, :, :-1]), pick=pick, world=world, **common)
-        return replace(forecast, logit=consensus(forecast, self.config.consensus_m).logit)
+        proposal, forecast = (
+            WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], pick=pick, world=world)
+            for path in (proposed, refined)
+        )
+        return replace(forecast, auxiliary=(proposal,)) if self.training else self.finish(forecast)
+
+    def finish(self, forecast: WorldForecast) -> WorldForecast:
+        """The forecast of evaluation: the median replaces the mode that ends nearest to it; calibrated consensus scores."""
+        path, median = forecast.position, forecast.median
+        assert median is not None
+        nearest = (path[..., -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
+        chosen = torch.arange(path.shape[2], device=path.device) == nearest
+        forecast = replace(forecast, position=torch.where(chosen[..., None, None], median, path), median=None)
+        return replace(forecast, logit=consensus(forecast, 1.0).logit / self.temperature.exp())
 
     def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
@@ -400,6 +420,25 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
     return torch.cat([steps, velocity / 10, focal, kind], -1)
 
 
+def base_path(observation: Observation, mean: Tensor | float = 0.0) -> Tensor:
+    """Constant velocity plus `mean` [F, 2] in the frame of each target, [B, S, 1, F, 2]; agents at rest stay where they are.
+
+    The last velocity of an agent at rest is noise. So the share of the path that counts rises from 0 below .25 m/s to 1 above
+    .75 m/s, the speed between the centres of the two halves of the history.
+    """
+    seen = observation.valid[:, : observation.num_targets].float()
+    count = seen.cumsum(-1)
+    late = seen * (count > count[..., -1:] / 2)
+    time = torch.arange(observation.num_history, device=seen.device) * observation.period_s
+    point = torch.cat([observation.position[:, : seen.shape[1]], time[:, None].expand(*seen.shape, 1)], -1)
+    halves = (half[..., None] for half in (seen - late, late))
+    early, late = ((point * half).sum(2) / half.sum(2).clamp(min=1) for half in halves)
+    gap = late - early
+    speed = gap[..., :2].norm(dim=-1) / gap[..., 2].clamp(min=observation.period_s)
+    share = ((speed - _REST_M_S[0]) / (_REST_M_S[1] - _REST_M_S[0])).clamp(0, 1)
+    return (constant_velocity_path(observation) + mean) * share[..., None, None, None]
+
+
 def _eight_points(point: Tensor) -> Tensor:
     """Polylines [B, M, P, 2] resampled to eight points by linear interpolation between their points."""
     count = point.shape[2]
@@ -430,7 +469,7 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
         pose = observation.pose[:, : observation.num_targets]
         path = to_frame(truth.position, pose[:, :, None])
         complete = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > MOVED_M)
-        residual = path - constant_velocity_path(observation)[:, :, 0]
+        residual = path - base_path(observation)[:, :, 0]
         focal = observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL)
         parts += [residual[complete], residual[complete & focal]]
     residual = torch.cat(parts)

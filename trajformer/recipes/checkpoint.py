@@ -20,6 +20,7 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.choices import upgrade_recipe
+from trajformer.recipes.names import checkpoint_file
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import atomically
@@ -31,7 +32,7 @@ UNTRAINED: dict[str, Any] = {
 }
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
-_MAY_CHANGE = ("data", "trainer", "first_stage", "start")  # these fields of a recipe may change when a run resumes
+_MAY_CHANGE = ("data", "trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
@@ -45,7 +46,7 @@ def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn
     """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with.
 
     Args:
-        path: the file.
+        path: the file, or `pretrained:NAME` for weights that are part of trajformer.
         recipe: the expected class of its recipe.
 
     Raises:
@@ -99,7 +100,7 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
         if task != expected.task:
             raise CheckpointError(f"{path}: holds a model for {task}, expected one for {expected.task}")
         plain = raw[CONFIG_KEY]["config"]
-        config = from_plain(recipe, upgrade_recipe(plain) if task == TrainConfig.task else plain)
+        config = from_plain(recipe, upgrade_recipe(plain))
         model = config.build_model()
         weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
         model.load_state_dict(weights)
@@ -112,14 +113,15 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    file = checkpoint_file(path)
+    if not file.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
-        if path.suffix == ".safetensors":
-            raw: Any = _read_safetensors(path)
+        if file.suffix == ".safetensors":
+            raw: Any = _read_safetensors(file)
         else:
             with warnings.catch_warnings(action="ignore"):  # warnings about pickles, which are refused
-                raw = torch.load(path, map_location="cpu", weights_only=True)
+                raw = torch.load(file, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
     if not isinstance(raw, dict) or not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
@@ -167,7 +169,7 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any) -> int:
     """The number of completed steps in a checkpoint from which a run with this recipe may resume.
 
-    The recipe may differ in `data`, `trainer`, `first_stage` and `start`, because files and machines change, and a training may
+    The recipe may differ in `data`, `trainer`, `first_stage` and `init`, because files and machines change, and a training may
     be extended.
 
     Raises:

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import CheckpointError, TrajformerError
 
 if TYPE_CHECKING:
     from trajformer.models.forecaster import Forecaster
 
 _HERE = Path(__file__).parent
 LIBRARY = _HERE / "library" if (_HERE / "library").is_dir() else _HERE.parents[1] / "configs"  # a wheel, or a checkout
-WEIGHTS = _HERE / "weights"  # weights/crowd has a checkpoint for each of the five scenes of ETH/UCY
+WEIGHTS = _HERE / "weights"  # weights/crowd_eth_ucy has a checkpoint for each of the five scenes of ETH/UCY
+PRETRAINED = "pretrained:"  # and the name of a file in WEIGHTS
 
 
 def recipe_names() -> list[str]:
@@ -40,6 +41,33 @@ def recipe_file(name: str | Path) -> Path:
     if str(name) in recipe_names():
         return path
     raise TrajformerError(f"{name}: no such file and no recipe of this name; `trajformer recipes` lists the names")
+
+
+def pretrained_names() -> list[str]:
+    """Names of the weights that are part of trajformer, `crowd_eth_ucy/eth` for example."""
+    return sorted(path.relative_to(WEIGHTS).with_suffix("").as_posix() for path in WEIGHTS.rglob("*.safetensors"))
+
+
+def pretrained_card(name: str) -> dict[str, str]:
+    """Data set, licence note, figures and training command of weights; those of a folder share one card."""
+    import yaml
+
+    cards: dict[str, dict[str, str]] = yaml.safe_load((WEIGHTS / "cards.yaml").read_text(encoding="utf-8"))
+    return cards.get(name) or cards[name.partition("/")[0]]
+
+
+def checkpoint_file(name: str | Path) -> Path:
+    """The file of a checkpoint: `pretrained:NAME`, or a path.
+
+    Raises:
+        CheckpointError: there are no weights of this name.
+    """
+    known, text = pretrained_names(), str(name)
+    if not text.startswith(PRETRAINED):
+        return Path(name)
+    if text.removeprefix(PRETRAINED) not in known:
+        raise CheckpointError(f"{text}: no weights of this name; `trajformer pretrained` lists {', '.join(known)}")
+    return WEIGHTS / f"{text.removeprefix(PRETRAINED)}.safetensors"
 
 
 def recipe_header(path: Path) -> dict[str, str]:

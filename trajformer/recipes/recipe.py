@@ -127,6 +127,8 @@ class TrainConfig(Config):
         data: stores, batches and loading.
         loss: config of the loss, `loss: {NAME: {...}}` in YAML; by default the first one that the model supports.
         first_stage: checkpoint of the trained model that a second stage (AgentFormer's sampler) starts from.
+        init: checkpoint of the same model, `pretrained:NAME` for example, from which training starts. Statistics that a model
+            computes from its training scenes come from it, too.
         augment: variations of the training scenes.
         optim: optimiser and schedule.
         trainer: length, device and precision.
@@ -137,6 +139,7 @@ class TrainConfig(Config):
     data: DataConfig = field(default_factory=DataConfig)
     loss: Any = field(default=None, metadata=one_of(LOSSES))
     first_stage: str = ""
+    init: str = ""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -13,7 +13,7 @@ from trajformer.data.loading import AXES, BranchDataset, SceneDataset, padding
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.models.forecaster import Forecaster
-from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.recipes.checkpoint import list_changes, load_checkpoint
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.store import SceneStore
@@ -40,11 +40,14 @@ class ForecastingModule(TaskModule):
         self.objective = self.config.loss.build()
 
     def prepare(self, data: SceneData) -> None:
-        """Let the model compute what it needs from the training scenes and the first stage.
+        """Load the weights of `init`, or let the model compute what it needs from the training scenes and the first stage.
 
         Raises:
-            TrajformerError: the scenes or the first stage cannot be used.
+            TrajformerError: the scenes or a checkpoint cannot be used.
         """
+        if self.config.init:
+            self.model.load_state_dict(self._start())
+            return
         path, first_stage = self.config.first_stage, None
         try:
             if path:
@@ -52,6 +55,16 @@ class ForecastingModule(TaskModule):
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
             raise TrajformerError(f"first_stage: {path}: {error}" if path else str(error)) from error
+
+    def _start(self) -> dict[str, Tensor]:
+        """The state dict of the checkpoint `init`; an error if its weights have other shapes."""
+        model, recipe = load_checkpoint(self.config.init, TrainConfig)
+        changes = list_changes(to_plain(recipe)["model"], to_plain(self.config)["model"], "model")
+        shapes = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
+        state: dict[str, Tensor] = model.state_dict()
+        if shapes != {name: tensor.shape for name, tensor in state.items()}:
+            raise TrajformerError(f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}")
+        return state
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""

@@ -134,7 +134,8 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
-    module.prepare(data)
+    if not last.exists():  # otherwise the checkpoint has the results
+        module.prepare(data)
     done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
     try:
         if getattr(rank_zero_only, "rank", 0) == 0:

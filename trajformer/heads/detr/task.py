@@ -55,7 +55,7 @@ class DetectionRecipe(ClassRecipe, Config):
         labels: names of the classes in the order of the outputs; known for generated shapes.
         data: images and batches.
         loss: weights of the set loss.
-        start: checkpoint to start from. With other classes the class head is initialized again, with another number of queries
+        init: checkpoint to start from. With other classes the class head is initialized again, with another number of queries
             the queries are.
         backbone_rate: learning rate of the backbone, as a share of the learning rate.
         optim: optimizer and schedule.
@@ -67,7 +67,7 @@ class DetectionRecipe(ClassRecipe, Config):
     labels: tuple[str, ...] = ()
     data: DetectionDataConfig = field(default_factory=DetectionDataConfig)
     loss: BoxLossConfig = field(default_factory=BoxLossConfig)
-    start: str = ""
+    init: str = ""
     backbone_rate: float = 0.1
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -155,7 +155,7 @@ class DetectionModule(TaskModule):
             config = replace(config, labels=LABELS)
         super().__init__(config)
         self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
-        if not config.start:
+        if not config.init:
             return  # else load the weights of this checkpoint, except for a head of other classes and other queries
         state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
         parts = {"classify.": start.names() != self.config.names(), "queries.": start.model.queries != self.config.model.queries}

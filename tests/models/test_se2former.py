@@ -13,10 +13,17 @@ from support.training import training_store
 from trajformer.core.pose import Frames, PoseAttentionConfig
 from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.loading import SceneDataset
-from trajformer.data.sample import BatchConfig
+from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.set_loss import last_valid
-from trajformer.models.horizon import constant_velocity_path
-from trajformer.models.se2former import SE2Former, SE2FormerLossConfig, Worlds, residual_basis, world_loss
+from trajformer.models.se2former import (
+    SE2Former,
+    SE2FormerLossConfig,
+    WorldForecast,
+    Worlds,
+    base_path,
+    residual_basis,
+    world_loss,
+)
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.store import SceneStore
@@ -64,11 +71,31 @@ def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
     time = torch.linspace(0, 1, 12)
     model.basis.copy_(torch.stack([time, time**2, time**3, time**4]).expand(2, -1, -1))
     position = model(batch.observation).position
-    rest = (position - constant_velocity_path(batch.observation))[batch.observation.target_mask]
+    rest = (position - base_path(batch.observation)[0])[batch.observation.target_mask]
     # After the refinement, x mixes components of both axes, which are the same here.
     space = torch.linalg.qr(model.basis[0].T).Q  # [F, C]
     rest = rest.transpose(-1, -2)
     assert ((rest @ space @ space.T) - rest).abs().max() < 1e-3 * rest.abs().max()
+
+
+@torch.no_grad()
+def test_the_most_probable_mode_of_an_agent_at_rest_is_rest(model: SE2Former, batch: SceneBatch) -> None:
+    o = batch.observation
+    still = o.position[:, :, -1:] + 0.05 * torch.randn(o.position.shape, generator=torch.Generator().manual_seed(0))
+    resting = model.eval()(replace(o, position=still, valid=o.valid | o.agent_mask[..., None]))
+    top = resting.position.take_along_dim(resting.logit.argmax(-1)[..., None, None, None], 2)[o.target_mask]
+    assert top.diff(dim=-2).abs().max() < 1e-4 and top.abs().max() < 0.2
+
+
+def test_the_median_replaces_a_mode_and_gets_the_highest_score() -> None:
+    path = torch.zeros(1, 1, 3, 2, 2)
+    path[0, 0, :, :, 0] = torch.tensor([0.0, 10.0, 20.0])[:, None]
+    parts = {"frame": Frame.AGENT, "pose": torch.zeros(1, 1, 3), "median": torch.full((1, 1, 1, 2, 2), 9.0)}
+    model = build_random(SE2FORMER)
+    assert isinstance(model, SE2Former)
+    final = model.finish(WorldForecast(path, torch.tensor([[[3.0, 1.0, 2.0]]]), **parts))
+    assert final.logit.flatten().tolist() == [1.0, 3.0, 2.0]
+    assert final.position[0, 0, :, -1].tolist() == [[0.0, 0.0], [9.0, 9.0], [20.0, 0.0]]
 
 
 def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) -> None:
@@ -86,7 +113,7 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
     path = to_frame(truth.position, observation.pose[:, : observation.num_targets, None])
     moves = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > 3.0)
     focal = moves & (observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL))
-    rest = path - constant_velocity_path(observation)[:, :, 0]
+    rest = path - base_path(observation)[0][:, :, 0]
     rest = torch.cat([rest[moves], rest[focal]]) - mean
     for axis, components in zip(rest.unbind(-1), full, strict=True):
         size = components.norm(dim=1, keepdim=True)

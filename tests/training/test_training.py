@@ -79,7 +79,7 @@ def test_a_training_starts_from_a_checkpoint(store: Path, whole: dict[float, Pat
     wider = recipe(store, init=str(before), model={"map_width": 16})
     with pytest.raises(TrajformerError, match=r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"):
         train(wider, TASK, tmp_path / "wider", progress=False)
-    with pytest.raises(CheckpointError, match="pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"):
+    with pytest.raises(CheckpointError, match=r"pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"):
         train(recipe(store, init="pretrained:none"), TASK, tmp_path / "none", progress=False)
 
 

@@ -7,14 +7,11 @@ agents are targets at the cost of few, and the encoding of the map can be kept w
 - `encode_agents`: agents attend to lanes and agents.
 - `forecast`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the
   end of its path, attends again from there, and corrects the path. The last path is the median of the target; in evaluation it
-  replaces the mode that ends nearest to it.
+  replaces the mode that ends nearest to it, and counts as the most probable mode.
 
 A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
-over in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, the velocity and the mean count
-as zero.
-
-The probabilities rank the modes by their expected end-point error (`modes.consensus`), with a temperature that is learned in
-training such that they are calibrated.
+over in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and mean count as
+zero, and the median is rest. The temperature of the probabilities is learned such that they are calibrated.
 
 Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
 mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
@@ -42,7 +39,6 @@ from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
-from trajformer.models.modes import consensus
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -299,7 +295,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
         self.worlds = Worlds(block, config.attention, config.worlds)
         self.refinement, self.score = PathHead(width, 2 * config.components, 0.1), PathHead(width, 1, 1.0)
-        self.temperature = nn.Parameter(torch.tensor(3.0).log())  # logarithm of metres
+        self.temperature = nn.Parameter(torch.zeros(()))  # its logarithm
         self.register_buffer("mean", torch.zeros(config.num_future, 2))
         basis = torch.linspace(0, 1, config.num_future) ** torch.arange(1, config.components + 1)[:, None]
         self.register_buffer("basis", basis.expand(2, -1, -1).clone())
@@ -357,10 +353,11 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         start = frames.expand(modes)
         for layer in self.decoder_layers:
             x = layer(x, start, memory, seen)
-        base = base_path(observation, self.mean)
-        proposed = base + self._curve(self.proposal(x))
+        base, share = base_path(observation, self.mean)
+        gain = torch.cat([torch.ones_like(share).expand(-1, -1, modes - 1, -1, -1), share], 2)  # no gain: the median is rest
+        proposed = base + gain * self._curve(self.proposal(x))
         x, change = self._refine(x, proposed.detach(), frames, memory, seen)
-        refined, pose = proposed.detach() + change, observation.pose[:, :targets]
+        refined, pose = proposed.detach() + gain * change, observation.pose[:, :targets]
         x = x[:, :, :-1]
         score = self.score(x)[..., 0]
         pick, world = self.worlds(x.detach(), score.detach(), frames, observation.target_mask)
@@ -371,13 +368,14 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return replace(forecast, auxiliary=(proposal,)) if self.training else self.finish(forecast)
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
-        """The forecast of evaluation: the median replaces the mode that ends nearest to it; calibrated consensus scores."""
-        path, median = forecast.position, forecast.median
+        """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode."""
+        path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None
         nearest = (path[..., -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
-        forecast = replace(forecast, position=torch.where(chosen[..., None, None], median, path), median=None)
-        return replace(forecast, logit=consensus(forecast, 1.0).logit / self.temperature.exp())
+        highest, top = logit.max(-1, keepdim=True)
+        logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
+        return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
 
     def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
@@ -420,23 +418,26 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
     return torch.cat([steps, velocity / 10, focal, kind], -1)
 
 
-def base_path(observation: Observation, mean: Tensor | float = 0.0) -> Tensor:
-    """Constant velocity plus `mean` [F, 2] in the frame of each target, [B, S, 1, F, 2]; agents at rest stay where they are.
+def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+    """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
-    The last velocity of an agent at rest is noise. So the share of the path that counts rises from 0 below .25 m/s to 1 above
-    .75 m/s, the speed between the centres of the two halves of the history.
+    The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 below .25 m/s to 1
+    above .75 m/s, the speed between the centres of the two halves of the history. The path is constant velocity plus `mean`
+    [F, 2] times the share, plus the centre of the second half times the rest.
     """
-    seen = observation.valid[:, : observation.num_targets].float()
+    targets = slice(0, observation.num_targets)
+    seen = observation.valid[:, targets].float()
     count = seen.cumsum(-1)
     late = seen * (count > count[..., -1:] / 2)
     time = torch.arange(observation.num_history, device=seen.device) * observation.period_s
-    point = torch.cat([observation.position[:, : seen.shape[1]], time[:, None].expand(*seen.shape, 1)], -1)
+    point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
+    point = torch.cat([point, time[:, None].expand(*seen.shape, 1)], -1)
     halves = (half[..., None] for half in (seen - late, late))
-    early, late = ((point * half).sum(2) / half.sum(2).clamp(min=1) for half in halves)
-    gap = late - early
+    first, second = ((point * half).sum(2) / half.sum(2).clamp(min=1) for half in halves)
+    gap = second - first
     speed = gap[..., :2].norm(dim=-1) / gap[..., 2].clamp(min=observation.period_s)
-    share = ((speed - _REST_M_S[0]) / (_REST_M_S[1] - _REST_M_S[0])).clamp(0, 1)
-    return (constant_velocity_path(observation) + mean) * share[..., None, None, None]
+    share = ((speed - _REST_M_S[0]) / (_REST_M_S[1] - _REST_M_S[0])).clamp(0, 1)[..., None, None, None]
+    return share * (constant_velocity_path(observation) + mean) + (1 - share) * second[:, :, None, None, :2], share
 
 
 def _eight_points(point: Tensor) -> Tensor:
@@ -469,7 +470,7 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
         pose = observation.pose[:, : observation.num_targets]
         path = to_frame(truth.position, pose[:, :, None])
         complete = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > MOVED_M)
-        residual = path - base_path(observation)[:, :, 0]
+        residual = path - base_path(observation)[0][:, :, 0]
         focal = observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL)
         parts += [residual[complete], residual[complete & focal]]
     residual = torch.cat(parts)

@@ -188,11 +188,11 @@ def test_a_block_with_modes() -> None:
     frames = Frames.of(pose)
     memory, targets = PoseKeys(WIDTH, HEADS)(tokens, frames), Frames.of(pose[:, :3])
     queries = torch.randn(2, 3, 6, WIDTH)
-    result = block(queries, targets.expand(6), memory)
+    result = block(queries, targets.map(lambda part: part.repeat_interleave(6, 1)), memory)
     assert result.shape == queries.shape
     other = queries.clone()
     other[:, 1] += 1.0
-    changed = block(other, targets.expand(6), memory)
+    changed = block(other, targets.map(lambda part: part.repeat_interleave(6, 1)), memory)
     torch.testing.assert_close(changed[:, ::2], result[:, ::2])
     assert not torch.allclose(changed[:, 1], result[:, 1])
 

@@ -19,6 +19,7 @@ Geometry is computed in float32, also under autocast: squares of coordinates do 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,14 +79,19 @@ def _precise(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-class Frames(NamedTuple):
+class Frames:
     """Poses of tokens in the form that attention needs.
 
     Positions should be near the origin (subtract a centre of the scene first): single precision resolves .1 mm up to 1 km.
+
+    Args:
+        position: float32 [..., N, 2], metres.
+        direction: float32 [..., N, 2], cosine and sine of the heading.
     """
 
-    position: Tensor  # float32 [..., N, 2], metres
-    direction: Tensor  # float32 [..., N, 2], cosine and sine of the heading
+    def __init__(self, position: Tensor, direction: Tensor) -> None:
+        self.position, self.direction = position, direction
+        self._spread: dict[tuple[int, int, float], tuple[Tensor, ...]] = {}
 
     @classmethod
     def of(cls, pose: Tensor) -> Frames:
@@ -93,9 +99,21 @@ class Frames(NamedTuple):
         pose = _precise(pose)
         return cls(pose[..., :2], torch.stack([pose[..., 2].cos(), pose[..., 2].sin()], -1))
 
-    def expand(self, modes: int) -> Frames:
-        """Each frame `modes` times, [..., N * modes, 2]."""
-        return Frames(*(x.repeat_interleave(modes, -2) for x in self))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Frames:
+        """Frames with both tensors changed in the same way, for example selected."""
+        return Frames(change(self.position), change(self.direction))
+
+    def spread(self, vectors: int, points: int, scale_m: float) -> tuple[Tensor, ...]:
+        """Cosine, sine, x and y, each [..., N, 1, n], for `vectors` vectors of each multiple of the heading and then `points`
+        points; x and y are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames."""
+        if (vectors, points, scale_m) not in self._spread:
+            (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / scale_m))
+            repeat, zero = (vectors, vectors, points), torch.zeros_like(x)
+            parts = (cos, cos * cos - sin * sin, cos), (sin, 2 * sin * cos, sin), (zero, zero, x), (zero, zero, y)
+            self._spread[vectors, points, scale_m] = tuple(
+                torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(values, repeat, strict=True)], -1) for values in parts
+            )
+        return self._spread[vectors, points, scale_m]
 
 
 class Memory(NamedTuple):
@@ -168,14 +186,15 @@ class PoseAttention(nn.Module):
         unit = c.padded**0.5  # `attend` divides scores by it
         gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
         scale = unit * c.side**-0.5
-        gain = torch.cat([gamma.new_full((self.heads, MULTIPLES * c.vectors), scale), gamma.expand(-1, c.points)], -1)
-        query = torch.cat([content * scale, x * gain, y * gain, gamma.expand(*x.shape[:-1], 1)], -1)
+        same, points = gamma.new_full((self.heads, MULTIPLES * c.vectors), scale), gamma.expand(-1, c.points)
+        gain = torch.cat([gamma.new_full((self.heads, c.content), scale), same, points, same, points, gamma], -1)
+        query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         with torch.autocast(query.device.type, enabled=False):
             mask = None if mask is None else mask.unsqueeze(-3)
             mean = attend(_heads_first(query, c), memory.key, memory.value, mask).transpose(-3, -2)
         alive = 1.0 if mask is None else mask.squeeze(-3).any(-1)[..., None, None].to(mean.dtype)
         seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
-        return self.out(torch.cat([seen, *_own_points(x, y, frames, c.scale_m, alive)], -1).flatten(-2))
+        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
 
 
 def _place(
@@ -183,30 +202,25 @@ def _place(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
     them turned, and points moved, into the outer frame."""
-    (cos, sin), count = frames.direction[..., None, :].split(1, -1), config.points
-    n = MULTIPLES * vectors + count
+    cos, sin, left, top = frames.spread(vectors, config.points, config.scale_m)
+    n = cos.shape[-1]
     rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split([scalars, n, n], -1)
-    repeat = [vectors, vectors, count]
-    cosines, sines = [cos, cos * cos - sin * sin, cos], [sin, 2 * sin * cos, sin]
-    c, s = (torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, repeat, strict=True)], -1) for parts in (cosines, sines))
-    shift = frames.position[..., None, :] / config.scale_m
-    left, top = (F.pad(v.expand(*v.shape[:-1], count), (MULTIPLES * vectors, 0)) for v in shift.split(1, -1))
-    turned = torch.addcmul(torch.addcmul(left, x, c), y, s, value=-1), torch.addcmul(torch.addcmul(top, x, s), y, c)
+    turned = torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1), torch.addcmul(torch.addcmul(top, x, sin), y, cos)
     return rest, *turned
 
 
-def _own_points(x: Tensor, y: Tensor, frames: Frames, scale_m: float, alive: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean points [..., L, heads, points] in the frame of the query: x, y and length."""
-    left, top = (frames.position[..., None, :] / scale_m).split(1, -1)
-    cos, sin = (frames.direction[..., None, :] * alive).split(1, -1)
-    x, y = x - left, y - top
+def _own_points(x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | float) -> tuple[Tensor, ...]:
+    """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where `alive` is zero."""
+    cos, sin, left, top = frames.spread(0, config.points, config.scale_m)
+    x, y = (x - left) * alive, (y - top) * alive
     x, y = x * cos + y * sin, y * cos - x * sin
     return x, y, (x * x + y * y + _EPSILON).sqrt() - _EPSILON**0.5
 
 
 def _heads_first(x: Tensor, config: PoseAttentionConfig) -> Tensor:
     """[..., N, heads, d] to [..., heads, N, padded]."""
-    return F.pad(x, (0, config.padded - x.shape[-1])).transpose(-3, -2)
+    short = config.padded - x.shape[-1]
+    return (F.pad(x, (0, short)) if short else x).transpose(-3, -2)
 
 
 class PoseBlock(nn.Module):

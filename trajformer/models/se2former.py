@@ -22,9 +22,10 @@ of the other targets. The mixture is trained by its likelihood and does not chan
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,8 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         terms["calibration"] = _calibration(model, forecast, path, last)
         weight = self._weights(batch, path[:, :, 0])
         means = {name: (value * weight).sum() / weight.sum().clamp(min=1e-6) for name, value in terms.items()}
-        means["worlds"] = world_loss(forecast.pick, forecast.world, aim, weight)
+        pick, world = forecast.worlds()
+        means["worlds"] = world_loss(pick, world, aim, weight)
         loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
         loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
@@ -119,7 +121,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         return torch.where(scored, 1.0, weight) * (valid.any(-1) & batch.observation.target_mask)
 
 
-def _calibration(model: nn.Module, forecast: WorldForecast, path: Tensor, last: Tensor) -> Tensor:
+def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor) -> Tensor:
     """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
     fixed = {name: getattr(forecast, name).detach() for name in ("position", "median", "logit")}
     final = model.finish(replace(forecast, **fixed))
@@ -173,17 +175,18 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
 
 @dataclass(frozen=True, eq=False)
 class WorldForecast(Forecast):
-    """A marginal forecast with a mixture of worlds."""
+    """A marginal forecast with a mixture of worlds, which is computed when it is needed."""
 
-    pick: Tensor | None = None  # [B, W, S, K], logarithm of the probability of each mode in each world
-    world: Tensor | None = None  # [B, W], logits of the worlds
+    worlds: Callable[[], tuple[Tensor, Tensor]] | None = None  # results of `Worlds`
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
 
+    @torch.no_grad()
     def joint_futures(self) -> Forecast:
         """W joint futures: mode k of all targets is world k."""
-        assert self.pick is not None and self.world is not None
-        chosen = self.select(self.pick.argmax(-1).transpose(1, 2))
-        return Forecast(chosen.position, self.world, self.frame, self.pose)
+        assert self.worlds is not None
+        pick, world = self.worlds()
+        chosen = self.select(pick.argmax(-1).transpose(1, 2))
+        return Forecast(chosen.position, world, self.frame, self.pose)
 
 
 class Worlds(nn.Module):
@@ -206,7 +209,7 @@ class Worlds(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def forward(self, modes: Tensor, logit: Tensor, frames: Frames, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Fields `pick` [B, W, S, K] and `world` [B, W] of a `WorldForecast`.
+        """Logarithms of the probability of each mode in each world [B, W, S, K], and logits of the worlds [B, W].
 
         Args:
             modes: [B, S, K, D], features of the modes.
@@ -216,7 +219,7 @@ class Worlds(nn.Module):
         """
         probability = logit.softmax(-1)[..., None]
         x = (modes * probability).sum(2)[:, None] + self.start  # [B, W, S, D]
-        frames = Frames(*(part[:, None] for part in frames))
+        frames = frames.map(lambda part: part[:, None])
         x = self.layer(x, frames, self.keys(x, frames), mask[:, None, None])
         x = self.norm(x)
         score = torch.einsum("bwsd,bskd->bwsk", self.query(x), self.key(self.mode_norm(modes))) * x.shape[-1] ** -0.5
@@ -348,9 +351,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         check_lengths(observation, self.config.num_future, self.config.max_history)
         targets, modes = observation.num_targets, self.config.modes + 1
         seen, memory = torch.cat([lanes.mask, agents.mask], 1)[:, None], Memory.join(lanes.memories[-1], agents.memory)
-        frames = Frames(*(x[:, :targets] for x in agents.frames))
+        frames = agents.frames.map(lambda part: part[:, :targets])
         x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
-        start = frames.expand(modes)
+        start = frames.map(lambda part: part.repeat_interleave(modes, 1))
         for layer in self.decoder_layers:
             x = layer(x, start, memory, seen)
         base, share = base_path(observation, self.mean)
@@ -360,9 +363,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         refined, pose = proposed.detach() + gain * change, observation.pose[:, :targets]
         x = x[:, :, :-1]
         score = self.score(x)[..., 0]
-        pick, world = self.worlds(x.detach(), score.detach(), frames, observation.target_mask)
+        worlds = partial(self.worlds, x.detach(), score.detach(), frames, observation.target_mask)
         proposal, forecast = (
-            WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], pick=pick, world=world)
+            WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds)
             for path in (proposed, refined)
         )
         return replace(forecast, auxiliary=(proposal,)) if self.training else self.finish(forecast)

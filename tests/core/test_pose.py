@@ -141,6 +141,41 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
+@pytest.mark.parametrize("masked", ["not", "keys", "pairs"])
+def test_many_tokens_attend_to_their_surroundings(monkeypatch: pytest.MonkeyPatch, masked: str) -> None:
+    """Two towns far from each other: each has the result that it has alone, with the gradients of dense attention."""
+    torch.manual_seed(0)
+    layer = Layer().double()
+    tokens, pose = tokens_and_poses(reach_m=12.0)
+    pose = torch.cat([pose[:, :25], pose[:, 25:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1)
+    mask = {"not": None, "keys": torch.rand(2, 1, 40) > 0.3, "pairs": torch.rand(2, 40, 40) > 0.3}[masked]
+    gradients = []
+    for most in (10, 1000):
+        monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
+        x = tokens.clone().requires_grad_()
+        if most == 10:
+            result = layer(x, pose, mask)
+        else:
+            towns = slice(0, 25), slice(25, 40)
+            part = (None if mask is None else mask[:, town if len(mask[0]) > 1 else slice(None), town] for town in towns)
+            alone = torch.cat([layer(x[:, town], pose[:, town], allowed) for town, allowed in zip(towns, part, strict=True)], 1)
+            torch.testing.assert_close(result, alone, atol=1e-9, rtol=0)
+            result = alone
+        gradients.append(torch.autograd.grad(result.square().sum(), [x, *layer.parameters()]))
+    for near, dense in zip(*gradients, strict=True):
+        torch.testing.assert_close(near, dense, atol=1e-9, rtol=1e-9)
+
+
+def test_a_query_far_from_all_tokens_gets_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", 10)
+    layer = Layer()
+    tokens, pose = tokens_and_poses(dtype=torch.float32, reach_m=12.0)
+    memory = layer.keys(tokens, Frames.of(pose))
+    far = Frames.of(pose[:, :2] + torch.tensor([[0.0, 0.0, 0.0], [900.0, 0.0, 0.0]]))
+    result = layer.attention(tokens[:, :2], far, memory)
+    assert result[:, 0].abs().max() > 0 and torch.equal(result[:, 1], torch.zeros(2, WIDTH))
+
+
 @pytest.mark.parametrize(
     "config", [PoseAttentionConfig(), PoseAttentionConfig(content=9, vectors=1, points=3, values=10)], ids=["default", "odd"]
 )
@@ -163,11 +198,13 @@ def test_geometry_stays_in_single_precision_under_autocast() -> None:
     torch.testing.assert_close(turned, result, atol=2e-2, rtol=2e-2)  # the output layer rounds to bfloat16
 
 
-def test_memory_is_linear_in_the_number_of_tokens() -> None:
-    """No tensor of the forward and backward pass has an entry for each pair of tokens."""
+@pytest.mark.parametrize("most", [10, 10_000])
+def test_memory_is_linear_in_the_number_of_tokens(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor of the forward and backward pass has an entry for each pair of tokens; the density is constant."""
+    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
     layer, sizes = Layer(), {}
     for count in (500, 1000, 2000, 4000):
-        tokens, pose = tokens_and_poses(count, torch.float32)
+        tokens, pose = tokens_and_poses(count, torch.float32, reach_m=10 * count**0.5)
         saved: list[int] = []
 
         def note(tensor: Tensor, saved: list[int] = saved) -> Tensor:
@@ -177,7 +214,7 @@ def test_memory_is_linear_in_the_number_of_tokens() -> None:
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             layer(tokens, pose)
         sizes[count] = sum(saved)
-    assert sizes[4000] < 8.5 * sizes[500]
+    assert sizes[2000] < 2.2 * sizes[1000] and sizes[4000] < 2.2 * sizes[2000]
 
 
 def test_a_block_with_modes() -> None:

@@ -13,6 +13,9 @@ query: gamma, one learned number per head, sets how near. Moved to the common fr
 with memory linear in the number of tokens. The values contain points, too: their means are returned in the frame of the query,
 with their lengths.
 
+In a memory of more than `MOST_TOKENS` tokens, tokens attend to the tokens within `FAR_M` of the cell of neighbours in which
+they are. So time is linear at constant density, too.
+
 Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
 """
 
@@ -32,6 +35,9 @@ from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.errors import Config, ConfigError
 
 MULTIPLES = 2  # of the relative heading
+MOST_TOKENS = 1024  # with more, a token attends to the tokens within FAR_M of its neighbourhood only
+FAR_M = 100.0
+_CELL_M = 150.0  # largest side of a neighbourhood
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
 _KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
 
@@ -121,6 +127,7 @@ class Memory(NamedTuple):
 
     key: Tensor  # float32 [..., heads, S, d]
     value: Tensor  # float32 [..., heads, S, d]
+    position: Tensor  # float32 [..., S, 2], metres
 
     @classmethod
     def join(cls, *parts: Memory) -> Memory:
@@ -152,7 +159,7 @@ class PoseKeys(nn.Module):
         square = (x[..., first:].square() + y[..., first:].square()).sum(-1, keepdim=True)
         key = torch.cat([content, x, y, -0.5 * square], -1)
         value = torch.cat(_place(self.value(tokens), frames, c, self.heads, c.values, 0), -1)
-        return Memory(_heads_first(key, c), _heads_first(value, c))
+        return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)
 
 
 class PoseAttention(nn.Module):
@@ -190,11 +197,63 @@ class PoseAttention(nn.Module):
         gain = torch.cat([gamma.new_full((self.heads, c.content), scale), same, points, same, points, gamma], -1)
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         with torch.autocast(query.device.type, enabled=False):
-            mask = None if mask is None else mask.unsqueeze(-3)
-            mean = attend(_heads_first(query, c), memory.key, memory.value, mask).transpose(-3, -2)
-        alive = 1.0 if mask is None else mask.squeeze(-3).any(-1)[..., None, None].to(mean.dtype)
+            query = _heads_first(query, c)
+            if memory.key.shape[-2] > MOST_TOKENS and query.ndim == 4:
+                mean, alive = _attend_near(query, frames.position, memory, mask)
+            else:
+                mean = attend(query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3))
+                alive = None if mask is None else mask.any(-1)
+            mean = mean.transpose(-3, -2)
+        alive = 1.0 if alive is None else alive[..., None, None].to(mean.dtype)
         seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
         return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
+
+
+def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention in cells: the time grows with the area of a scene, not with its square.
+
+    Args:
+        query: [B, heads, L, d].
+        position: [B, L, 2] of the queries.
+        memory: of S tokens.
+        mask: as for `attend`, without the axis of heads.
+
+    Returns:
+        [B, heads, L, d], and bool [B, L]: a query had a token to attend to.
+    """
+    scenes, tokens = query.shape[0], memory.key.shape[-2]
+    mean, alive = torch.zeros_like(query), torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
+    width = memory.key.shape[-1]
+    for b in range(scenes):
+        both = torch.cat([memory.key[b], memory.value[b]], -1).transpose(0, 1).contiguous()  # [S, heads, 2 d]: fast to select
+        for rows in _cells(position[b]):
+            corners = torch.stack([position[b, rows].amin(0), position[b, rows].amax(0)])
+            gap = memory.position[b] - memory.position[b].clamp(*corners)
+            near = gap.norm(dim=-1) <= FAR_M
+            if mask is not None:
+                allowed = mask.expand(scenes, -1, tokens)[b]
+                near &= allowed.any(0)
+            near = near.nonzero()[:, 0]
+            if not len(near):
+                continue
+            allowed = None if mask is None else allowed[rows if len(allowed) > 1 else slice(None)][:, near]
+            key, value = both[near].transpose(0, 1)[None].split(width, -1)
+            mean[b, :, rows] = attend(query[b : b + 1, :, rows], key, value, allowed)[0]
+            alive[b, rows] = True if allowed is None else allowed.any(-1)
+    return mean, alive
+
+
+def _cells(position: Tensor) -> list[Tensor]:
+    """Indices of positions [N, 2] in cells of at most `_CELL_M` a side; a larger one is cut at the median of its longer side."""
+    open_cells, cells = [torch.arange(len(position), device=position.device)], []
+    while open_cells:
+        rows = open_cells.pop()
+        size = position[rows].amax(0) - position[rows].amin(0)
+        if size.max() <= _CELL_M:
+            cells.append(rows)
+        else:
+            open_cells += rows[position[rows, int(size.argmax())].argsort(stable=True)].chunk(2)
+    return cells
 
 
 def _place(

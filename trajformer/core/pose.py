@@ -35,9 +35,9 @@ from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.errors import Config, ConfigError
 
 MULTIPLES = 2  # of the relative heading
-MOST_TOKENS = 1024  # with more, a token attends to the tokens within FAR_M of its neighbourhood only
+MOST_TOKENS = 512  # with more, a token attends to the tokens within FAR_M of its neighbourhood only
 FAR_M = 100.0
-_CELL_M = 150.0  # largest side of a neighbourhood
+_CELL_M = 110.0  # largest side of a neighbourhood
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
 _KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
 
@@ -230,16 +230,14 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
             corners = torch.stack([position[b, rows].amin(0), position[b, rows].amax(0)])
             gap = memory.position[b] - memory.position[b].clamp(*corners)
             near = gap.norm(dim=-1) <= FAR_M
-            if mask is not None:
-                allowed = mask.expand(scenes, -1, tokens)[b]
-                near &= allowed.any(0)
-            near = near.nonzero()[:, 0]
-            if not len(near):
+            allowed = near[None] if mask is None else mask.expand(scenes, -1, tokens)[b] & near
+            chosen = allowed.any(0).nonzero()[:, 0]
+            if not len(chosen):
                 continue
-            allowed = None if mask is None else allowed[rows if len(allowed) > 1 else slice(None)][:, near]
-            key, value = both[near].transpose(0, 1)[None].split(width, -1)
+            allowed = allowed[rows if len(allowed) > 1 else slice(None)][:, chosen]
+            key, value = both[chosen].transpose(0, 1)[None].split(width, -1)
             mean[b, :, rows] = attend(query[b : b + 1, :, rows], key, value, allowed)[0]
-            alive[b, rows] = True if allowed is None else allowed.any(-1)
+            alive[b, rows] = allowed.any(-1)
     return mean, alive
 
 

@@ -1,0 +1,109 @@
+"""Latency of SE2Former for all agents of a scene, with a fresh and with a kept map, and its growth with the size of a scene.
+
+    python tools/bench_forecast.py --store STORE [--scene ID] [--repeats N] [--threads 1] [--json FILE]
+
+STORE holds Argoverse 2 scenarios (`trajformer preprocess argoverse2`), and ID is the beginning of a scene id. Weights are random:
+they do not change the time. The peer in the same run is mmTransformer. Larger scenes consist of copies of the agents and lanes of
+this scene at random places, with its density: one agent in 1,250 square metres, and five pieces of lanes for each agent. "linear"
+is the time for an agent relative to that in the scene with 64 agents.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from measure import median_ms, medians_ms, new_parser, parse, report
+from torch import Tensor
+
+from trajformer.data.batch import Observation
+from trajformer.data.loading import SceneDataset
+from trajformer.models.forecaster import Forecaster
+from trajformer.models.se2former import SE2Former
+from trajformer.recipes.names import read_recipe
+from trajformer.scenes.store import SceneStore
+
+SCENE = "0a1e6f0a"
+PEER = "mmtransformer_argoverse2"
+SIZES = ((64, 320), (128, 640), (256, 1280), (512, 2560), (256, 2000))  # agents and pieces of lanes
+AREA_M2 = 1250.0  # of an agent
+
+
+def load(recipe: str, store: SceneStore, index: int, targets: str) -> tuple[Forecaster, Observation]:
+    """A model with random weights and its input for one scene."""
+    config = read_recipe(recipe)
+    torch.manual_seed(0)
+    scenes = SceneDataset(store, replace(config.data.batch, targets=targets))
+    return config.build_model().eval(), scenes[[index]].observation
+
+
+def enlarged(o: Observation, agents: int, lanes: int) -> Observation:
+    """Copies of the agents and lanes of a scene at random places of a square; all agents are targets."""
+
+    def copies(values: Tensor, count: int) -> Tensor:
+        return values[:, torch.arange(count) % values.shape[1]]
+
+    side, random = (agents * AREA_M2) ** 0.5, torch.Generator().manual_seed(agents)
+    counts = {o.agent_mask.shape[1]: agents, o.polyline_mask.shape[1]: lanes}
+    tensors = {name: value for name, value in vars(o).items() if isinstance(value, Tensor) and value.ndim >= 2}
+    o = replace(
+        o, **{name: copies(value, counts.get(value.shape[1], agents)) for name, value in tensors.items()}, num_targets=agents
+    )
+    place, road = (side * torch.rand(1, count, 2, generator=random) for count in (agents, lanes))
+    shift = place - o.pose[..., :2]
+    pose = torch.cat([place, o.pose[..., 2:]], -1)
+    polyline = o.polyline + (road - o.polyline[:, :, 0])[:, :, None]
+    return replace(o, position=o.position + shift[:, :, None], pose=pose, polyline=polyline)
+
+
+@torch.inference_mode()
+def one_scene(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Rows of the two models for the same scene."""
+    runs: dict[str, Callable[[], object]] = {}
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for label, recipe, targets in (
+        ("SE2Former, all agents", "se2former_argoverse2", "all"),
+        ("SE2Former, focal agent", "se2former_argoverse2", "focal"),
+        ("mmTransformer, all agents", PEER, "all"),
+        ("mmTransformer, focal agent", PEER, "focal"),
+    ):
+        model, o = load(recipe, store, index, targets)
+        sizes[label] = o.num_targets, o.agent_mask.shape[1], o.polyline_mask.shape[1]
+        runs[label] = lambda model=model, o=o: model(o)  # type: ignore[misc]
+        if isinstance(model, SE2Former):
+            kept = f"{label}, kept map"
+            lanes, sizes[kept] = model.encode_map(o), sizes[label]
+            runs[kept] = lambda model=model, o=o, lanes=lanes: model.forecast(o, lanes, model.encode_agents(o, lanes))  # type: ignore[misc]
+    for label, time in medians_ms(runs, repeats).items():
+        yield {"model": label, **dict(zip(("targets", "agents", "lanes"), sizes[label], strict=True)), "ms": time}
+
+
+@torch.inference_mode()
+def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Rows of SE2Former for growing scenes."""
+    model, o = load("se2former_argoverse2", store, index, "all")
+    first = 0.0
+    for agents, lanes in SIZES:
+        scene = enlarged(o, agents, lanes)
+        time = median_ms(lambda scene=scene: model(scene), repeats)  # type: ignore[misc]
+        first = first or time / agents
+        yield {"agents": agents, "lanes": lanes, "ms": time, "linear": time / agents / first}
+
+
+def main() -> None:
+    """Measure and print both tables."""
+    parser = new_parser(__doc__, repeats=15)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--scene", default=SCENE)
+    args = parse(parser)
+    store = SceneStore(args.store, args.split)
+    found = [index for index, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
+    if not found:
+        raise SystemExit(f"{args.store}: no scene {args.scene} in split {args.split}")
+    tables = {"One scene": one_scene, "Larger scenes": larger_scenes}
+    report(args, {title: rows(store, found[0], args.repeats) for title, rows in tables.items()})
+
+
+if __name__ == "__main__":
+    main()

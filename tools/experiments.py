@@ -10,9 +10,10 @@ training.
 
 worlds      Do joint worlds describe a scene better than independent modes of single agents? `joint` has the world loss. The set
             loss gives modes that become worlds by `rank` (the k-th most probable mode of each agent) or by `slot` (the mode of
-            the k-th query, independent of its score). `truth` is the recording as the only world. Figures are the multi-world
-            metrics of Argoverse 2 with six worlds and meanCR, the share of colliding actors, averaged over the worlds. The
-            sixth part of the scenes is the test set; scenes with at least two actors count.
+            the k-th query, independent of its score). `se2former` is trained with its recipe for simulated traffic (5 processor
+            minutes); `joint` are its worlds. `truth` is the recording as the only world. Figures are the multi-world metrics of
+            Argoverse 2 with six worlds and meanCR, the share of colliding actors, averaged over the worlds. The sixth part of the
+            scenes is the test set; scenes with at least two actors count.
 branches    Does training on several futures of one past cover more futures? Vehicles before a junction have two or three
             futures each. `one`: one future per past, as in a recording. `each`: every future as a separate scene. `set`: all
             futures of a past, matched one to one with different modes (`data.branches`). Figures are the share of futures
@@ -49,7 +50,9 @@ from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.models.scene_set import SceneSet, SceneTrajectories
+from trajformer.models.se2former import SE2Former
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
+from trajformer.recipes.names import read_recipe
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
@@ -101,8 +104,16 @@ def worlds(args: argparse.Namespace) -> None:
         synthesize(args.out / "raw", args.scenes or 1200, 7, val_fraction=1 / 6, test_fraction=0.0)
         prepare(Argoverse2(), args.out / "raw", store, PrepareOptions(splits=("train", "val"), workers=1))
     model, data = replace(SMALL, max_polylines=32, consensus_m=0.0), DataConfig(str(store), str(store), cache=True, batch=BATCH)
-    recipes = {name: recipe(replace(model, joint=name == "joint"), data, args.epochs or 30) for name in ("marginal", "joint")}
-    compare(args, WORLD_FIGURES, recipes, lambda _, checkpoint: world_scores(checkpoint, store))
+    recipes: dict[str, TrainConfig] = {
+        name: recipe(replace(model, joint=name == "joint"), data, args.epochs or 30) for name in ("marginal", "joint")
+    }
+    stores = {"data.train": str(store), "data.val": str(store), "trainer.validate_every": 10_000, "trainer.minutes": 5}
+    recipes["se2former"] = read_recipe("se2former_simulated", stores)
+
+    def score(variant: str, checkpoint: Path) -> dict[str, list[float]]:
+        return {f"{variant} {kind}": values for kind, values in world_scores(checkpoint, store).items()}
+
+    compare(args, WORLD_FIGURES, recipes, score)
 
 
 @torch.inference_mode()
@@ -112,10 +123,10 @@ def world_scores(checkpoint: Path, store: Path) -> dict[str, list[float]]:
     rows: dict[str, list[Tensor]] = {}
     for batch in batches(SceneDataset(SceneStore(store, "val"), config.data.batch)):
         truth, forecast = batch.truth, model(batch.observation)
-        kinds = {"joint": forecast}
+        kinds = {"joint": forecast.joint_futures()} if forecast.is_joint or isinstance(model, SE2Former) else {}
         if not forecast.is_joint:
             by_rank = forecast.select(forecast.logit.argsort(dim=-1, descending=True, stable=True))
-            kinds = {"rank": by_rank, "slot": replace(forecast, logit=torch.zeros_like(forecast.logit))}
+            kinds |= {"rank": by_rank, "slot": replace(forecast, logit=torch.zeros_like(forecast.logit))}
         kinds["truth"] = Forecast(truth.position[:, :, None], torch.zeros(batch.num_scenes, 1), batch.observation.frame)
         for name, made in kinds.items():
             rows.setdefault(name, []).append(world_figures(made, truth.position, truth.valid))

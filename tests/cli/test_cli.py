@@ -187,7 +187,7 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
     demo = ("demo", "--out", tmp_path / "demo", "--scenes", 4, "--epochs")
     for _ in range(2):
         assert run(*demo, 1) == 0
-    assert "mmTransformer" in capsys.readouterr().out.splitlines()[-4]
+    assert "SE2Former" in capsys.readouterr().out.splitlines()[-4]
     assert len(list((tmp_path / "demo" / "pictures").iterdir())) >= 1
     assert run(*demo, 2) == 1
     assert "the demo in this folder has" in capsys.readouterr().err

@@ -16,10 +16,10 @@ from trajformer.scenes.files import write_atomically
 
 def demo_parser() -> Parser:
     """[--out DIR]."""
-    parser = new_parser("Simulate scenes, prepare a store, train a small model, evaluate, predict and plot, in a few minutes.")
+    parser = new_parser("Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, predict and plot.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
     parser.add_argument("--scenes", type=PositiveInt, default=360, help="number of simulated scenes")
-    parser.add_argument("--epochs", type=PositiveInt, default=36, help="passes over the training scenes")
+    parser.add_argument("--epochs", type=PositiveInt, default=12, help="passes over the training scenes")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the simulation and of the training")
     return parser
 
@@ -48,12 +48,12 @@ def run_demo(args: Namespace) -> None:
     step(f"2 of 5, {{}}: prepare a store: {store}", "preprocess", "argoverse2", raw, store)
     stores = ("--data.train", store, "--data.val", store)
     length = ("--trainer.epochs", args.epochs, "--seed", args.seed)
-    headline = f"3 of 5, {{}}: train an mmTransformer, most of the time: {run}"
+    headline = f"3 of 5, {{}}: train SE2Former further on them: {run}"
     step(headline, "train", "--config", "demo", "--out", run, "--resume", *stores, *length)
     rows: dict[str, dict[str, float]] = {}
     for name, source in {
         "constant velocity": ("--model", "constant_velocity"),
-        "mmTransformer": ("--checkpoint", checkpoint),
+        "SE2Former": ("--checkpoint", checkpoint),
     }.items():
         file = out / f"{name.replace(' ', '_')}.json"
         headline = "4 of 5, {}: score held-out scenes, constant velocity first" if not rows else ""

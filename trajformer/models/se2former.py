@@ -16,7 +16,8 @@ zero, and the median is rest. The temperature of the probabilities is learned su
 Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
 mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
 of the other targets. The mixture is trained by its likelihood and does not change the modes. In
-`WorldForecast.joint_futures`, every target takes its most probable mode in each world.
+`WorldForecast.joint_futures`, every target takes its modes in the worlds such that their expected likelihood is largest, each
+mode in one world.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
+from trajformer.losses.matching import match
 from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms
 from trajformer.models.forecaster import Forecaster, ModelConfig
@@ -182,10 +184,14 @@ class WorldForecast(Forecast):
 
     @torch.no_grad()
     def joint_futures(self) -> Forecast:
-        """W joint futures: mode k of all targets is world k."""
+        """W joint futures: mode k of all targets is world k. A target takes each of its modes in at most one of K worlds."""
         assert self.worlds is not None
         pick, world = self.worlds()
-        chosen = self.select(pick.argmax(-1).transpose(1, 2))
+        gain = pick * world.softmax(-1)[..., None, None]
+        mode = pick.argmax(-1).transpose(1, 2).contiguous()  # [B, S, W]; more than K worlds keep their most probable mode
+        pairs = match(-gain.permute(0, 2, 3, 1), torch.ones_like(world[0], dtype=torch.bool))
+        mode.flatten(0, 1)[pairs.problem, pairs.target] = pairs.prediction
+        chosen = self.select(mode)
         return Forecast(chosen.position, world, self.frame, self.pose)
 
 

@@ -93,7 +93,7 @@ def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int) -> TrainCo
         loss=WorldLossConfig() if model.joint else None,
         augment=AugmentConfig(heading_noise=0.05, scale=0.1),
         optim=OptimConfig(5e-4, weight_decay=0.01),
-        trainer=TrainerConfig(epochs, "cpu", threads=1, validate_every=10_000),
+        trainer=TrainerConfig(epochs, accelerator="cpu", threads=1, validate_every=10_000),
     )
 
 

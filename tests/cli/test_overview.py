@@ -1,5 +1,7 @@
 """The overview, the help texts and the list of recipes."""
 
+from pathlib import Path
+
 import pytest
 from support.cli import error_line, run
 from support.processes import run_python
@@ -74,4 +76,5 @@ def test_included_weights_are_listed_and_loaded_by_name(capsys: pytest.CaptureFi
         assert f"pretrained:{name} (" in listed and checkpoint_file(f"pretrained:{name}").stat().st_size < 3e6
         assert set(pretrained_card(name)) == {"data", "licence", "figures", "command"}
         model, recipe = load_checkpoint(f"pretrained:{name}")
-        assert not model.training and recipe.model.num_future in (12, 30, 60)
+        assert not model.training and not Path(recipe.data.train).is_absolute()
+        assert recipe.model.num_future in (12, 30, 60)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -392,6 +392,8 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
         if task not in TASKS:
             raise CheckpointError(f"{path}: is for the unknown task '{task}'")
         model, recipe = load_checkpoint(path, TASKS[task].recipe)
+        if isinstance(recipe, TrainConfig):  # paths of one machine have no meaning on another
+            recipe = replace(recipe, data=replace(recipe.data, train="", val=""), first_stage="", init="")
         return recipe, model.state_dict()
     source = read_state_dict(path)
     try:

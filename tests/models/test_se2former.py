@@ -28,7 +28,7 @@ from trajformer.models.se2former import (
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.store import SceneStore
-from trajformer.testing.models import build_random, pose_error
+from trajformer.testing.models import build_random, example_scenes, pose_error
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +165,14 @@ def test_the_median_replaces_the_mode_that_ends_nearest_to_it(batch: SceneBatch)
         nearest = int((paths[:, -1] - median[-1]).norm(dim=-1).argmin())
         for mode, path in enumerate(shown.position[b, s]):
             torch.testing.assert_close(path, median if mode == nearest else paths[mode], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_thousand_agents(model: SE2Former) -> None:
+    crowd = collate(example_scenes((1000,)), BatchConfig(targets="all", max_agents=1000, agent_radius_m=1e4))
+    forecast = model(crowd.observation)
+    assert forecast.position.shape[:2] == (1, crowd.observation.num_targets) and crowd.observation.num_targets > 900
+    assert forecast.position.isfinite().all() and forecast.logit.isfinite().all()
 
 
 @torch.no_grad()

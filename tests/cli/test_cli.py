@@ -17,6 +17,7 @@ from support.scenes import make_scene
 
 from trajformer.cli.models import split_of
 from trajformer.evaluation.metrics import plausibility
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.training.forecasting import ForecastingModule
 
@@ -139,11 +140,12 @@ def test_errors_of_all_agents_by_motion(line: Path, tmp_path: Path, capsys: pyte
     words = ("--model", "constant_velocity", "--store", line / "store", "--agents", "all", "--csv", table)
     assert run("evaluate", *words) == 0
     rows = pd.read_csv(table)
-    standing = rows[rows.moved_m < 1.0]
+    standing = rows[(rows.history_m < 0.5) & (rows.future_m < 0.5)]
     assert 0 < len(standing) < len(rows)
     printed = [text.split()[-6:] for text in capsys.readouterr().out.splitlines() if " standing " in text]  # by type
     counts, *figures = np.array(printed, float).T
     assert counts.sum() == len(standing)
+    assert set(rows.manoeuvre) <= {kind.label for kind in Manoeuvre} and rows.manoeuvre.nunique() > 1
     expected = [*standing[["minADE6", "minFDE6", "MR6", "minFDE1"]].mean(), (standing.minFDE1 <= 0.5).mean()]
     assert [np.average(values, weights=counts) for values in figures] == pytest.approx(expected, abs=1e-3)
 

@@ -284,7 +284,7 @@ def test_figures_equal_figures_of_exported_samples(raw: Path, tmp_path: Path, ca
     text, err = capsys.readouterr()
     assert err == ""
     found = json.loads(figures.read_text())
-    assert list(found) == ["constant_velocity", "constant_velocity_sampled", "crowd"]
+    assert list(found) == ["constant_velocity", "constant_velocity_sampled", "crowd_eth_ucy"]
     for model, scenes in found.items():
         assert list(scenes) == [*FILES, "mean"]
         for name in FILES:
@@ -465,7 +465,7 @@ def test_constant_velocity_on_the_real_recordings(scored: dict[str, Any]) -> Non
 
 
 def test_the_weights_of_the_package_give_the_documented_figures(scored: dict[str, Any]) -> None:
-    plain, crowd = scored["constant_velocity"], scored["crowd"]
+    plain, crowd = scored["constant_velocity"], scored["crowd_eth_ucy"]
     assert (crowd["mean"]["ADE_20"], crowd["mean"]["FDE_20"]) == pytest.approx((0.201, 0.328), abs=2e-3)
     for scene, counts in COUNTS.items():
         assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts

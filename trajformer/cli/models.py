@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
 DEFAULT_COUNT = 8  # pictures
-STANDING_M, NEAR_M = 1.0, 0.5
+STANDING_M, NEAR_M = 0.5, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
 
 
@@ -212,7 +212,7 @@ def run_evaluate(args: Namespace) -> None:
     make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
     print_table({source: evaluation.figures})
-    if args.agents == "all":
+    if args.agents != "scored":
         print_groups(evaluation.per_agent)
     if args.json is not None:
         write_atomically(args.json, json.dumps(evaluation.figures, indent=1) + "\n")
@@ -235,11 +235,15 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
 
 
 def print_groups(per_agent: pd.DataFrame) -> None:
-    """Print errors by type and motion; "standing" agents move less than `STANDING_M`, and "near" is minFDE1 up to `NEAR_M`."""
-    motion = per_agent.moved_m.lt(STANDING_M).map({True: "standing", False: "moving"})
-    named = per_agent.assign(motion=motion, agents=1, near=per_agent.minFDE1 <= NEAR_M).groupby(["type", "motion"])
+    """Print errors by type and motion, and by manoeuvre.
+
+    "standing" agents move less than `STANDING_M` in their history and in their future, and "near" is minFDE1 up to `NEAR_M`.
+    """
+    still = per_agent[["history_m", "future_m"]].max(axis=1).lt(STANDING_M)
+    named = per_agent.assign(motion=still.map({True: "standing", False: "moving"}), agents=1, near=per_agent.minFDE1 <= NEAR_M)
     rules = {"agents": "sum", "minADE6": "mean", "minFDE6": "mean", "MR6": "mean", "minFDE1": "mean", "near": "mean"}
-    print(named.agg(rules).round(3).to_string())
+    for groups in (["type", "motion"], ["manoeuvre"]):
+        print(named.groupby(groups).agg(rules).round(3).to_string())
 
 
 def predict_parser() -> Parser:

@@ -13,8 +13,8 @@ query: gamma, one learned number per head, sets how near. Moved to the common fr
 with memory linear in the number of tokens. The values contain points, too: their means are returned in the frame of the query,
 with their lengths.
 
-In a memory of more than `MOST_TOKENS` tokens, tokens attend to the tokens within `FAR_M` of the cell of neighbours in which
-they are. So time is linear at constant density, too.
+In a memory of more than `MOST_TOKENS` tokens, tokens attend to the tokens within `FAR_M` of their cell of a grid. So time is
+linear at constant density, too.
 
 Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +34,9 @@ from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.errors import Config, ConfigError
 
 MULTIPLES = 2  # of the relative heading
-MOST_TOKENS = 512  # with more, a token attends to the tokens within FAR_M of its neighbourhood only
+MOST_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
 FAR_M = 100.0
-_CELL_M = 110.0  # largest side of a neighbourhood
+_CELL_M = 150.0  # side of a cell
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
 _KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
 
@@ -122,17 +121,37 @@ class Frames:
         return self._spread[vectors, points, scale_m]
 
 
-class Memory(NamedTuple):
-    """Keys and values of tokens in the outer frame, which several queries can share."""
+class Memory:
+    """Keys and values of tokens in the outer frame, which several queries can share.
 
-    key: Tensor  # float32 [..., heads, S, d]
-    value: Tensor  # float32 [..., heads, S, d]
-    position: Tensor  # float32 [..., S, 2], metres
+    Args:
+        key: float32 [..., heads, S, d].
+        value: float32 [..., heads, S, d].
+        position: float32 [..., S, 2], metres.
+    """
+
+    def __init__(self, key: Tensor, value: Tensor, position: Tensor) -> None:
+        self.key, self.value, self.position = key, value, position
+        self._near: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]] = {}
 
     @classmethod
     def join(cls, *parts: Memory) -> Memory:
         """The tokens of all parts in a row."""
-        return cls(*(torch.cat(tensors, -2) for tensors in zip(*parts, strict=True)))
+        return cls(*(torch.cat([getattr(part, name) for part in parts], -2) for name in ("key", "value", "position")))
+
+    def near(self, scene: int, cell: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Indices [n], keys and values [1, heads, n, d] of the tokens within `FAR_M` of a cell of a grid of `_CELL_M`.
+
+        They are selected once, since several layers use the same memory.
+        """
+        if (scene, *cell) not in self._near:
+            corner = _CELL_M * torch.tensor(cell, dtype=self.position.dtype, device=self.position.device)
+            position = self.position[scene]
+            gap = position - torch.minimum(torch.maximum(position, corner), corner + _CELL_M)
+            index = (gap.square().sum(-1) <= FAR_M**2).nonzero()[:, 0]
+            key, value = (x[scene].transpose(0, 1)[index].transpose(0, 1)[None] for x in (self.key, self.value))
+            self._near[scene, *cell] = index, key, value
+        return self._near[scene, *cell]
 
 
 class PoseKeys(nn.Module):
@@ -198,15 +217,16 @@ class PoseAttention(nn.Module):
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         with torch.autocast(query.device.type, enabled=False):
             query = _heads_first(query, c)
+            alive: Tensor | None
             if memory.key.shape[-2] > MOST_TOKENS and query.ndim == 4:
                 mean, alive = _attend_near(query, frames.position, memory, mask)
             else:
                 mean = attend(query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3))
                 alive = None if mask is None else mask.any(-1)
             mean = mean.transpose(-3, -2)
-        alive = 1.0 if alive is None else alive[..., None, None].to(mean.dtype)
+        real = 1.0 if alive is None else alive[..., None, None].to(mean.dtype)
         seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
-        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
+        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, real)], -1).flatten(-2))
 
 
 def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -223,35 +243,18 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
     """
     scenes, tokens = query.shape[0], memory.key.shape[-2]
     mean, alive = torch.zeros_like(query), torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
-    width = memory.key.shape[-1]
     for b in range(scenes):
-        both = torch.cat([memory.key[b], memory.value[b]], -1).transpose(0, 1).contiguous()  # [S, heads, 2 d]: fast to select
-        for rows in _cells(position[b]):
-            corners = torch.stack([position[b, rows].amin(0), position[b, rows].amax(0)])
-            gap = memory.position[b] - memory.position[b].clamp(*corners)
-            near = gap.norm(dim=-1) <= FAR_M
-            allowed = near[None] if mask is None else mask.expand(scenes, -1, tokens)[b] & near
-            chosen = allowed.any(0).nonzero()[:, 0]
-            if not len(chosen):
-                continue
-            allowed = allowed[rows if len(allowed) > 1 else slice(None)][:, chosen]
-            key, value = both[chosen].transpose(0, 1)[None].split(width, -1)
-            mean[b, :, rows] = attend(query[b : b + 1, :, rows], key, value, allowed)[0]
-            alive[b, rows] = allowed.any(-1)
+        cells, cell_of, counts = (position[b] / _CELL_M).floor().long().unique(dim=0, return_inverse=True, return_counts=True)
+        allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
+        for cell, rows in zip(cells.tolist(), cell_of.argsort().split(counts.tolist()), strict=True):
+            index, key, value = memory.near(b, cell)
+            if len(index):
+                pairs = None if allowed is None else allowed[rows if len(allowed) > 1 else slice(None)][:, index]
+                if pairs is not None and pairs.all():
+                    pairs = None
+                mean[b, :, rows] = attend(query[b : b + 1, :, rows], key, value, pairs)[0]
+                alive[b, rows] = True if pairs is None else pairs.any(-1)
     return mean, alive
-
-
-def _cells(position: Tensor) -> list[Tensor]:
-    """Indices of positions [N, 2] in cells of at most `_CELL_M` a side; a larger one is cut at the median of its longer side."""
-    open_cells, cells = [torch.arange(len(position), device=position.device)], []
-    while open_cells:
-        rows = open_cells.pop()
-        size = position[rows].amax(0) - position[rows].amin(0)
-        if size.max() <= _CELL_M:
-            cells.append(rows)
-        else:
-            open_cells += rows[position[rows, int(size.argmax())].argsort(stable=True)].chunk(2)
-    return cells
 
 
 def _place(

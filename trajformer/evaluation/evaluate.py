@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, collate
@@ -18,6 +18,7 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.metrics.displacement import displacement
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentKind, Scene
 
@@ -114,14 +115,35 @@ def evaluate(
             columns["track_id"].append(observation.agent_id[b][s])
             columns["type"].append(AgentKind(kinds[b][s]).name.lower())
         errors.pop("minFDE")  # of all modes
-        start = observation.pose[:, : observation.num_targets, :2]
-        errors["moved_m"] = (scene_batch.truth.position[..., -1, :] - start).norm(dim=-1)
+        pose = observation.pose[:, : observation.num_targets]
+        errors["history_m"], errors["future_m"] = _moved(scene_batch)
         for name, value in errors.items():
             columns[name] += value[scored].tolist()
+        kind, _ = manoeuvres(scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s)
+        columns["manoeuvre"] += [Manoeuvre(value).label for value in kind[scored].tolist()]
     if not columns["scenario_id"]:
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
     figures = metrics.compute()
     return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]))
+
+
+def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor]:
+    """Distances [B, S] in metres that targets move in their history and in their future.
+
+    They are distances between means over half a second, because single positions of recordings are noisy.
+    """
+    o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
+    count = max(round(0.5 / o.period_s), 1)
+
+    def centre(position: Tensor, valid: Tensor) -> Tensor:
+        """Mean of the first positions."""
+        share = (valid & (valid.cumsum(-1) <= count)).float()[..., None]
+        return (position * share).sum(2) / share.sum(2).clamp(min=1)
+
+    position, valid = o.position[:, :targets], o.valid[:, :targets]
+    first, last = centre(position, valid), centre(position.flip(2), valid.flip(2))
+    end = centre(truth.position.flip(2), truth.valid.flip(2))
+    return (last - first).norm(dim=-1), (end - last).norm(dim=-1)
 
 
 def track_forecasts(

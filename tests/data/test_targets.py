@@ -37,10 +37,10 @@ def test_slow_targets_keep_a_small_map() -> None:
     assert torch.equal(small.polyline[0], large.polyline[0, near])
 
 
-def test_thinning_keeps_scored_targets_then_moving_ones() -> None:
+def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
     batch = collate(varied_scenes(), ALL)
     o, count = batch.observation, 4
-    chosen = set()
+    chosen, moves = set(), []
     for seed in range(20):
         result = thin(batch, generator(seed), count)
         r = result.observation
@@ -58,10 +58,11 @@ def test_thinning_keeps_scored_targets_then_moving_ones() -> None:
             way = (batch.truth.position[b, :, -1] - o.pose[b, : o.num_targets, :2]).norm(dim=-1)
             moving = (way >= 3.0) & batch.truth.valid[b, :, -1] & (o.agent_role[b, : o.num_targets] < int(AgentRole.SCORED))
             taken = [row for row in rows if o.agent_role[b, row] < int(AgentRole.SCORED)]
-            if any(not moving[row] for row in taken):  # standing targets only after all moving ones
-                assert {row for row in taken if moving[row]} == set(moving.nonzero()[:, 0].tolist())
+            if moving.sum() > len(taken) and not moving.all():
+                moves += [bool(moving[row]) for row in taken]
             chosen.add(tuple(names))
     assert len(chosen) > batch.num_scenes  # another choice in other epochs
+    assert len(moves) > 20 and np.mean(moves) > 0.8
 
 
 def test_a_shift_removes_targets_that_are_not_visible_then() -> None:

@@ -32,7 +32,7 @@ def run_demo(args: Namespace) -> None:
     """
     start_time, out = time.monotonic(), args.out
     raw, store, run, forecasts = out / "raw", out / "store", out / "run", out / "forecasts.parquet"
-    checkpoint = run / "best.ckpt"
+    checkpoint = run / "last.ckpt"  # the best one would be chosen by the scenes that are scored
 
     def step(headline: str, command: str, *words: object) -> None:
         if headline:

@@ -62,12 +62,13 @@ def checkpoint_file(name: str | Path) -> Path:
     Raises:
         CheckpointError: there are no weights of this name.
     """
-    known, text = pretrained_names(), str(name)
+    text = str(name)
     if not text.startswith(PRETRAINED):
         return Path(name)
-    if text.removeprefix(PRETRAINED) not in known:
+    known, weights = pretrained_names(), text.removeprefix(PRETRAINED)
+    if weights not in known:
         raise CheckpointError(f"{text}: no weights of this name; `trajformer pretrained` lists {', '.join(known)}")
-    return WEIGHTS / f"{text.removeprefix(PRETRAINED)}.safetensors"
+    return WEIGHTS / f"{weights}.safetensors"
 
 
 def recipe_header(path: Path) -> dict[str, str]:

@@ -191,9 +191,13 @@ class PoseAttention(nn.Module):
         self.query = nn.Linear(width, heads * c.side)
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
+        axis = [False] * MULTIPLES * c.vectors + [True] * c.points
+        self.register_buffer("is_point", torch.tensor([False] * c.content + axis + axis + [True]), persistent=False)
         first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
         reach = torch.logspace(first, last, heads)
         self.sharpness = nn.Parameter((1 / (c.points * reach.square())).expm1().log())  # gamma = softplus(sharpness)
+
+    is_point: Tensor  # bool [side + 1], numbers of a query that gamma multiplies
 
     def forward(self, tokens: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
         """Attend from tokens [..., L, D] to a memory of S tokens.
@@ -211,9 +215,7 @@ class PoseAttention(nn.Module):
         content, x, y = _place(self.query(tokens), frames, c, self.heads, c.content, c.vectors)
         unit = c.padded**0.5  # `attend` divides scores by it
         gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
-        scale = unit * c.side**-0.5
-        same, points = gamma.new_full((self.heads, MULTIPLES * c.vectors), scale), gamma.expand(-1, c.points)
-        gain = torch.cat([gamma.new_full((self.heads, c.content), scale), same, points, same, points, gamma], -1)
+        gain = torch.where(self.is_point, gamma, unit * c.side**-0.5)
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         with torch.autocast(query.device.type, enabled=False):
             query = _heads_first(query, c)

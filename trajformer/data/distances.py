@@ -1,4 +1,4 @@
-"""Pairwise distances between points."""
+"""Distances between points, and mean positions against which motion is measured."""
 
 import torch
 from torch import Tensor
@@ -10,3 +10,12 @@ def pairwise_distances(first: Tensor, second: Tensor) -> Tensor:
     The matrix-product formula of `torch.cdist` is off: in single precision its error reaches metres far from the origin.
     """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def first_centre(position: Tensor, valid: Tensor, period_s: float) -> Tensor:
+    """Means [..., 2] of the valid positions [..., T, 2] of the first half second, `valid` bool [..., T]; zeros if none is valid.
+
+    Single positions of recordings are noisy. The last half second is the first one of flipped steps.
+    """
+    share = (valid & (valid.cumsum(-1) <= max(round(0.5 / period_s), 1))).to(position.dtype)[..., None]
+    return (position * share).sum(-2) / share.sum(-2).clamp(min=1)

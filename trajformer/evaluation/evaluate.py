@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.distances import first_centre
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
@@ -133,16 +134,10 @@ def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor]:
     They are distances between means over half a second, because single positions of recordings are noisy.
     """
     o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
-    count = max(round(0.5 / o.period_s), 1)
-
-    def centre(position: Tensor, valid: Tensor) -> Tensor:
-        """Mean of the first positions."""
-        share = (valid & (valid.cumsum(-1) <= count)).float()[..., None]
-        return (position * share).sum(2) / share.sum(2).clamp(min=1)
-
     position, valid = o.position[:, :targets], o.valid[:, :targets]
-    first, last = centre(position, valid), centre(position.flip(2), valid.flip(2))
-    end = centre(truth.position.flip(2), truth.valid.flip(2))
+    first = first_centre(position, valid, o.period_s)
+    last = first_centre(position.flip(2), valid.flip(2), o.period_s)
+    end = first_centre(truth.position.flip(2), truth.valid.flip(2), o.period_s)
     return (last - first).norm(dim=-1), (end - last).norm(dim=-1)
 
 

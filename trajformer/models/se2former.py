@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation, SceneBatch
+from trajformer.data.distances import first_centre
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
@@ -49,7 +50,7 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
-_REST_M_S = 0.25, 0.75  # agents that are slower are at rest, faster ones move
+_REST_M = 0.5, 1.0  # agents that move less in their history are at rest, others move
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 MOVED_M = 3.0  # agents that move less in their future are not used for components: most of what they leave over is noise
 _OUTLIER_M = 40.0  # errors of tracking
@@ -430,23 +431,17 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
 def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
-    The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 below .25 m/s to 1
-    above .75 m/s, the speed between the centres of the two halves of the history. The path is constant velocity plus `mean`
-    [F, 2] times the share, plus the centre of the second half times the rest.
+    The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that moved
+    less than .5 m in their history to 1 for those that moved more than 1 m. The path is constant velocity plus `mean` [F, 2] times
+    the share, plus the centre of the last half second times the rest.
     """
     targets = slice(0, observation.num_targets)
-    seen = observation.valid[:, targets].float()
-    count = seen.cumsum(-1)
-    late = seen * (count > count[..., -1:] / 2)
-    time = torch.arange(observation.num_history, device=seen.device) * observation.period_s
     point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
-    point = torch.cat([point, time[:, None].expand(*seen.shape, 1)], -1)
-    halves = (half[..., None] for half in (seen - late, late))
-    first, second = ((point * half).sum(2) / half.sum(2).clamp(min=1) for half in halves)
-    gap = second - first
-    speed = gap[..., :2].norm(dim=-1) / gap[..., 2].clamp(min=observation.period_s)
-    share = ((speed - _REST_M_S[0]) / (_REST_M_S[1] - _REST_M_S[0])).clamp(0, 1)[..., None, None, None]
-    return share * (constant_velocity_path(observation) + mean) + (1 - share) * second[:, :, None, None, :2], share
+    seen, period_s = observation.valid[:, targets], observation.period_s
+    last = first_centre(point.flip(2), seen.flip(2), period_s)
+    moved = (last - first_centre(point, seen, period_s)).norm(dim=-1)
+    share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]
+    return share * (constant_velocity_path(observation) + mean) + (1 - share) * last[:, :, None, None], share
 
 
 def _eight_points(point: Tensor) -> Tensor:

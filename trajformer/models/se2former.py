@@ -431,9 +431,9 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
 def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
-    The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that moved
-    less than .5 m in their history to 1 for those that moved more than 1 m. The path is constant velocity plus `mean` [F, 2] times
-    the share, plus the centre of the last half second times the rest.
+    The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
+    moved less than .5 m in their history to 1 for those that moved more than 1 m. The path is constant velocity plus `mean`
+    [F, 2] times the share, plus the centre of the last half second times the rest.
     """
     targets = slice(0, observation.num_targets)
     point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])

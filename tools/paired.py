@@ -23,9 +23,7 @@ def mean_errors(files: list[Path]) -> pd.DataFrame:
     tables = [pd.read_csv(path, dtype=dict.fromkeys(AGENT, str)).set_index(AGENT) for path in files]
     for path, table in zip(files, tables, strict=True):
         if not table.index.sort_values().equals(tables[0].index.sort_values()):
-            raise TrajformerError(
-                f"{path}: other agents than {files[0]}; use the same split and --agents"
-            )
+            raise TrajformerError(f"{path}: other agents than {files[0]}; use the same split and --agents")
     return pd.concat([table.select_dtypes("number") for table in tables]).groupby(level=AGENT).mean()
 
 

@@ -1,0 +1,184 @@
+"""A simulated accelerator, the device "sim": it finds tensors on the wrong device and counts waits of the host for the device.
+
+A tensor of the device is a wrapper around a CPU tensor, and each operator computes on the CPU. As with a GPU, the tensors of one
+operator must be on one device (except scalars on the CPU). `Waits` counts operators for which a GPU stops the host:
+
+copy      a copy to the host (`.cpu()`, `.tolist()`, `float(x)`, branches on values), or a copy to the device without
+          `non_blocking`
+shape     an operator with a result of unknown size: `nonzero`, boolean indexing, `unique`
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+DEVICE = "sim"
+ATEN = torch.ops.aten
+_FACTORIES = ("arange", "empty", "empty_strided", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm")
+_FACTORIES += ("scalar_tensor", "tril_indices", "triu_indices", "zeros")
+_UNKNOWN_SIZES = {"nonzero", "masked_select", "unique", "_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"}
+Waits = Counter[str]
+_counters: list[Waits] = []
+
+
+class SimulatedTensor(Tensor):
+    """A tensor of the device "sim" with the values of a CPU tensor."""
+
+    __module__ = "torch"  # `scenes/geometry.py` finds its functions there
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "SimulatedTensor":
+        """The wrapper of a CPU tensor."""
+        return Tensor._make_wrapper_subclass(
+            cls, inner.shape, inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=f"{DEVICE}:0"
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"{self.inner!r} on {DEVICE}"
+
+    def tolist(self) -> Any:
+        """PyTorch has no such method for wrappers."""
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        _check_and_count(func, args, kwargs)
+        target = kwargs.get("device")
+        result = _SUBSTITUTES.get(func, func)(*_unwrap(args), **_unwrap(kwargs))
+        if func in (ATEN._local_scalar_dense.default, ATEN.equal.default) or (target and torch.device(target).type == "cpu"):
+            return result
+        if func is ATEN.copy_.default and not isinstance(args[0], cls):
+            return args[0]
+        out = tree_map(lambda value: cls(value) if isinstance(value, Tensor) else value, result)
+        return return_and_correct_aliasing(func, args, kwargs, out)
+
+
+def _unwrap(value: Any) -> Any:
+    """The CPU tensors of nested arguments, and the CPU instead of the device."""
+
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        return leaf.inner if isinstance(leaf, SimulatedTensor) else leaf
+
+    return tree_map(plain, value)
+
+
+def _check_and_count(func: Any, args: Any, kwargs: Any) -> None:
+    """Refuse tensors of two devices; count the operator if the host waits for it."""
+    name, tensors = func.overloadpacket.__name__, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if func in (ATEN._to_copy.default, ATEN.copy_.default):
+        devices = {tensor.device.type for tensor in tensors} | {torch.device(kwargs.get("device") or DEVICE).type}
+        if len(devices) > 1 and not (kwargs.get("non_blocking") or args[2:] == (True,)):
+            _count("copy")
+        return
+    for tensor in tensors:
+        if not isinstance(tensor, SimulatedTensor) and tensor.ndim:
+            raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU")
+    masked = name.startswith("index") and any(
+        isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_leaves(args[1])
+    )
+    if name in _UNKNOWN_SIZES or masked or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+        _count("shape")
+    if name in ("_local_scalar_dense", "equal", "is_nonzero"):
+        _count("copy")
+
+
+def _count(kind: str) -> None:
+    for counter in _counters:
+        counter[kind] += 1
+
+
+@contextmanager
+def counted() -> Iterator[Waits]:
+    """Counts the waits of the host for the device inside the context."""
+    _counters.append(Waits())
+    try:
+        yield _counters[-1]
+    finally:
+        _counters.pop()
+
+
+def _fused_lstm_cell(gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden state, cell and workspace (the activated gates)."""
+    total = gates + hidden + (sum(bias for bias in biases if bias is not None))
+    i, f, g, o = total.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    after = f * cell + i * g
+    return o * after.tanh(), after, torch.cat([i, f, g, o], 1)
+
+
+def _fused_lstm_cell_gradient(
+    d_hidden: Tensor | None, d_cell: Tensor | None, before: Tensor, after: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the gates, of the cell and of the bias."""
+    i, f, g, o = workspace.chunk(4, 1)
+    d_hidden = torch.zeros_like(after) if d_hidden is None else d_hidden
+    d_after = (0 if d_cell is None else d_cell) + d_hidden * o * (1 - after.tanh() ** 2)
+    parts = [d_after * g * i * (1 - i), d_after * before * f * (1 - f), d_after * i * (1 - g**2)]
+    gates = torch.cat([*parts, d_hidden * after.tanh() * o * (1 - o)], 1)
+    return gates, d_after * f, gates.sum(0)
+
+
+_SUBSTITUTES = {  # operators that PyTorch has on accelerators only
+    ATEN._thnn_fused_lstm_cell.default: _fused_lstm_cell,
+    ATEN._thnn_fused_lstm_cell_backward_impl.default: _fused_lstm_cell_gradient,
+}
+
+
+class _Module:
+    """The parts of `torch.cuda` that PyTorch asks of a device."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """The device uses the random numbers of the CPU."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args, **kwargs: SimulatedTensor(func(*args, **_unwrap(kwargs)))
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Called by `torch.tensor(values, device="sim")`."""
+    _count("copy")
+    target.inner.copy_(source)  # type: ignore[attr-defined]
+    return target
+
+
+_setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+_library = torch.library.Library("aten", "IMPL")
+for _name in _FACTORIES:
+    for _overload in getattr(ATEN, _name).overloads():
+        _operator = getattr(getattr(ATEN, _name), _overload)
+        if any(argument.name == "device" for argument in _operator._schema.arguments):
+            _library.impl(f"{_name}.{_overload}" if _overload != "default" else _name, _factory(_operator), "PrivateUse1")
+_library.impl("_copy_from", _copy_from, "PrivateUse1")

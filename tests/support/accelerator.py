@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -36,10 +36,10 @@ class SimulatedTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "SimulatedTensor":
-        """The wrapper of a CPU tensor."""
-        return Tensor._make_wrapper_subclass(
-            cls, inner.shape, inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=f"{DEVICE}:0"
-        )
+        """The wrapper of a CPU tensor; PyTorch does not make views of wrappers in inference mode."""
+        layout = inner.shape, inner.stride(), inner.storage_offset()
+        with torch.inference_mode(False):
+            return Tensor._make_wrapper_subclass(cls, *layout, dtype=inner.dtype, device=f"{DEVICE}:0")
 
     def __init__(self, inner: Tensor) -> None:
         self.inner = inner
@@ -109,6 +109,15 @@ def counted() -> Iterator[Waits]:
         yield _counters[-1]
     finally:
         _counters.pop()
+
+
+def move(module: nn.Module) -> nn.Module:
+    """Move a module to the device; by default PyTorch would divide tied parameters of another tensor type."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return module.to(DEVICE)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
 
 
 def _fused_lstm_cell(gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:

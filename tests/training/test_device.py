@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.accelerator import DEVICE, SimulatedTensor, counted
+from support.accelerator import DEVICE, SimulatedTensor, counted, move
 from support.models import MODEL_CONFIGS, build
 from torch import nn
 
@@ -23,8 +23,9 @@ from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.shapes import ShapesConfig, ShapesDataset
 from trajformer.heads.detr.task import DetectionDataConfig, DetectionModule, DetectionRecipe
 from trajformer.heads.translation import Pairs, TextConfig, TransformerConfig, TranslationModule, TranslationRecipe
-from trajformer.heads.vit import ClassificationModule, ClassificationRecipe, Digits, ViTConfig
+from trajformer.heads.vit import ClassificationModule, ClassificationRecipe, ImageBatch, ViTConfig
 from trajformer.losses.matching import match_layers
+from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.choices import LOSSES, MODELS
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
@@ -78,16 +79,11 @@ def test_the_device_refuses_tensors_of_the_cpu_and_counts_waits() -> None:
         assert waits == expected
 
 
-def test_all_models_and_losses_are_checked() -> None:
-    models = {"constant-velocity": None} | WAITS
-    assert {type(MODEL_CONFIGS[name]) for name in models} == set(MODELS.values())
-    assert {type(ForecastingModule(TrainConfig(MODEL_CONFIGS[name])).config.loss) for name in WAITS} == set(LOSSES.values())
-
-
-def forecaster(name: str, muon_rate: float | None = None) -> tuple[TaskModule, Any]:
-    """A module with random weights, and a batch on the CPU."""
-    optim = OptimConfig(muon_rate=muon_rate, weight_decay=0.1)
-    module = ForecastingModule(TrainConfig(MODEL_CONFIGS[name], augment=AUGMENT, optim=optim))
+def forecaster(name: str, loss: Any = None) -> tuple[TaskModule, Any]:
+    """A module with random weights (SE2Former with Muon, the others with AdamW), and a batch on the CPU."""
+    optim = OptimConfig(muon_rate=0.02 if name == "se2former" else None, weight_decay=0.1)
+    first_stage = "a checkpoint" if name == "agentformer-sampler" else ""  # which is not read here
+    module = ForecastingModule(TrainConfig(MODEL_CONFIGS[name], loss=loss, first_stage=first_stage, augment=AUGMENT, optim=optim))
     module.model = build(MODEL_CONFIGS[name])
     return module.train(), collate(SCENES)
 
@@ -99,9 +95,13 @@ def heads(name: str) -> tuple[TaskModule, Any]:
     if name == "detection":
         model = DetrConfig(queries=6, block=block, layers=(1, 2), backbone=BackboneConfig(cnn=CnnConfig((8, 8), groups=4)))
         shapes = ShapesConfig(height=24, width=24, train=4, val=1, test=1)
-        return DetectionModule(DetectionRecipe(model, data=DetectionDataConfig(shapes=shapes))), ShapesDataset(shapes, "train")[[0, 1]]
+        return DetectionModule(DetectionRecipe(model, data=DetectionDataConfig(shapes=shapes))), ShapesDataset(shapes, "train")[
+            [0, 1]
+        ]
     if name == "classification":
-        return ClassificationModule(ClassificationRecipe(ViTConfig(8, 4, 1, 10, 1, block))), Digits("train")[[0, 1, 2]]
+        return ClassificationModule(ClassificationRecipe(ViTConfig(8, 4, 1, 10, 1, block))), ImageBatch(
+            torch.rand(3, 1, 8, 8), torch.arange(3)
+        )
     tokenizer: Any = SimpleNamespace(encode=lambda texts: [[4 + ord(letter) % 20 for letter in text] for text in texts])
     recipe = TranslationRecipe(TransformerConfig(block=block, layers=(1, 1)), TextConfig(vocabulary=24))
     return TranslationModule(recipe), Pairs("text", (["abc", "hello"], ["x", "wonder"]), tokenizer, None)[[0, 1]]
@@ -118,16 +118,21 @@ def step(module: TaskModule, batch: Any) -> dict[str, int]:
 
 
 CASES = [(forecaster, (name,), waits) for name, waits in WAITS.items()]
-CASES += [(forecaster, ("se2former", 0.02), {}), (heads, ("detection",), MATCHING)]
+CASES += [(forecaster, ("wayformer-early-multi_axis", MixtureLossConfig()), {}), (heads, ("detection",), MATCHING)]
 CASES += [(heads, (name,), {}) for name in ("classification", "translation")]
 
 
-@pytest.mark.parametrize(("make", "arguments", "expected"), CASES, ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "")
+def test_all_models_and_losses_are_checked() -> None:
+    assert {type(MODEL_CONFIGS[name]) for name in ("constant-velocity", *WAITS)} == set(MODELS.values())
+    assert {type(make(*arguments)[0].config.loss) for make, arguments, _ in CASES if make is forecaster} == set(LOSSES.values())
+
+
+@pytest.mark.parametrize(("make", "arguments", "expected"), CASES, ids=[case[1][0] for case in CASES])
 def test_a_training_step_equals_that_of_the_cpu_without_waiting(make: Any, arguments: Any, expected: dict[str, int]) -> None:
     modules = []
     for device in ("cpu", DEVICE):
         module, batch = make(*arguments)
-        modules.append(module.to(device))
+        modules.append(module if device == "cpu" else move(module))
         waits = step(module, batch)
         optimizer, schedule = build_optimizer(module.groups(), module.config.optim, lambda index: (index, 10))
         for parameter, reference in zip(module.parameters(), modules[0].parameters(), strict=True):
@@ -141,10 +146,14 @@ def test_a_training_step_equals_that_of_the_cpu_without_waiting(make: Any, argum
         schedule.step()
     assert waits == expected and not optimizer_waits
     reference, module = modules
-    assert torch.equal(module.last_loss.cpu(), reference.last_loss) or torch.isclose(module.last_loss.cpu(), reference.last_loss, rtol=1e-5)
+    assert torch.equal(module.last_loss.cpu(), reference.last_loss) or torch.isclose(
+        module.last_loss.cpu(), reference.last_loss, rtol=1e-5
+    )
     assert gradients and float(module.last_loss) != 0.0
     for (name, parameter), expected_value in zip(module.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(parameter.cpu(), expected_value, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            parameter.cpu(), expected_value, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.fixture
@@ -156,7 +165,7 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("generators")
-@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("name", ["mmtransformer-joint", "spatial-channel-agent", "agentformer-tokens"])
 def test_dropout_does_not_wait(name: str) -> None:
     module, batch = forecaster(name)
     for part in module.modules():
@@ -164,7 +173,7 @@ def test_dropout_does_not_wait(name: str) -> None:
             part.dropout = 0.1
         if isinstance(part, nn.Dropout):
             part.p = 0.1
-    assert step(module.to(DEVICE), batch) == WAITS[name]
+    assert step(move(module), batch) == WAITS[name]
     assert bool(module.last_loss.isfinite())
 
 
@@ -173,7 +182,8 @@ def test_evaluation_equals_that_of_the_cpu(name: str) -> None:
     joint = name == "se2former"
     results = []
     for device in ("cpu", DEVICE):
-        model = build(MODEL_CONFIGS[name]).eval().to(device)
+        model = build(MODEL_CONFIGS[name]).eval()
+        model = model if device == "cpu" else move(model)
         predictor = Predictor(model, BatchConfig(), torch.device(device), joint=joint)
         result, batch = evaluate(predictor, Scenes(SCENES), batch_size=2), collate(SCENES).to(device)
         with torch.no_grad():

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 DEVICE = "sim"
@@ -53,47 +52,55 @@ class SimulatedTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        _check_and_count(func, args, kwargs)
-        target = kwargs.get("device")
-        result = _SUBSTITUTES.get(func, func)(*_unwrap(args), **_unwrap(kwargs))
-        if func in (ATEN._local_scalar_dense.default, ATEN.equal.default) or (target and torch.device(target).type == "cpu"):
+        kwargs, tensors = kwargs or {}, list[Tensor]()
+        plain, options = _unwrap(args, tensors), {name: _unwrap(value, tensors) for name, value in kwargs.items()}
+        target = torch.device(kwargs.get("device") or DEVICE).type
+        _check_and_count(func, args, kwargs, tensors, target)
+        result = _SUBSTITUTES.get(func, func)(*plain, **options)
+        if func in (ATEN._local_scalar_dense.default, ATEN.equal.default) or target == "cpu":
             return result
         if func is ATEN.copy_.default and not isinstance(args[0], cls):
             return args[0]
-        out = tree_map(lambda value: cls(value) if isinstance(value, Tensor) else value, result)
-        return return_and_correct_aliasing(func, args, kwargs, out)
+        return return_and_correct_aliasing(func, args, kwargs, _wrap(result))
 
 
-def _unwrap(value: Any) -> Any:
-    """The CPU tensors of nested arguments, and the CPU instead of the device."""
-
-    def plain(leaf: Any) -> Any:
-        if isinstance(leaf, torch.device):
-            return torch.device("cpu")
-        return leaf.inner if isinstance(leaf, SimulatedTensor) else leaf
-
-    return tree_map(plain, value)
+def _wrap(value: Any) -> Any:
+    """Nested results on the device."""
+    if isinstance(value, tuple | list):
+        return type(value)(_wrap(part) for part in value)
+    return SimulatedTensor(value) if isinstance(value, Tensor) else value
 
 
-def _check_and_count(func: Any, args: Any, kwargs: Any) -> None:
+def _unwrap(value: Any, tensors: list[Tensor]) -> Any:
+    """Nested arguments with the CPU tensors, and with the CPU instead of the device; adds the tensors to `tensors`."""
+    if isinstance(value, tuple | list):
+        return type(value)(_unwrap(part, tensors) for part in value)
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.inner if isinstance(value, SimulatedTensor) else value
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _check_and_count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], target: str) -> None:
     """Refuse tensors of two devices; count the operator if the host waits for it."""
-    name, tensors = func.overloadpacket.__name__, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    name = func.overloadpacket.__name__
     if func in (ATEN._to_copy.default, ATEN.copy_.default):
-        devices = {tensor.device.type for tensor in tensors} | {torch.device(kwargs.get("device") or DEVICE).type}
-        if len(devices) > 1 and not (kwargs.get("non_blocking") or args[2:] == (True,)):
+        waits = not (kwargs.get("non_blocking") or args[2:] == (True,))
+        if waits and len({target, *(tensor.device.type for tensor in tensors)}) > 1:
             _count("copy")
         return
     for tensor in tensors:
         if not isinstance(tensor, SimulatedTensor) and tensor.ndim:
             raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU")
-    masked = name.startswith("index") and any(
-        isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_leaves(args[1])
-    )
+    masked = name.startswith("index") and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _indices(args[1]))
     if name in _UNKNOWN_SIZES or masked or (name == "repeat_interleave" and kwargs.get("output_size") is None):
         _count("shape")
     if name in ("_local_scalar_dense", "equal", "is_nonzero"):
         _count("copy")
+
+
+def _indices(value: Any) -> list[Tensor]:
+    return [part for part in value if part is not None] if isinstance(value, list | tuple) else []
 
 
 def _count(kind: str) -> None:
@@ -173,7 +180,7 @@ class _Module:
 
 
 def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *args, **kwargs: SimulatedTensor(func(*args, **_unwrap(kwargs)))
+    return lambda *args, **kwargs: _wrap(func(*args, **{name: _unwrap(value, []) for name, value in kwargs.items()}))
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:

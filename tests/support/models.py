@@ -10,6 +10,7 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, RoadConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
+from trajformer.models.forecaster import Forecaster
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer import FanConfig, MMTransformerConfig, RegionConfig
@@ -91,6 +92,8 @@ for _name, _kind in MODELS.items():
     if not any(type(config) is _kind for config in MODEL_CONFIGS.values()):
         MODEL_CONFIGS[_name] = _kind(**{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"})
 
+_DEPTHS = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}
+_DEPTHS |= {"encoder_layers": 1, "decoder_layers": 1, "lstm_layers": 1}
 build = build_random
 
 
@@ -98,3 +101,15 @@ def seeded(config: Any, **changes: Any) -> Any:
     """The model of a changed config with its initial weights, in evaluation mode."""
     torch.manual_seed(0)
     return replace(config, **changes).build().eval()
+
+
+def shallow_config(name: str, **changes: Any) -> Any:
+    """A config with the smallest depths that contain all parts of its model."""
+    config = MODEL_CONFIGS[name]
+    layers = {key: value for key, value in _DEPTHS.items() if type(getattr(config, key, None)) is type(value)}
+    return replace(config, **layers, **changes)
+
+
+def shallow(name: str, **changes: Any) -> Forecaster:
+    """The model of `shallow_config` with random weights."""
+    return build(shallow_config(name, **changes))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import BLOCK, MODEL_CONFIGS, build
+from support.models import BLOCK, MODEL_CONFIGS, shallow
 from support.scenes import hide, make_scene
 from support.tensors import draw
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from trajformer.core.dropout import Dropout
@@ -20,9 +20,6 @@ from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.models.agentformer.model import AgentFormer, CVAELossConfig, SamplerLossConfig, cvae_loss, sampler_loss
 from trajformer.models.mmtransformer import RegionLossConfig, region_loss
 
-# The smallest depths that contain all parts of a model, because the time of tracing is proportional to the depth.
-SHALLOW = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}
-SHALLOW |= {"encoder_layers": 1, "decoder_layers": 1, "lstm_layers": 1}
 # Each model once, in training (True) or evaluation: tracing all variants in both modes takes minutes.
 GRAPHS = {
     "constant-velocity": False,
@@ -49,13 +46,6 @@ def _reset() -> Iterator[None]:
     with torch._dynamo.config.patch(allow_rnn=True):  # by default nn.LSTM breaks the graph of lane_set
         yield
     torch.compiler.reset()
-
-
-def shallow(name: str, **changes: Any) -> nn.Module:
-    """A model with few layers."""
-    config = MODEL_CONFIGS[name]
-    layers = {key: value for key, value in SHALLOW.items() if type(getattr(config, key, None)) is type(value)}
-    return build(replace(config, **layers, **changes))
 
 
 def scenes(future: int) -> SceneBatch:

@@ -61,7 +61,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
 
 def _draw(make: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:
     """Numbers of `torch.rand` or `torch.randn` from the generator's device: a seed gives the same ones on CPU and GPU."""
-    return make(tuple(shape), generator=generator, device=generator.device).to(device)
+    return make(tuple(shape), generator=generator, device=generator.device).to(device, non_blocking=True)
 
 
 def _per_scene(batch: SceneBatch, generator: torch.Generator) -> Tensor:
@@ -166,7 +166,10 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
 
 
 def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
-    """The agents `index` int64 [B, n] of each scene; those of the first `targets` that were targets remain targets."""
+    """The agents `index` int64 [B, n] of each scene; those of the first `targets` that were targets remain targets.
+
+    On a device other than the CPU the names of agents are removed, because the host would have to wait for the index.
+    """
     o, truth = batch.observation, batch.truth
     scene = torch.arange(batch.num_scenes, device=index.device)[:, None]
     is_target, row = index[:, :targets] < o.num_targets, index[:, :targets].clamp(max=o.num_targets - 1)
@@ -174,7 +177,8 @@ def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
     def of_targets(value: Tensor) -> Tensor:
         return value[scene, row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
 
-    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, index.tolist(), strict=True))
+    rows: list[list[int]] = index.tolist() if index.device.type == "cpu" else [[]] * len(index)
+    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, rows, strict=True))
     values = {name: getattr(o, name)[scene, index] for name in AGENT_FIELDS}
     kept = replace(o, agent_id=names, num_targets=targets, target_mask=of_targets(o.target_mask), **values)
     return SceneBatch(kept, truth.map(of_targets))

@@ -31,6 +31,10 @@ class TensorRecord:
         """The same record with every tensor on `device`."""
         return self.map(lambda value: value.to(device, non_blocking=non_blocking))
 
+    def pin_memory(self: Record) -> Record:
+        """The same record in pinned memory, from which a GPU copies while the host continues; called by `DataLoader`."""
+        return self.map(Tensor.pin_memory)
+
 
 @dataclass(frozen=True, eq=False)
 class Observation(TensorRecord):
@@ -41,7 +45,7 @@ class Observation(TensorRecord):
     """
 
     scene_id: tuple[str, ...]  # B
-    agent_id: tuple[tuple[str, ...], ...]  # B of at most A
+    agent_id: tuple[tuple[str, ...], ...]  # B of at most A; empty after an augmentation that selects agents on a GPU
     period_s: float
     num_targets: int  # S
     num_future: int  # F, steps to predict

@@ -210,13 +210,17 @@ class RankSampler:
             yield step[self.rank :: self.world].tolist()
 
 
-def make_loader(data: Any, sampler: RankSampler, workers: int = 0) -> DataLoader[Any]:
-    """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order."""
+def make_loader(data: Any, sampler: RankSampler, workers: int = 0, *, pinned: bool = False) -> DataLoader[Any]:
+    """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order.
+
+    Each worker reads two batches ahead. With `pinned`, for a GPU, a thread copies them to pinned memory.
+    """
     return DataLoader(
         data,
         batch_size=None,  # an item is already a batch
         sampler=sampler,
         num_workers=workers,
+        pin_memory=pinned,
         persistent_workers=workers > 0,
         multiprocessing_context="spawn" if workers else None,
         worker_init_fn=_start_worker if workers else None,

@@ -64,7 +64,7 @@ def run(
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
-            batch = collate(read, predictor.batch).to(predictor.device)
+            batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             try:
                 forecast = predictor.model(batch.observation)
                 forecast = forecast.joint_futures() if predictor.joint else forecast

@@ -130,6 +130,7 @@ class PairBatch(TensorRecord):
     source: Tensor  # int64 [B, S], with the end token
     target: Tensor  # int64 [B, L], with the start and the end token
     text: tuple[str, ...]  # the target sentences
+    real: Tensor  # int64 [N], indices of the N real tokens in target[:, 1:].flatten(); a GPU would have to wait for their number
 
 
 class Pairs:
@@ -154,7 +155,8 @@ class Pairs:
 
     def __getitem__(self, indices: Sequence[int]) -> PairBatch:
         source, target, text = zip(*(self.pairs[index] for index in indices), strict=True)
-        return PairBatch(pad_tokens(source), pad_tokens(target), text)
+        tokens = pad_tokens(target)
+        return PairBatch(pad_tokens(source), tokens, text, (tokens[:, 1:] != PAD).flatten().nonzero()[:, 0])
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Numbers of source tokens and target tokens: int64 [n, 2]."""
@@ -474,10 +476,9 @@ class TranslationModule(TaskModule):
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         """The loss over real tokens and their number."""
-        transformer, given, expected = self.model.transformer, batch.target[:, :-1], batch.target[:, 1:]
-        real = expected != PAD  # only real tokens are projected to the vocabulary
-        features = transformer.decode(given, *transformer.encode(batch.source))[real]
-        return token_loss(transformer.project(features), expected[real], smoothing), int(real.sum())
+        transformer, real = self.model.transformer, batch.real  # only real tokens are projected to the vocabulary
+        features = transformer.decode(batch.target[:, :-1], *transformer.encode(batch.source)).flatten(0, 1)[real]
+        return token_loss(transformer.project(features), batch.target[:, 1:].flatten()[real], smoothing), len(real)
 
     def training_step(self, batch: PairBatch, batch_idx: int) -> Tensor:
         """Loss of one batch."""

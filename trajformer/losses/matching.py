@@ -24,8 +24,7 @@ class Match(NamedTuple):
 def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Match:
     """Match predictions and targets of independent problems, for example of L decoder layers and B images.
 
-    With a single target the best assignment is an argmin, computed on the device. Otherwise the costs of all problems are
-    copied to the host at once.
+    The costs of all problems are copied to the host at once, the only copy of a training step that a GPU waits for.
 
     Args:
         cost: [..., K, G], cost of assigning target g to prediction k.
@@ -43,14 +42,30 @@ def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Matc
     problems = math.prod(shape[:-2])
     real = target_mask.expand(*shape[:-2], shape[-1]).reshape(problems, shape[-1])
     cost = cost.reshape(problems, *shape[-2:])
-    if shape[-1] == 1:
-        _check_finite((~cost.isfinite() & real[:, None]).reshape(shape).nonzero(), axes)
-        problem = real[:, 0].nonzero()[:, 0]
-        prediction = cost[..., 0].argmin(1)[problem]
-        return Match(problem, prediction, torch.zeros_like(problem))
     # The mask is copied as one more prediction, since a second copy would make a GPU wait a second time.
     table = torch.cat([cost.transpose(1, 2).float(), real[..., None].float()], -1).cpu().numpy()
-    return Match(*torch.from_numpy(_assign(table, shape, axes)).to(cost.device))
+    return Match(*torch.from_numpy(_assign(table, shape, axes)).to(cost.device, non_blocking=True))
+
+
+@torch.no_grad()
+def match_layers(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = ("layer", *AXES)) -> list[Match]:
+    """Match the predictions of L layers and the targets of N problems: costs [L, N, K, G] and bool [N, G] to L matches.
+
+    With a single target (G = 1) the best prediction is an argmin on the device, and the host does not wait for it. Then there is
+    one pair for each problem, also if its target is not real; the caller must ignore these pairs. Costs that are not finite are
+    an error as in `match`, but on a device other than the CPU with G = 1 their prediction is matched, so that the loss is not
+    finite either.
+    """
+    layers, problems, _, targets = cost.shape
+    if targets > 1:
+        problem, *others = match(cost, target_mask, axes)
+        parts = (part.tensor_split(layers) for part in (problem % problems, *others))  # each layer has the same number of pairs
+        return [Match(*layer) for layer in zip(*parts, strict=True)]
+    if cost.device.type == "cpu":
+        _check_finite((~cost.isfinite() & target_mask[:, None]).nonzero(), axes)
+    problem = torch.arange(problems, device=cost.device)
+    best = torch.where(cost.isfinite(), cost, -torch.inf)[..., 0].argmin(-1)  # [L, N]
+    return [Match(problem, prediction, torch.zeros_like(problem)) for prediction in best]
 
 
 def _assign(table: np.ndarray, shape: Sequence[int], axes: Sequence[str]) -> np.ndarray:

@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.losses.matching import match
+from trajformer.losses.matching import Match, match_layers
 from trajformer.losses.terms import LossConfig, Terms, combine
 from trajformer.scenes.geometry import to_frame
 
 _EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
+_FAR_M = 1e9  # error of a mode with respect to a future that does not exist
 
 
 @dataclass(frozen=True)
@@ -91,38 +92,44 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
         target, valid = target[:, :, None], valid[:, :, None]
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None, None])
-    return combine([_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
-
-
-def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
-    position, logit = forecast.position.flatten(0, 1), forecast.logit.flatten(0, 1)  # [N, K, F, 2], [N, K]
     target, valid = target.flatten(0, 1), valid.flatten(0, 1)  # [N, G, F, 2], [N, G, F]
-    ade, fde = pairwise_errors(position.detach(), target, valid)
-    cost = config.cost_ade * ade + config.cost_fde * fde
-    if config.cost_class:
-        cost = cost - config.cost_class * logit.detach().softmax(-1)[..., None]
+    layers, costs, ends = (forecast, *forecast.auxiliary), [], []
+    for layer in layers:
+        ade, fde = pairwise_errors(layer.position.detach().flatten(0, 1), target, valid)
+        ends.append(fde)
+        costs.append(config.cost_ade * ade + config.cost_fde * fde)
+        if config.cost_class:
+            costs[-1] = costs[-1] - config.cost_class * layer.logit.detach().flatten(0, 1).softmax(-1)[..., None]
+    matches = match_layers(torch.stack(costs), valid.any(-1))
+    parts = zip(layers, ends, matches, strict=True)
+    return combine([_terms(layer, fde, pairs, target, valid, config) for layer, fde, pairs in parts], config)
+
+
+def _terms(forecast: Forecast, fde: Tensor, pairs: Match, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
+    position, logit = forecast.position.flatten(0, 1), forecast.logit.flatten(0, 1)  # [N, K, F, 2], [N, K]
     exists = valid.any(-1)
-    problem, mode, future = match(cost, exists)
-    count = max(len(problem), 1)
+    problem, mode, future = pairs
     truth, mask = target[problem, future], valid[problem, future]
+    real = mask.any(-1)
+    count = real.sum().clamp(min=1)
     regression, endpoint = _errors(position[problem, mode], truth, mask, config)
     terms = {"regression": regression, "endpoint": endpoint}
     if config.single:
         terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum()
     log_probability = logit.log_softmax(-1)
-    nearest = torch.where(exists[:, None], fde, torch.inf).amin(-1)[problem]  # [M, K]
-    terms["classification"] = -log_probability[problem, mode].sum() / count
-    terms["confidence"] = confidence_divergence(logit[problem], nearest, config.temperature_m).sum() / count
+    nearest = torch.where(exists[:, None], fde, _FAR_M).amin(-1)[problem]  # [M, K]
+    terms["classification"] = -(log_probability[problem, mode] * real).sum() / count
+    terms["confidence"] = (confidence_divergence(logit[problem], nearest, config.temperature_m) * real).sum() / count
     return terms
 
 
 def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig) -> tuple[Tensor, Tensor]:
-    """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last valid step; means over M."""
+    """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last one; means over futures with any."""
     gap = position - target
     if config.error == "distance":
         gap = (gap.square().sum(-1, keepdim=True) + _EPSILON_M2).sqrt()
     mean, last = huber(gap, valid, config.huber_m)
-    count = max(len(gap), 1)
+    count = valid.any(-1).sum().clamp(min=1)
     return mean.sum() / count, last.sum() / count
 
 
@@ -192,13 +199,13 @@ def _world_terms(forecast: Forecast, target: Tensor, valid: Tensor, config: Worl
     errors = pairwise_errors(forecast.position.detach().flatten(0, 1), *truth)
     # A sum, not a matrix product, which autocast would compute in half precision.
     ade, fde = ((error.view(*known.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
-    scene, world, _ = match((config.cost_ade * ade + config.cost_fde * fde)[..., None], known.any(-1)[:, None])
-    count = max(len(scene), 1)
-    share, valid = share[scene], valid[scene]
-    gap = forecast.position[scene, :, world] - target[scene]  # [n, S, F, 2]
+    real = known.any(-1)
+    [(scene, world, _)] = match_layers((config.cost_ade * ade + config.cost_fde * fde)[None, ..., None], real[:, None])
+    count = real.sum().clamp(min=1)
+    gap = forecast.position[scene, :, world] - target  # [B, S, F, 2]
     mean, last = huber(gap, valid, config.huber_m)
     return {
         "regression": (mean * share).sum() / count,
         "endpoint": (last * share).sum() / count,
-        "classification": -forecast.logit.log_softmax(-1)[scene, world].sum() / count,
+        "classification": -(forecast.logit.log_softmax(-1)[scene, world] * real).sum() / count,
     }

@@ -247,12 +247,11 @@ def region_loss(
     end = last_valid(valid)
     region = region_of(target.take_along_dim(end[:, None, None], 1).squeeze(1), regions)
     truth = (target, valid, region, len(regions))
-    halved = torch.tensor([0.5, 1.0, 1.0], device=log_variance.device)
 
     def weigh(terms: Terms, _: object) -> Tensor:
         """Kendall et al. 2018: L / (2 var) for a regression, L / var for a classification, plus log(standard deviation)."""
-        value = torch.stack([terms[name] for name in TERMS])
-        return (halved * (-log_variance).exp() * value + 0.5 * log_variance).sum()
+        value = torch.stack([share * terms[name] for name, share in zip(TERMS, (0.5, 1.0, 1.0), strict=True)])
+        return ((-log_variance).exp() * value + 0.5 * log_variance).sum()
 
     return combine([_layer_terms(layer, truth, config) for layer in (forecast, *forecast.auxiliary)], config, weigh)
 

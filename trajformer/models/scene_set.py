@@ -35,7 +35,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.losses.matching import Match, match
+from trajformer.losses.matching import Match, match_layers
 from trajformer.losses.set_loss import MatchedLossConfig, huber, pairwise_errors
 from trajformer.losses.terms import Terms, combine
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
@@ -112,12 +112,8 @@ def scene_set_loss(
     exists = valid.any(-1)
     truth = torch.cat([start[:, :, None], target], 2), torch.cat([exists[..., None], valid], 2)
     cost = torch.stack([_cost(layer, truth, config) for layer in layers])
-    pairs = match(cost, exists, ("layer", "scene", "query", "agent"))
-    of_layer = []
-    for number, layer in enumerate(layers):
-        here = pairs.problem // len(start) == number
-        of_scene = Match(pairs.problem[here] % len(start), pairs.prediction[here], pairs.target[here])
-        of_layer.append(_terms(layer, truth, of_scene, config))
+    matches = match_layers(cost, exists, ("layer", "scene", "query", "agent"))
+    of_layer = [_terms(layer, truth, pairs, config) for layer, pairs in zip(layers, matches, strict=True)]
     return combine(of_layer[::-1], config)
 
 
@@ -139,9 +135,10 @@ def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs:
         mode = (config.cost_ade * ade + config.cost_fde * fde)[..., 0].argmin(-1)
     gap = modes.take_along_dim(mode[:, None, None, None], 1).squeeze(1) - target
     mean, last = huber(gap, valid, config.huber_m)
-    count = max(len(scene), 1)
+    known = valid[:, 0].float()  # the first position is the current one, which all targets to match have
+    count = known.sum().clamp(min=1)
     exists = torch.zeros_like(logit)
-    exists[scene, query] = 1.0
+    exists[scene, query] = known
     real = ~logit.isneginf()
     weight = torch.where(exists > 0, 1.0, config.no_object) * real
     entropy = F.binary_cross_entropy_with_logits(torch.where(real, logit, 0.0), exists, weight, reduction="sum")
@@ -149,7 +146,7 @@ def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs:
         "regression": mean.sum() / count,
         "endpoint": last.sum() / count,
         "classification": entropy / weight.sum().clamp(min=1e-6),
-        "mode": F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="sum") / count,
+        "mode": (F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="none") * known).sum() / count,
     }
 
 

@@ -212,7 +212,8 @@ class TaskData(L.LightningDataModule):
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         sampler = RankSampler(order, rank, world)
         sampler.start_at(epoch, step)
-        return make_loader(items, sampler, self.loading.workers)
+        pinned = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return make_loader(items, sampler, self.loading.workers, pinned=pinned)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """A new random order in every epoch, with items of similar size together; every item once."""

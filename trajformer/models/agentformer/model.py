@@ -43,6 +43,7 @@ from trajformer.models.agentformer.networks import (
     FutureEncoder,
     displacements,
     initialize,
+    reads_values,
     token_inputs,
 )
 from trajformer.models.constant_velocity import extrapolate, named_noise
@@ -375,10 +376,10 @@ def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor,
 
     Returns:
         rows int64 [B, k] of distinct samples, and int64 [B, S], the position of each target's best sample in them. k is the
-        largest number that a scene needs; a compiled graph, which cannot read values, takes the largest possible one.
+        largest number that a scene needs, or the largest possible one where values cannot be read.
     """
     needed = (F.one_hot(best, samples).bool() & known[..., None]).any(1)
-    count = min(samples, best.shape[1]) if torch.compiler.is_compiling() else int(needed.sum(1).max())
+    count = int(needed.sum(1).max()) if reads_values(best.device) else min(samples, best.shape[1])
     rows = needed.int().argsort(dim=1, descending=True, stable=True)[:, : max(count, 1)]
     return rows, (rows[:, None] == best[..., None]).int().argmax(-1)
 

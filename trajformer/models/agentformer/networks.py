@@ -78,9 +78,14 @@ def time_mean(x: Tensor, mask: Tensor) -> Tensor:
     return (x * mask[..., None]).sum(1) / mask.sum(1).clamp(min=1)[..., None]
 
 
+def reads_values(device: torch.device) -> bool:
+    """Whether a branch may depend on values: a GPU would have to wait for them, and a compiled graph has none."""
+    return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def none_if_full(mask: Tensor) -> Tensor | None:
-    """None for a mask without False, since attention without a mask is faster; a compiled graph cannot branch on values."""
-    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+    """None for a mask without False, since attention without a mask is faster, where values can be read."""
+    return None if reads_values(mask.device) and bool(mask.all()) else mask
 
 
 def initialize(module: M) -> M:

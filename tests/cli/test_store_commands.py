@@ -16,7 +16,7 @@ from trajformer import cli
 from trajformer.errors import SceneError
 from trajformer.scenes.export import export_scene, scene_to_arrays, scene_to_json
 from trajformer.scenes.manifest import MANIFEST, MERGED, read_manifest, verify_store, write_manifest
-from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
 from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -302,7 +302,7 @@ def from_json(text: str) -> Scene:
         raise AssertionError(f"{name} is no JSON")
 
     told: dict[str, Any] = json.loads(text, parse_constant=no)
-    agents, polylines, edges = told.pop("agents"), told.pop("polylines"), told.pop("edges")
+    agents, polylines, edges, lights = (told.pop(name) for name in ("agents", "polylines", "edges", "lights"))
     steps, points = len(agents[0]["valid"]), [polyline["points"] for polyline in polylines]
     return Scene(
         **told | {"origin": np.array(told["origin"])},
@@ -320,6 +320,11 @@ def from_json(text: str) -> Scene:
         point=np.array([point for part in points for point in part], np.float32).reshape(-1, 2),
         edge=np.array([[edge["from"] for edge in edges], [edge["to"] for edge in edges]], np.int32),
         edge_kind=np.array([EdgeKind[edge["kind"]] for edge in edges], np.uint8),
+        agent_size=np.array([agent["size"] for agent in agents if "size" in agent], np.float32).reshape(-1, 2),
+        light_lane=np.array([light["lane"] for light in lights], np.int32),
+        light_state=np.array([[LightState[state] for state in light["states"]] for light in lights], np.uint8)
+        if lights
+        else np.zeros((0, 0), np.uint8),
     )
 
 
@@ -358,7 +363,7 @@ def test_json_has_one_line_per_item(tmp_path: Path) -> None:
     position[0, 0] = (0.1, -2.3)
     export_scene(random_scene(4, 3, 2, edges=2, position=position), tmp_path / "scene.json")
     lines = (tmp_path / "scene.json").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 8 + 3 * 2 + 3 + 2 + 2
+    assert len(lines) == 2 + 8 + 4 * 2 + 3 + 2 + 2 + len(scene.light_lane)
     assert ' "city": "Zürich",' in lines
     assert '"position": [[0.1, -2.3], ' in next(line for line in lines if line.startswith('  {"id": "0"'))
 

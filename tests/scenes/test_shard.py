@@ -9,11 +9,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.stores import make_store, problems, random_scene
+from support.stores import make_store, problems, random_scene, same_bits
 
-from trajformer.errors import StoreError
+from trajformer.errors import SceneError, StoreError
 from trajformer.scenes.manifest import MANIFEST
-from trajformer.scenes.shard import LISTS, Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
+from trajformer.scenes.shard import (
+    LISTS,
+    OPTIONAL,
+    SCHEMA,
+    Shard,
+    ShardInfo,
+    read_scene_ids,
+    read_shard_info,
+    shard_path,
+    write_shard,
+)
 from trajformer.scenes.store import SceneStore
 
 
@@ -56,8 +66,8 @@ def reverse_offsets(column: pa.Array) -> pa.Array:
 
 
 BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
-    **{f"{name} moved": (with_column(name, move_value), "row 0: .* values, expected") for name in LISTS},
-    **{f"{name} backwards": (with_column(name, reverse_offsets), f"{name} has impossible offsets") for name in LISTS},
+    **{f"{name} moved": (with_column(name, move_value), "row 0: .* values, expected") for name in LISTS | OPTIONAL},
+    **{f"{name} backwards": (with_column(name, reverse_offsets), f"{name} has impossible offsets") for name in LISTS | OPTIONAL},
     "more steps": (with_column("num_steps", lambda c: pa.array([10**9] * len(c), c.type)), "row 0: valid has"),
     "fewer steps": (with_column("num_steps", lambda c: pa.array([-1] * len(c), c.type)), "row 0: valid has"),
     "null": (with_column("num_steps", lambda c: pa.array([None] * len(c), c.type)), "no nulls"),
@@ -69,7 +79,8 @@ BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_inconsistent_columns_are_refused(tmp_path: Path, case: str) -> None:
     change, message = BROKEN[case]
-    write_shard(tmp_path / "0.arrow", [random_scene(seed, edges=2) for seed in range(3)], ShardInfo("random", "train"))
+    scenes = [random_scene(seed, edges=2, optional=True) for seed in range(3)]
+    write_shard(tmp_path / "0.arrow", scenes, ShardInfo("random", "train"))
     rewrite(tmp_path / "0.arrow", change)
     with pytest.raises(StoreError, match=rf"0\.arrow: .*{message}"):
         Shard(tmp_path / "0.arrow")
@@ -187,3 +198,27 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"00000\.arrow"):
         write_shard(tmp_path / "taken" / "00000.arrow", [random_scene(0)], ShardInfo("random", "train"))
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_columns_of_optional_fields_exist_only_if_needed(tmp_path: Path) -> None:
+    plain, full = random_scene(0, optional=False), random_scene(1, optional=True)
+    for name, scenes, schema in (("plain", [plain], SCHEMA.names), ("full", [plain, full], [*SCHEMA.names, *OPTIONAL])):
+        write_shard(tmp_path / name, scenes, ShardInfo("random", "train"))
+        assert pa.ipc.open_file(tmp_path / name).schema.names == schema
+        assert all(same_bits(Shard(tmp_path / name).scene(row), scene) for row, scene in enumerate(scenes))
+
+
+INVALID = {
+    "agent_size": np.zeros((2, 2), np.float32),
+    "light_lane": np.array([0, 2], np.int32),
+    "light_state": np.full((2, 4), 9, np.uint8),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_optional_fields_are_refused(name: str) -> None:
+    lights = {"light_lane": np.array([0, 1], np.int32), "light_state": np.zeros((2, 4), np.uint8)}
+    random_scene(0, history=3, horizon=1, optional=False, **lights)
+    for wrong in (INVALID[name], INVALID[name][:1] if name != "light_lane" else INVALID[name][:0]):
+        with pytest.raises(SceneError, match=f"scene-0: ({name}|light_state): "):
+            random_scene(0, history=3, horizon=1, optional=False, **lights | {name: wrong})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trajformer.scenes.manifest import verify_store, write_manifest
-from trajformer.scenes.scene import MAX_EXTENT_M, MAX_SPEED_M_S, AgentRole, Scene
+from trajformer.scenes.scene import MAX_EXTENT_M, MAX_SPEED_M_S, AgentRole, LightState, PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -59,13 +59,18 @@ def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True
         "velocity": state[..., 3:].copy(),
         "valid": valid,
         "polyline_id": rng.permutation(lanes) + rng.choice([-(2**63), -lanes // 2, 2**63 - 1 - lanes]),
-        "polyline_kind": rng.integers(0, 5, lanes).astype(np.uint8),
+        "polyline_kind": rng.integers(0, len(PolylineKind), lanes).astype(np.uint8),
         "polyline_flags": rng.integers(0, 16, lanes).astype(np.uint8),
         "polyline_offset": np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
         "point": point,
         "edge": rng.integers(0, max(lanes, 1), (2, edges)).astype(np.int32),
         "edge_kind": rng.integers(0, 4, edges).astype(np.uint8),
     }
+    if lanes and more.pop("optional", seed % 3 == 1):
+        lights = rng.integers(1, 4)
+        values["agent_size"] = rng.uniform(0, 20, (agents, 2)).astype(np.float32)
+        values["light_lane"] = rng.integers(0, lanes, lights).astype(np.int32)
+        values["light_state"] = rng.integers(0, len(LightState), (lights, steps)).astype(np.uint8)
     return Scene(**values | more).validate()
 
 

@@ -112,10 +112,10 @@ def _map_radius(scene: Scene, targets: np.ndarray, config: BatchConfig) -> np.nd
 
 
 def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
-    """Resampled lanes and crosswalks near a target, without drivable areas; `around` is [S, 2], `radius` [S]."""
+    """Resampled lanes and crosswalks near a target, without drivable areas and road lines; `around` is [S, 2], `radius` [S]."""
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
-    keep = kind != _DRIVABLE_AREA
+    keep = kind < _DRIVABLE_AREA
     if len(around) and len(piece):
         some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]

@@ -15,7 +15,8 @@ from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of one
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
-NUM_ATTRIBUTES = len(PolylineKind) + len(_FLAGS)
+_NUM_KINDS = int(PolylineKind.DRIVABLE_AREA) + 1  # samples contain no other kinds
+NUM_ATTRIBUTES = _NUM_KINDS + len(_FLAGS)
 
 
 def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
@@ -207,7 +208,7 @@ def nearest_polylines(observation: Observation, agents: int, radius_m: float, co
 
 def polyline_attributes(observation: Observation) -> Tensor:
     """Kinds (one-hot) and flags of polylines: float [B, M, NUM_ATTRIBUTES]."""
-    kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))
+    kind = nn.functional.one_hot(observation.polyline_kind, _NUM_KINDS)
     flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 

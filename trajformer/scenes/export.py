@@ -10,7 +10,7 @@ import numpy as np
 
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically, write_atomically
-from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
 
 FORMATS = (".json", ".npz")
 
@@ -43,17 +43,18 @@ def scene_to_arrays(scene: Scene) -> dict[str, np.ndarray]:
 
 
 def scene_to_json(scene: Scene) -> str:
-    """A scene as JSON, with one line for each agent, polyline and edge.
+    """A scene as JSON, with one line for each agent, polyline, edge and traffic light.
 
-    Kinds, roles and flags are names. Edges refer to polylines by their index in the list, from 0. `position`, `heading` and
-    `velocity` of an agent have T entries, zero where `valid` is false. Positions and points are metres relative to `origin`
-    (metres, city frame), headings radians, velocities metres per second. Numbers have the digits that are needed to restore
-    the same float32 (`origin`: float64).
+    Kinds, roles, flags and states are names. Edges and lights refer to polylines by their index in the list, from 0. `position`,
+    `heading` and `velocity` of an agent have T entries, zero where `valid` is false. Positions and points are metres relative to
+    `origin` (metres, city frame), sizes are length and width in metres, headings radians, velocities metres per second. Numbers
+    have the digits that are needed to restore the same float32 (`origin`: float64).
 
     Raises:
         ValueError: the scene is not valid.
     """
     numbers = {name: _short_floats(getattr(scene, name)) for name in ("position", "heading", "velocity")}
+    numbers |= {"size": _short_floats(scene.agent_size)} if len(scene.agent_size) else {}
     point, offset = _short_floats(scene.point), scene.polyline_offset.tolist()
     agents = [
         {"id": scene.agent_id[i], "kind": AgentKind(scene.agent_kind[i]).name, "role": AgentRole(scene.agent_role[i]).name}
@@ -69,11 +70,13 @@ def scene_to_json(scene: Scene) -> str:
     ]
     ends = zip(*scene.edge.tolist(), scene.edge_kind.tolist(), strict=True)
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
+    states = [[LightState(state).name for state in row] for row in scene.light_state.tolist()]
+    lights = [{"lane": lane, "states": row} for lane, row in zip(scene.light_lane.tolist(), states, strict=True)]
     names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
     compact = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
     lines = [f' "{name}": {compact(value)}' for name, value in head.items()]
-    for name, rows in (("agents", agents), ("polylines", polylines), ("edges", edges)):
+    for name, rows in (("agents", agents), ("polylines", polylines), ("edges", edges), ("lights", lights)):
         lines.append(f' "{name}": [' + ",".join(f"\n  {compact(row)}" for row in rows) + "\n ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -1,6 +1,6 @@
 """Scene: one scenario as ragged numpy arrays, the record that readers produce and stores contain.
 
-Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges.
+Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges, N lights.
 Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x. All arrays except `origin` are relative to `origin`, so
 that float32 is accurate to well under a millimetre.
 """
@@ -8,7 +8,7 @@ that float32 is accurate to well under a millimetre.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag
 
 import numpy as np
@@ -18,6 +18,7 @@ from trajformer.errors import SceneError
 MAX_EXTENT_M = 50_000.0  # from the origin; a file beyond these limits is broken
 MAX_ORIGIN_M = 1e8  # of the origin in the city frame, over twice the Earth's circumference; float64 resolves 15 nm
 MAX_SPEED_M_S = 10_000.0
+MAX_SIZE_M = 1_000.0
 MAX_NAME_LENGTH = 200  # bytes of a file name without its ending; characters of other names
 
 
@@ -45,13 +46,18 @@ class AgentRole(IntEnum):
 
 
 class PolylineKind(IntEnum):
-    """Type of a polyline. Lanes are directed centrelines; CROSSWALK and DRIVABLE_AREA are closed rings."""
+    """Type of a polyline. Lanes are directed centrelines; CROSSWALK and DRIVABLE_AREA are closed rings.
+
+    ROAD_LINE is a painted line, ROAD_EDGE a border of the road. Models see the kinds before DRIVABLE_AREA only.
+    """
 
     LANE_VEHICLE = 0
     LANE_BUS = 1
     LANE_BIKE = 2
     CROSSWALK = 3
     DRIVABLE_AREA = 4
+    ROAD_LINE = 5
+    ROAD_EDGE = 6
 
 
 class LaneFlag(IntFlag):
@@ -71,6 +77,15 @@ class EdgeKind(IntEnum):
     PREDECESSOR = 1
     LEFT = 2
     RIGHT = 3
+
+
+class LightState(IntEnum):
+    """State of a traffic light at a step."""
+
+    UNKNOWN = 0
+    RED = 1
+    YELLOW = 2
+    GREEN = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +118,10 @@ class Scene:
     point: np.ndarray  # float32 [P, 2]
     edge: np.ndarray  # int32 [2, E], indices of polylines
     edge_kind: np.ndarray  # uint8 [E], EdgeKind
+    # optional, without rows if the source has none
+    agent_size: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.float32))  # [A, 2], length and width in metres
+    light_lane: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # [N], index of the lane of a traffic light
+    light_state: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))  # [N, T], LightState
 
     @property
     def num_agents(self) -> int:
@@ -152,6 +171,8 @@ class Scene:
             value = getattr(self, name)
             if value.dtype != dtype or value.ndim != len(shape):
                 self._require(False, name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
+            if name in OPTIONAL_FIELDS and not len(value):
+                continue
             for length, letter in zip(value.shape, shape, strict=True):
                 if length != sizes.setdefault(letter, length):
                     self._require(False, name, f"shape {value.shape}, expected {shape}")
@@ -186,22 +207,27 @@ class Scene:
         self._require(not ids or (offset[1:] - offset[:-1]).min() >= 2, "polyline_offset", "a polyline has fewer than 2 points")
         unique = len(set(ids)) == len(ids) or len(set(zip(ids, self.polyline_kind.tolist(), strict=True))) == len(ids)
         self._require(unique, "polyline_id", "an id occurs twice within a kind")
-        exist = not self.edge.size or (self.edge.min() >= 0 and self.edge.max() < self.num_polylines)
-        self._require(exist, "edge", "names a polyline that does not exist")
+        for name in ("edge", "light_lane"):
+            index = getattr(self, name)
+            exist = not index.size or (index.min() >= 0 and index.max() < self.num_polylines)
+            self._require(exist, name, "names a polyline that does not exist")
+        self._require(len(self.light_lane) == len(self.light_state), "light_state", "rows differ from light_lane")
 
 
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
     name: (np.dtype(kind), tuple(shape.split()))
     for kind, shapes in {
         np.float64: {"origin": "2"},
-        np.float32: {"position": "A T 2", "heading": "A T", "velocity": "A T 2", "point": "P 2"},
+        np.float32: {"position": "A T 2", "heading": "A T", "velocity": "A T 2", "point": "P 2", "agent_size": "A 2"},
         np.bool_: {"valid": "A T"},
-        np.uint8: {"agent_kind": "A", "agent_role": "A", "polyline_kind": "M", "polyline_flags": "M", "edge_kind": "E"},
-        np.int32: {"polyline_offset": "M1", "edge": "2 E"},
+        np.uint8: {"agent_kind": "A", "agent_role": "A", "polyline_kind": "M", "polyline_flags": "M", "edge_kind": "E"}
+        | {"light_state": "N T"},
+        np.int32: {"polyline_offset": "M1", "edge": "2 E", "light_lane": "N"},
         np.int64: {"polyline_id": "M"},
     }.items()
     for name, shape in shapes.items()
 }
+OPTIONAL_FIELDS = ("agent_size", "light_lane", "light_state")
 _FAR = f"farther than {MAX_EXTENT_M / 1000:g} km from the origin"
 _MAX_VALUES: dict[str, tuple[float, str]] = {
     "origin": (MAX_ORIGIN_M, f"farther than {MAX_ORIGIN_M:g} m from zero"),
@@ -214,6 +240,8 @@ _MAX_VALUES: dict[str, tuple[float, str]] = {
     "polyline_flags": (int(sum(LaneFlag)), "unknown flag"),
     "point": (MAX_EXTENT_M, _FAR),
     "edge_kind": (int(max(EdgeKind)), "unknown kind"),
+    "agent_size": (MAX_SIZE_M, f"larger than {MAX_SIZE_M:g} m"),
+    "light_state": (int(max(LightState)), "unknown state"),
 }
 _FILE_NAME = re.compile(r"(?!\.)[^/\\]+")
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # also line separators and lone surrogates

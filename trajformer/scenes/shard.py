@@ -2,7 +2,8 @@
 
 A shard stores positions, headings and velocities of valid steps only, agent-major, and the map once. Polyline lengths and edges
 are unsigned integers of the smallest sufficient width, stored as bytes. The schema metadata has the schema version, the software
-version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises it. Shards are written under a
+version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises it. Columns of the optional
+fields of `Scene` exist if a scene of the shard has values for them. Shards are written under a
 temporary name and then renamed, so a store can be read while it is prepared. Reading a damaged shard raises an error that names
 the file or returns different values (the manifest has checksums), but never reads out of bounds.
 """
@@ -21,7 +22,7 @@ import pyarrow as pa
 import trajformer
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import OPTIONAL_FIELDS, Scene
 
 SCHEMA_VERSION = 2
 SCALARS: dict[str, pa.DataType] = {
@@ -48,14 +49,16 @@ LISTS: dict[str, pa.DataType] = {
     "edge": pa.uint8(),  # bytes of `_index_dtype(M)`
     "edge_kind": pa.uint8(),
 }
-RAGGED = (*STRINGS, *LISTS)
+OPTIONAL: dict[str, pa.DataType] = dict(zip(OPTIONAL_FIELDS, (pa.float32(), pa.int32(), pa.uint8()), strict=True))
+RAGGED = (*STRINGS, *LISTS, *OPTIONAL)
 SCHEMA = pa.schema(
     [pa.field(name, pa.string()) for name in STRINGS]
     + [pa.field(name, kind) for name, kind in SCALARS.items()]
     + [pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()]
 )
-_VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in LISTS.values()])
-_FIXED_BYTES = 4 * len(RAGGED) + sum(kind.bit_width // 8 for kind in SCALARS.values())
+FULL_SCHEMA = pa.schema([*SCHEMA, *(pa.field(name, pa.list_(kind)) for name, kind in OPTIONAL.items())])
+_VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in (LISTS | OPTIONAL).values()])
+_FIXED_BYTES = 4 * len((*STRINGS, *LISTS)) + sum(kind.bit_width // 8 for kind in SCALARS.values())
 _METADATA_KEY = b"trajformer"
 # Copying the two float32 of a step as one integer is ten times faster.
 _PACKED_TYPES: dict[str, type] = {"position": np.int64, "heading": np.int32, "velocity": np.int64}
@@ -90,6 +93,7 @@ def pack(scene: Scene) -> PackedScene:
     for name, packed in _PACKED_TYPES.items():
         row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
     row |= {"num_steps": scene.num_steps, "valid": np.packbits(valid), "point": scene.point.reshape(-1)}
+    row |= {"agent_size": scene.agent_size.reshape(-1), "light_state": scene.light_state.reshape(-1)}
     row["polyline_length"] = lengths.astype(_index_dtype(len(scene.point))).view(np.uint8)
     row["edge"] = scene.edge.reshape(-1).astype(_index_dtype(scene.num_polylines)).view(np.uint8)
     return row
@@ -126,7 +130,7 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
     bounds = _numbers(offsets, pa.int32())
     if name in STRINGS:
         return pa.StringArray.from_buffers(len(rows), bounds.buffers()[1], pa.py_buffer(b"".join(rows)))
-    return pa.ListArray.from_arrays(bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), LISTS[name]))
+    return pa.ListArray.from_arrays(bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), (LISTS | OPTIONAL)[name]))
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
@@ -137,9 +141,10 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
         StoreError: the scenes are too many or too large for one shard.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
-    columns = [_column(name, [row[name] for row in rows]) for name in SCHEMA.names]
+    schema = FULL_SCHEMA if any(len(row[name]) for row in rows for name in OPTIONAL) else SCHEMA
+    columns = [_column(name, [row[name] for row in rows]) for name in schema.names]
     metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
-    batch = pa.record_batch(columns, schema=SCHEMA.with_metadata(metadata))
+    batch = pa.record_batch(columns, schema=schema.with_metadata(metadata))
     with atomically(path) as temporary, temporary.open("wb") as sink:
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -166,7 +171,7 @@ def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
         info = ShardInfo(**raw | {"skipped": tuple((str(name), str(reason)) for name, reason in raw["skipped"])})
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: not a trajformer shard: no metadata") from error
-    if not schema.equals(SCHEMA):
+    if not (schema.equals(SCHEMA) or schema.equals(FULL_SCHEMA)):
         raise StoreError(f"{path}: columns differ from schema version {SCHEMA_VERSION}")
     return info, count
 
@@ -199,7 +204,7 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
     impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks that the last bound is in range
     if impossible.any():
         return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
-    length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=True))
+    length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=False))
     agents, steps, polylines = length["agent_kind"], length["heading"], length["polyline_kind"]
     expected = {
         "agent_role": agents,
@@ -212,6 +217,9 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
         "point": length["point"] // 2 * 2,
         "edge": 2 * length["edge_kind"] * _index_bytes(polylines),
     }
+    if "light_lane" in length:
+        expected["agent_size"] = np.where(length["agent_size"] > 0, 2 * agents, 0)
+        expected["light_state"] = length["light_lane"] * num_steps
     for name, value in expected.items():
         for row in np.flatnonzero(length[name] != value)[:1]:
             return f"row {row}: {name} has {length[name][row]} values, expected {value[row]}"
@@ -240,7 +248,8 @@ class Shard:
             if batch.num_rows != self._size:
                 raise StoreError(f"{path}: {batch.num_rows} scenes, expected {self._size} from the metadata")
             self._scalars = [np.from_dlpack(batch.column(name)) for name in SCALARS]
-            columns = [batch.column(name) for name in RAGGED]
+            self._ragged = [name for name in RAGGED if name in batch.schema.names]
+            columns = [batch.column(name) for name in self._ragged]
             offsets = [np.frombuffer(c.buffers()[1], np.int32, len(c) + 1, c.offset * 4) for c in columns]
             self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
@@ -276,7 +285,7 @@ class Shard:
 
     def row_bytes(self) -> np.ndarray:
         """Bytes of each scene in the file, int64 [scenes]."""
-        return np.diff(self._bounds, axis=0) @ _VALUE_BYTES + _FIXED_BYTES
+        return np.diff(self._bounds, axis=0) @ _VALUE_BYTES[: len(self._ragged)] + _FIXED_BYTES
 
     def scene(self, row: int) -> Scene:
         """Scene number `row`; arrays that are not packed are read-only views of the file.
@@ -295,7 +304,7 @@ class Shard:
         values: dict[str, Any] = dict(zip(STRINGS, text, strict=True))
         values |= dict(zip(SCALARS, [column[row].item() for column in self._scalars], strict=True))
         lists = zip(self._values, start[len(text) :], end[len(text) :], strict=True)
-        array = dict(zip(LISTS, [values[a:b] for values, a, b in lists], strict=True))
+        array = dict(zip(self._ragged[len(text) :], [values[a:b] for values, a, b in lists], strict=True))
         agent_id, shape = tuple(values["agent_id"].split("\n")), (len(array["agent_kind"]), values.pop("num_steps"))
         if len(agent_id) != shape[0]:
             raise ValueError(f"agent_id: {len(agent_id)} ids for {shape[0]} agents")
@@ -309,5 +318,8 @@ class Shard:
         array.pop("polyline_length").view(_index_dtype(len(point))).cumsum(out=offset[1:])
         edge = array["edge"].view(_index_dtype(polylines)).reshape(2, -1).astype(np.int32)
         array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
+        for name, length in (("agent_size", 2), ("light_state", shape[1])):
+            if name in array and len(flat := array.pop(name)):
+                array[name] = flat.reshape(-1, length)
         array["origin"] = np.array([values.pop("origin_x"), values.pop("origin_y")])
         return Scene(**values | array | {"agent_id": agent_id})

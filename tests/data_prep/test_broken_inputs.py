@@ -315,19 +315,11 @@ TRACKS: Cases = {
     "unknown type": (table(words("agent_type", "car", "tram")), "agent_type: unknown value 'tram'"),
     "half a frame": (table(cell("frame_id", "7.5")), "frame_id: .* expected whole numbers"),
     "each row twice": (TWICE, r"track_id: two rows for step \d+ of track"),
-    "5 Hz": (downsampled(renumber=True), r"timestamp_ms: 20\d\.?\d* ms from frame to frame, expected 100 \(10 Hz\)"),
+}
+RATES: Cases = {
+    "5 Hz": (downsampled(renumber=True), r"timestamp_ms: \d+\.?\d* ms from frame to frame, expected 100 \(10 Hz\)"),
     "every second frame": (downsampled(renumber=False), r"frame_id: most steps are 200 ms long, expected 100 \(10 Hz\)"),
 }
-CASES: Cases = {
-    "39 steps": (table(lambda t: t.filter(pc.not_equal(t["frame_id"], "40"))), "frame_id: 39 steps, expected 40 consecutive"),
-    "41 steps": (text(",40,4000,", ",41,4100,"), "frame_id: 40 steps, expected 40 consecutive"),
-    "no car at step 10": (
-        table(lambda t: t.filter(pc.not_equal(pc.if_else(pc.equal(t["frame_id"], "10"), t["agent_type"], ""), "car"))),
-        "agent_type: no vehicle at the last observed step|frame_id: 39 steps",
-    ),
-    "a case number as text": (table(cell("case_id", "three")), "three"),
-}
-SHORT: Cases = {"short": (table(lambda t: t.slice(0, 30)), r"no window of 10 \+ 30 steps with a vehicle")}
 LANELETS: Cases = {
     "other XML": (text("(?s)^.*$", "<a/>", 1), "relation: no lanelet of subtype road, highway"),
     "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "a document type"),
@@ -355,8 +347,7 @@ FILES: dict[str, tuple[str, str, Cases]] = {
     "log-map": ("argoverse2_sensor", "log_map*", {"truncated": (text("}$", ""), "map cannot be read")}),
     "recording": ("eth_ucy", "*.txt", RECORDINGS),
     "tracks": ("interaction", "[vD]*.csv", TRACKS),
-    "cases": ("interaction_cases", "*.csv", CASES),
-    "short-recording": ("interaction_recording", "vehicle*.csv", SHORT),
+    "frame-rates": ("interaction", "*.csv", RATES),
     "lanelets": ("interaction", "*.osm_xy", LANELETS),
 }
 

@@ -78,7 +78,7 @@ def write_cases(path: Path, cases: dict[int, list[Row]]) -> Path:
     return _write(path, lines, ["case_id", *_NAMES])
 
 
-_NAMES = "track_id frame_id timestamp_ms agent_type x y vx vy psi_rad length width".split()
+_NAMES = ["track_id", "frame_id", "timestamp_ms", "agent_type", "x", "y", "vx", "vy", "psi_rad", "length", "width"]
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,6 +1,8 @@
 """Fixtures that several test files share."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,15 @@ def real_data() -> Path:
     if not Path(folder).is_dir():
         pytest.fail(f"{REAL_DATA_VARIABLE} is set, but there is no folder {folder}")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def interaction_slice(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recordings and two validation cases of each location of INTERACTION, unpacked into the official layout."""
+    out = tmp_path_factory.mktemp("interaction")
+    script = [sys.executable, real_data / "interaction" / "unpack.py", out, "--limit", "2"]
+    subprocess.run(script, check=True, capture_output=True)
+    return out
 
 
 @pytest.fixture

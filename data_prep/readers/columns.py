@@ -25,12 +25,14 @@ _Meaning = TypeVar("_Meaning")
 # ---- reading and checks --------------------------------------------------------------------------------------------
 
 
-def read_csv(path: Path, numbers: Collection[str], text: Collection[str], max_bytes: int) -> pa.Table:
+def read_csv(
+    path: Path, numbers: Collection[str], text: Collection[str], max_bytes: int, optional: Collection[str] = ()
+) -> pa.Table:
     """Columns of a CSV file with a header: numbers as float64, text as dictionaries, without empty cells.
 
-    A SceneError names the file and the column or line that cannot be used.
+    Numbers of `optional` columns may be empty (null). A SceneError names the file and the column or line that cannot be used.
     """
-    kinds = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(text, DICTIONARY)
+    kinds = dict.fromkeys((*numbers, *optional), pa.float64()) | dict.fromkeys(text, DICTIONARY)
     try:
         data = read_file(path, max_bytes)
         header = data[: data.find(b"\n") + 1].decode("utf-8-sig").replace('"', "").strip()

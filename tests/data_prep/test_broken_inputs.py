@@ -290,6 +290,53 @@ RECORDINGS: Cases = {
     "a blank first line": (then(word(13, "east"), prefix("\n")), r"line 6, column 13 \(x\): 'east'"),
 }
 
+# ---- INTERACTION ---------------------------------------------------------------------------------------------------
+
+
+def downsampled(renumber: bool) -> Damage:
+    """Every second frame, with the same numbers or with consecutive ones."""
+
+    def change(whole: pa.Table) -> pa.Table:
+        frame = pc.cast(whole["frame_id"], pa.int64()).to_numpy()
+        whole = whole.filter(pa.array(frame % 2 == 1))
+        half = pa.array(((frame[frame % 2 == 1] + 1) // 2).astype(str))
+        return column("frame_id", lambda v: half)(whole) if renumber else whole
+
+    return table(change)
+
+
+TRACKS: Cases = {
+    "no column": (without("psi_rad"), "psi_rad: no such column"),
+    "NaN": (table(cell("x", "nan")), "x: empty or NaN in 1 rows"),
+    "a huge position": (table(cell("y", "1e300")), r"y: 1e\+300, expected at most"),
+    "a car without heading": (table(cell("psi_rad", "")), "psi_rad: nan of vehicle '1', expected a number up to 7"),
+    "degrees": (table(cell("psi_rad", "170")), "psi_rad: 170 of vehicle '1', expected a number up to 7"),
+    "a car without width": (table(cell("width", "inf")), "width: inf of vehicle '1'"),
+    "unknown type": (table(words("agent_type", "car", "tram")), "agent_type: unknown value 'tram'"),
+    "half a frame": (table(cell("frame_id", "7.5")), "frame_id: .* expected whole numbers"),
+    "each row twice": (TWICE, r"track_id: two rows for step \d+ of track"),
+}
+RATES: Cases = {
+    "5 Hz": (downsampled(renumber=True), r"timestamp_ms: \d+\.?\d* ms from frame to frame, expected 100 \(10 Hz\)"),
+    "every second frame": (downsampled(renumber=False), r"frame_id: most steps are 200 ms long, expected 100 \(10 Hz\)"),
+}
+LANELETS: Cases = {
+    "other XML": (text("(?s)^.*$", "<a/>", 1), "relation: no lanelet of subtype road, highway"),
+    "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "a document type"),
+    "external entity": (prefix('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'), "a document type"),
+    "deep entities in UTF-16": (then(DEEP, encoded("utf-16")), "an encoding other than UTF-8"),
+    "degrees": (text(' x="', ' lon="'), "no 'x'"),
+    "x NaN": (text(' x="[^"]*"', ' x="nan"', 1), r"node \d+: x, y: nan, .*, expected metres"),
+    "missing node": (text('<node id="1003"[^>]*>', ""), r"lanelet \d+: (left|right): node 1003 of way \d+ is missing"),
+    "missing way": (text('<way id="13"', '<way id="99"'), "lanelet 101: right: way 13 is missing"),
+    "one way on both sides": (text('ref="11" role="right"', 'ref="10" role="right"'), "lanelet 100: .* share one way"),
+    "two left boundaries": (text('role="right"', 'role="left"'), r"lanelet \d+: left: 2 ways, expected one"),
+    "no length": (text('<nd ref="[^"]*" />', '<nd ref="1001" />'), r"lanelet \d+: left: way \d+ has no length"),
+    "one id": (text('<relation id="101"', '<relation id="100"'), "lanelet 100: id: used twice"),
+    "large id": (text('<relation id="101"', f'<relation id="{"9" * 30}"'), "lanelet 9{30}: id: .* not within 64 bits"),
+    "speed limit": (text("25mph", "fast"), "rule 500: sign_type: 'fast', expected 25mph or 50kmh"),
+}
+
 FILES: dict[str, tuple[str, str, Cases]] = {
     "sequence": ("argoverse1", "1.csv", SEQUENCES),
     "city-map": ("argoverse1", "*.xml", CITY_MAPS),
@@ -299,6 +346,9 @@ FILES: dict[str, tuple[str, str, Cases]] = {
     "poses": ("argoverse2_sensor", "city_SE3*", POSES),
     "log-map": ("argoverse2_sensor", "log_map*", {"truncated": (text("}$", ""), "map cannot be read")}),
     "recording": ("eth_ucy", "*.txt", RECORDINGS),
+    "tracks": ("interaction", "[vD]*.csv", TRACKS),
+    "frame-rates": ("interaction", "*.csv", RATES),
+    "lanelets": ("interaction", "*.osm_xy", LANELETS),
 }
 
 

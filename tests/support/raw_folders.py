@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support import fixtures, sensor_logs, tables
+from support import interaction as interaction_files
 from support.recordings import crowd, write_recording
 
 from data_prep.reader import Reader
@@ -34,6 +35,12 @@ def eth_ucy(raw: Path) -> Reader:
     return READERS["eth_ucy"]()
 
 
+def interaction(raw: Path) -> Reader:
+    """A recording of three windows, two cases, and their map."""
+    interaction_files.folder(raw)
+    return READERS["interaction"]()
+
+
 def table(raw: Path) -> Reader:
     """The same tracks as CSV and as Parquet, with lanes."""
     tables.write(raw / "val" / "drive.csv", tables.two_tracks())
@@ -45,5 +52,5 @@ def table(raw: Path) -> Reader:
 
 
 FOLDERS: dict[str, Callable[[Path], Reader]] = {
-    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, table)
+    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, table)
 }

@@ -169,19 +169,24 @@ def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predict
 
 
 def evaluate_parser() -> Parser:
-    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol eth_ucy --data RAW [--checkpoint PATH ...]."""
+    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol PROTOCOL --data RAW [--checkpoint PATH ...]."""
     parser = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model has 20 modes) 20 modes, "
         "means over agents. --protocol eth_ucy --data RAW prints the published table of ETH/UCY with rows for constant "
-        "velocity, its sampled variant and the given models."
+        "velocity, its sampled variant and the given models. --protocol interaction --data RAW prints the joint figures of the "
+        "given models, or of --model, on the validation cases of INTERACTION next to the published ones."
     )
     several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
-    parser.add_argument("--protocol", choices=("eth_ucy",), help="score with the rules of a published benchmark")
+    parser.add_argument("--protocol", choices=("eth_ucy", "interaction"), help="score with the rules of a published benchmark")
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
-    parser.add_argument("--export", type=Path, help="for a protocol: also write all samples as text files to this folder")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        help="for a protocol: also write text files of all samples, or files of the challenge, to this folder",
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--csv", type=Path, help="also write a table with one row per agent (not for a protocol)")
     return parser
@@ -189,18 +194,19 @@ def evaluate_parser() -> Parser:
 
 def run_evaluate(args: Namespace) -> None:
     """`trajformer evaluate`: print the figures of a model, or the table of a protocol."""
-    for name in ("store", "model", "csv") if args.protocol else ("data", "export"):
+    no_model = ("model",) if args.protocol == "eth_ucy" else ()
+    for name in ("store", *no_model, "csv") if args.protocol else ("data", "export"):
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
-    if args.protocol and (args.joint or args.agents != "scored"):
+    if args.protocol and (args.agents != "scored" or (args.joint and args.protocol == "eth_ucy")):
         raise TrajformerError("--agents and --joint are not allowed with --protocol")
     if args.protocol:
-        from trajformer.cli import protocols
+        from trajformer.cli import interaction, protocols
 
         if args.data is None:
-            raise TrajformerError("--protocol eth_ucy: give the folder of the recordings with --data")
-        protocols.evaluate(args.data, checkpoints, args)
+            raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
+        {"eth_ucy": protocols.evaluate, "interaction": interaction.evaluate}[args.protocol](args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")

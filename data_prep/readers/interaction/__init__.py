@@ -1,0 +1,1 @@
+"""INTERACTION: recordings and multi-agent cases (`reader`), and their Lanelet2 maps (`lanelet2`)."""

@@ -1,0 +1,145 @@
+"""INTERACTION (Zhan et al. 2019): recordings, and the cases of the multi-agent challenge, with Lanelet2 maps, at 10 Hz.
+
+A scene is a case of 10 + 30 steps, or a window of a recording with any number of steps. Vehicles have a recorded heading.
+Pedestrians and cyclists, which the files do not tell apart, have none, so it is estimated from their displacement.
+
+SCORED are the vehicles seen at the last observed step. Unlike the focal agent `farthest`, this does not depend on the future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from data_prep.reader import Input, check_options
+from data_prep.readers.columns import Agents
+from data_prep.readers.interaction.lanelet2 import read_lanelets
+from data_prep.readers.interaction.tracks import PERIOD_S, RECORDING, read_rows
+from data_prep.readers.kinematics import estimate_motion
+from trajformer.errors import SceneError
+from trajformer.scenes.geometry import wrap
+from trajformer.scenes.scene import AgentRole, Scene
+
+RECORDINGS = "recorded_trackfiles"  # the folder, and the split of its windows
+CASE_HISTORY, CASE_FUTURE = 10, 30
+_PARTS = ("train", "val")
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Reader of INTERACTION.
+
+    Attributes:
+        num_history: observed steps of a window, 0.1 s apart. Cases are listed only for 10 + 30 steps.
+        num_future: steps to predict.
+        stride: steps between the starts of windows of a recording.
+        max_windows: largest number of windows of a location, evenly spread over its recordings; 0 uses all windows. Two of the
+            locations have 63 % of the recorded time, so a limit balances them.
+        focal: `moving` = the scored vehicle with the longest observed travel; `farthest` = the one with the longest travel in
+            the complete scene, which uses the future like published data sets; `none` = no vehicle.
+        map_radius_m: lanes within this distance of a scored vehicle at the last observed step are kept.
+    """
+
+    num_history: int = CASE_HISTORY
+    num_future: int = CASE_FUTURE
+    stride: int = 10
+    max_windows: int = 0
+    focal: Literal["none", "moving", "farthest"] = "none"
+    map_radius_m: float = 100.0
+    name: ClassVar[str] = "interaction"
+    layout: ClassVar[str] = (
+        f"RAW/{RECORDINGS}/<location>/vehicle_tracks_<n>.csv, RAW/<split>/<location>_train.csv or <location>_val.csv, "
+        "and RAW/maps/<location>.osm_xy"
+    )
+    published: ClassVar[dict[str, int]] = {}  # depends on the options
+
+    def __post_init__(self) -> None:
+        check_options(self, num_history=2, num_future=1, stride=1, max_windows=0, map_radius_m=0.0)
+
+    def splits(self, raw: Path) -> list[str]:
+        """The folder of the recordings, and the folders with cases unless the options ask for another length."""
+        splits = {RECORDINGS} if next((raw / RECORDINGS).glob(f"*/{RECORDING}*.csv"), None) else set()
+        if (self.num_history, self.num_future) == (CASE_HISTORY, CASE_FUTURE):
+            splits |= {path.parent.name for part in _PARTS for path in raw.glob(f"*/*_{part}.csv")}
+        return sorted(splits)
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        """Windows by location, recording and first frame, or cases by location and number.
+
+        Windows without a vehicle at the last observed and at the last step are left out.
+        """
+        if split != RECORDINGS:
+            paths = sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv"))
+            return [item for path in paths for item in self._list(path)]
+        inputs = []
+        for folder in sorted((raw / RECORDINGS).glob("*")):
+            windows = [item for path in sorted(folder.glob(f"{RECORDING}*.csv")) for item in self._list(path)]
+            count = min(len(windows), self.max_windows or len(windows))
+            inputs += [windows[index * len(windows) // count] for index in range(count)]
+        return inputs
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Read one window or case; SceneError also if no vehicle is seen at its last observed step."""
+        rows, history = read_rows(item.path), self.num_history
+        if not item.part:
+            problem = f"no window of {history} + {self.num_future} steps with a vehicle at the last ones"
+            raise SceneError(f"{item.path}: frame_id: {problem}; choose shorter windows")
+        tracks = rows.tracks(item, history + self.num_future)
+        valid, position, heading = tracks.valid, tracks.position, tracks.heading
+        scored = valid[:, history - 1] & tracks.is_vehicle
+        if not scored.any():
+            raise SceneError(f"{item}: agent_type: no vehicle at the last observed step, so there is nothing to predict")
+        role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
+        if self.focal != "none":
+            steps = slice(history if self.focal == "moving" else None)
+            role[np.where(scored, _travel(position[:, steps], valid[:, steps]), -1.0).argmax()] = AgentRole.FOCAL
+        walkers = np.flatnonzero(~tracks.is_vehicle)
+        heading[walkers] = estimate_motion(position[walkers], valid[walkers], history, PERIOD_S)[1]
+        last = position[scored, history - 1]
+        origin = last.mean(0)
+        location, name = _location_and_name(item)
+        lanes = read_lanelets(_map_file(raw, location)).lanes.near(last, self.map_radius_m)
+        observed = np.flatnonzero(valid[:, :history].any(1))
+        arrays = (tracks.kind, role, position - origin, wrap(heading) * valid, tracks.velocity, valid)
+        agents = Agents([tracks.agent_id[index] for index in observed.tolist()], *(array[observed] for array in arrays))
+        clock = PERIOD_S, history, self.num_future
+        return agents.scene((name, self.name, split, location), clock, origin, lanes)
+
+    def _list(self, path: Path) -> list[Input]:
+        """The cases or windows of a file; one input without a part if there are none or the file cannot be read."""
+        try:
+            rows = read_rows(path)
+            parts = rows.cases() if rows.has_cases else rows.starts(self.num_history, self.num_future, self.stride)
+        except SceneError:
+            parts = []
+        return [Input(path, str(part)) for part in parts] or [Input(path)]
+
+
+def vehicle_sizes(item: Input, agent_id: tuple[str, ...]) -> np.ndarray:
+    """Lengths and widths float64 [A, 2] in metres of agents of a case, NaN if not recorded."""
+    tracks = read_rows(item.path).tracks(item, CASE_HISTORY + CASE_FUTURE)
+    return tracks.size[[tracks.agent_id.index(name) for name in agent_id]]
+
+
+def _location_and_name(item: Input) -> tuple[str, str]:
+    """The location of an input, and the id of its scene."""
+    if item.path.name.startswith(RECORDING):
+        location, recording = item.path.parent.name, item.path.stem.removeprefix(RECORDING)
+        return location, f"{location}-{recording}-{item.part}"
+    location = item.path.stem.rpartition("_")[0]
+    return location, f"{location}-{item.part}"
+
+
+def _map_file(raw: Path, location: str) -> Path:
+    if not (path := raw / "maps" / f"{location}.osm_xy").is_file():
+        raise SceneError(f"{path}: no such file, expected the map of the location in metres")
+    return path
+
+
+def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Distance [A] in metres between the first and the last known position."""
+    rows, last = np.arange(len(valid)), valid.shape[1] - 1 - valid[:, ::-1].argmax(1)
+    return np.hypot(*(position[rows, last] - position[rows, valid.argmax(1)]).T)

@@ -14,10 +14,10 @@ import subprocess
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from compare.trainings import COMMAND, Row, Training, train_all
 
 from trajformer.recipes.names import read_recipe
+from trajformer.recipes.yaml_text import parse_yaml
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
 
@@ -34,7 +34,7 @@ def main() -> None:
     args, options = parser.parse_known_args()
 
     words = [part for word in options for part in word.split("=", 1)]  # --name=value or --name value
-    changes = {name.removeprefix("--"): yaml.safe_load(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+    changes = {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
     changes |= {"data.train": str(args.store), "data.val": str(args.store)}
     runs = []
     for seed in args.seeds:

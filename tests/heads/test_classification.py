@@ -143,10 +143,9 @@ def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(checkpoint: P
         ({"model": ViTConfig(16, 4, 2, 4, 2, BLOCK)}, "model.channels: 2"),
         ({"data": ImageDataConfig("folder")}, "data.root: give a folder"),
         ({"data": ImageDataConfig("folder", "nowhere")}, "nowhere/train: no such folder"),
-        ({"smoothing": 1.0}, "smoothing: 1.0"),
         ({"model": ViTConfig(16, 4, 1, 10, 2, BLOCK), "data": ImageDataConfig(normalise="imagenet")}, "data.normalise"),
         ({"model": ViTConfig(18, 4, 3, 4, 2, BLOCK)}, "image_size 18 is no multiple of patch_size 4"),
-        ({"model": ViTConfig(16, 0, 3, 4, 2, BLOCK)}, "image_size 16 is no multiple of patch_size 0"),
+        ({"model": ViTConfig(16, 32, 3, 4, 2, BLOCK)}, "image_size 16 is no multiple of patch_size 32"),
     ],
 )
 def test_invalid_recipes_are_rejected_before_anything_is_written(

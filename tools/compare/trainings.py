@@ -22,6 +22,7 @@ from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.yaml_text import read_yaml
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 
@@ -55,10 +56,7 @@ def folder_of(name: str) -> str:
 
 def read_table(path: Path) -> list[Row]:
     """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file. Errors name the row."""
-    try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise TrajformerError(f"{path}: {error}") from error
+    entries = read_yaml(path)
     if not isinstance(entries, list) or not entries:
         raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
     rows = [from_plain(Row, entry, f"{path}: row {number}") for number, entry in enumerate(entries, 1)]

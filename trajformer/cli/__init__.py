@@ -1,13 +1,15 @@
 """The command line, `trajformer COMMAND --help`.
 
-An error of the user ends in one line on standard error and exit status 1 (2 for a malformed command line). To add a command,
-write `NAME_parser` and `run_NAME` in a module of this package and add a line to `COMMANDS`.
+An error of the user ends in one line on standard error and exit status 1 (2 for a malformed command line). A bug ends in a
+traceback, a line on how to report it, and exit status 70. To add a command, write `NAME_parser` and `run_NAME` in a module of this
+package and add a line to `COMMANDS`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -36,6 +38,9 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
     "pretrained": ("models", "list the weights that are part of trajformer"),
     "weights": ("models", "convert published weights, or a checkpoint of a run"),
 }
+
+REPORT = "this is a bug of trajformer; please open an issue with the lines above, the command and its input"
+OUT_OF_MEMORY = ("[enforce fail at alloc_cpu", "DefaultCPUAllocator", "CUDA out of memory")  # texts of torch
 
 
 def load_command(name: str) -> tuple[Callable[..., Parser], Callable[[Namespace], None]]:
@@ -95,4 +100,14 @@ def exit_status(program: str, run: Callable[[], object]) -> int:
     except KeyboardInterrupt as stop:
         print(f"{program}: interrupted{stop}", file=sys.stderr)
         return 130
+    except MemoryError:
+        print(f"{program}: out of memory", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if str(error).startswith(OUT_OF_MEMORY):
+            print(f"{program}: out of memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
+            return 1
+        traceback.print_exc()
+        print(f"{program}: {REPORT}", file=sys.stderr)
+        return 70
     return 0

@@ -89,9 +89,10 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
         they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string.
 
     Raises:
-        TrajformerError: a value of `--config` is neither a file nor the name of a recipe.
+        TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
     """
     from trajformer.recipes.choices import upgrade_recipe
+    from trajformer.recipes.yaml_text import read_yaml
 
     start = ("--config=", "--task=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]
@@ -101,10 +102,7 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
             continue
         file = recipe_file(value)
         resolved[index] = str(file)
-        try:
-            recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            continue  # the parser will report the error
+        recipe = read_yaml(file)
         if isinstance(recipe, dict):
             tasks += [str(recipe["task"])] if "task" in recipe else []
             if recipe.get("task", "forecasting") == "forecasting" and (upgraded := upgrade_recipe(recipe)) != recipe:

@@ -9,8 +9,21 @@ from itertools import pairwise
 from typing import Any, Literal, get_args, get_type_hints
 
 import docstring_parser
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+import yaml
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
+from trajformer.errors import TrajformerError
+from trajformer.recipes.yaml_text import parse_yaml
+
+_load_yaml = get_loader("yaml")
+
+
+def _load_safely(text: str) -> Any:
+    parse_yaml(text, "value")
+    return _load_yaml(text)
+
+
+set_loader("yaml", _load_safely, (yaml.YAMLError, TrajformerError))  # for recipes and values on the command line
 Accelerator = Literal["auto", "cpu", "gpu"]
 
 

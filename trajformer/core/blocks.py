@@ -29,7 +29,10 @@ class SqueezeConfig(Config, positive=("reduction",)):
 
 @dataclass(frozen=True)
 class BlockConfig(
-    Config, positive=("width", "heads", "feedforward", "norm_eps", "d_k", "d_v"), shares=("dropout", "attention_dropout")
+    Config,
+    positive=("width", "heads", "norm_eps", "d_k", "d_v"),
+    shares=("dropout", "attention_dropout"),
+    limits={"feedforward": (1, 100_000)},
 ):
     """Sizes and options of a transformer block.
 

@@ -28,7 +28,9 @@ class Frame(Enum):
 
 
 @dataclass(frozen=True)
-class BatchConfig(Config, positive=("max_agents", "polyline_length_m", "map_slack_m")):
+class BatchConfig(
+    Config, positive=("max_agents", "map_slack_m"), limits={"polyline_length_m": (0.1, 10_000.0), "polyline_points": (2, 1_000)}
+):
     """Selection and resampling of scenes for a batch.
 
     Attributes:
@@ -58,8 +60,6 @@ class BatchConfig(Config, positive=("max_agents", "polyline_length_m", "map_slac
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.polyline_points < 2:
-            raise ConfigError("polyline_points", f"{self.polyline_points}, expected at least 2")
         if self.frame is Frame.AGENT:
             raise ConfigError("frame", "AGENT is a frame of forecasts, expected SCENE or FOCAL")
 

@@ -35,7 +35,7 @@ _SPECIAL: dict[str, Any] = {"pad_id": PAD, "bos_id": START, "eos_id": END, "unk_
 
 
 @dataclass(frozen=True)
-class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket")):
+class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket"), limits={"vocabulary": (0, 1_000_000)}):
     """Parallel text and its batches.
 
     Attributes:
@@ -164,7 +164,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config, positive=("source_tokens", "target_tokens")):
+class TransformerConfig(Config, limits=dict.fromkeys(("source_tokens", "target_tokens"), (1, 1_000_000))):
     """Sizes of an encoder-decoder.
 
     Attributes:
@@ -402,7 +402,7 @@ class Translator(nn.Module):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe:
+class TranslationRecipe(Config, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of a translator.
 
     Attributes:
@@ -432,8 +432,6 @@ class TranslationRecipe:
         """Check the values; an error names the field."""
         if not self.data.root:
             raise TrajformerError("data.root: give a folder of parallel text, `<split>.<language>` files")
-        if not 0 <= self.smoothing < 1:
-            raise TrajformerError(f"smoothing: {self.smoothing}, expected at least 0 and less than 1")
 
 
 def load_text(recipe: TranslationRecipe) -> TaskData:

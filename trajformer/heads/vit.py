@@ -37,7 +37,7 @@ from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
-class ViTConfig(Config):
+class ViTConfig(Config, positive=("image_size", "patch_size", "channels"), limits={"classes": (1, 1_000_000)}):
     """Sizes of a Vision Transformer; the defaults are ViT-B/16 (table 1).
 
     Attributes:
@@ -70,7 +70,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        if config.patch_size < 1 or config.image_size < config.patch_size or config.image_size % config.patch_size:
+        if config.image_size < config.patch_size or config.image_size % config.patch_size:
             raise ValueError(f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}")
         self.config = config
         width, side = config.block.width, config.image_size // config.patch_size
@@ -236,7 +236,7 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class ClassificationRecipe(ClassRecipe):
+class ClassificationRecipe(Config, ClassRecipe, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of an image classifier.
 
     Attributes:
@@ -273,8 +273,6 @@ class ClassificationRecipe(ClassRecipe):
             raise TrajformerError(f"model.channels: {self.model.channels}, expected 1 (gray) or 3 (color)")
         if self.data.normalise == "imagenet" and self.model.channels != 3:
             raise TrajformerError("data.normalise: imagenet needs model.channels 3")
-        if not 0 <= self.smoothing < 1:
-            raise TrajformerError(f"smoothing: {self.smoothing}, expected at least 0 and less than 1")
         labels = self.labels or class_names(self.data)
         if len(labels) != self.model.classes:
             raise TrajformerError(f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}")

@@ -100,17 +100,13 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> A
     Raises:
         TrajformerError: no such recipe, a recipe of another task, or a field has a value outside its range.
     """
-    import yaml
-
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.plain import from_plain
     from trajformer.recipes.recipe import TrainConfig
+    from trajformer.recipes.yaml_text import read_yaml
 
     path = recipe_file(name)
-    try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TrajformerError(f"{path}: not a readable recipe: {error}") from error
+    plain = read_yaml(path)
     if not isinstance(plain, dict):
         raise TrajformerError(f"{path}: not a recipe, expected fields such as `model`")
     task = plain.pop("task", TrainConfig.task)

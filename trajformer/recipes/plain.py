@@ -4,6 +4,7 @@ A field with `metadata=one_of(CLASSES)` holds an instance of one of several conf
 class with the plain form of the instance: `{"mixture": {"beta": 1.0}}`.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from enum import Enum
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from trajformer.errors import ConfigError, TrajformerError
+from trajformer.errors import ConfigError, TrajformerError, type_problem
 
 _CHOICES = "choices"
 
@@ -69,7 +70,7 @@ def from_plain(kind: Any, value: Any, where: str = "") -> Any:
 
 def _dataclass_from_plain(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
-        raise TrajformerError(f"{where or 'recipe'}: expected fields of {kind.__name__}, found {value!r}")
+        raise TrajformerError(f"{where or 'recipe'}: expected fields of {kind.__name__}, found {reprlib.repr(value)}")
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     if unknown := set(value) - known.keys():
         raise TrajformerError(f"{where or 'recipe'}: unknown field '{min(unknown)}' (known: {', '.join(known)})")
@@ -93,7 +94,7 @@ def _choice_from_plain(choices: Mapping[str, type[Any]], value: Any, where: str,
     if isinstance(value, tuple(choices.values())):
         return value
     if value is not None and not isinstance(value, Mapping):
-        raise TrajformerError(f"{where}: expected one of {', '.join(choices)} with its fields, found {value!r}")
+        raise TrajformerError(f"{where}: expected one of {', '.join(choices)} with its fields, found {reprlib.repr(value)}")
     given = {name: item for name, item in (value or {}).items() if item is not None}
     if not given and not required:
         return None
@@ -141,4 +142,4 @@ def _leaf(kind: Any, value: Any, where: str) -> Any:
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     if isinstance(kind, type) and (number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))):
         return kind(value)
-    raise TrajformerError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {value!r}")
+    raise TrajformerError(f"{where}: {type_problem(kind, value)}")

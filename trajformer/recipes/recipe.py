@@ -7,7 +7,7 @@ from torch import nn
 
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig, Targets
-from trajformer.errors import Config, ConfigError, TrajformerError
+from trajformer.errors import Config, TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.choices import LOSSES, MODELS
@@ -15,7 +15,7 @@ from trajformer.recipes.plain import one_of
 
 
 @dataclass(frozen=True)
-class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
+class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train": (1, 10**9), "workers": (0, 1_000)}):
     """The scenes and how they become batches.
 
     Attributes:
@@ -54,7 +54,11 @@ class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
 
 
 @dataclass(frozen=True)
-class OptimConfig(Config, positive=("learning_rate", "muon_rate"), shares=("drop", "warmup", "average")):
+class OptimConfig(
+    Config,
+    shares=("drop", "warmup"),
+    limits=dict.fromkeys(("learning_rate", "muon_rate"), (1e-12, 10.0)) | dict.fromkeys(("betas", "average"), (0.0, 0.999999)),
+):
     """Optimiser with a linear warm-up and a schedule after it.
 
     Attributes:
@@ -79,11 +83,6 @@ class OptimConfig(Config, positive=("learning_rate", "muon_rate"), shares=("drop
     warmup: float = 0.05
     clip: float = 1.0
     average: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.betas) >= 1:
-            raise ConfigError("betas", f"{self.betas}, expected less than 1")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.errors import Config
+
 
 @dataclass(frozen=True)
-class CnnConfig:
+class CnnConfig(Config, positive=("widths", "blocks", "groups")):
     """A small residual network for training from scratch, with group normalization, which works with any batch size.
 
     Attributes:
@@ -32,7 +34,7 @@ class CnnConfig:
 
 
 @dataclass(frozen=True)
-class ResNetConfig:
+class ResNetConfig(Config, positive=("blocks", "width")):
     """A ResNet of bottleneck blocks with frozen batch norm, for published weights (He et al. 2016).
 
     Attributes:
@@ -51,7 +53,7 @@ class ResNetConfig:
 
 
 @dataclass(frozen=True)
-class BackboneConfig:
+class BackboneConfig(Config):
     """The backbone: a ResNet if `resnet` is given, else the small network."""
 
     cnn: CnnConfig = CnnConfig()

@@ -234,7 +234,7 @@ def resize_example(example: Example, shorter: int, longest: int) -> Example:
 
 
 @dataclass(frozen=True)
-class VocConfig:
+class VocConfig(Config):
     """A folder and the use of its images.
 
     Attributes:

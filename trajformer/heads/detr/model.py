@@ -22,7 +22,7 @@ MAX_GRID = 50  # rows and columns of the learned position encoding
 
 
 @dataclass(frozen=True)
-class DetrConfig(Config):
+class DetrConfig(Config, positive=("classes", "queries", "layers")):
     """Sizes of the detector; except for the backbone, the defaults are the ones of the paper.
 
     Attributes:

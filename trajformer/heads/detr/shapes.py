@@ -15,7 +15,7 @@ MIN_CONTRAST = 0.25  # difference from the background in at least one color chan
 
 
 @dataclass(frozen=True)
-class ShapesConfig(Config, positive=("height", "width")):
+class ShapesConfig(Config, positive=("height", "width"), limits=dict.fromkeys(("train", "val", "test"), (1, 10**8))):
     """Settings of the generated images.
 
     Attributes:

@@ -217,6 +217,8 @@ class AgentFormerConfig(
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if 0 in self.hidden:
+            raise ConfigError("hidden", f"{self.hidden}, expected positive sizes")
         if min(self.layers[1:]) < 1:
             raise ConfigError("layers", f"{self.layers}, expected at least one in future encoder and future decoder")
 

@@ -1,0 +1,64 @@
+"""YAML without the parts that hide mistakes or expand to any size: duplicate keys, aliases, foreign tags."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trajformer.errors import TrajformerError
+
+MAX_BYTES = 50_000  # over ten times the largest recipe; the parser needs half a second
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        values = super().construct_mapping(node, deep)
+        if len(values) < len(node.value):
+            keys = [str(key.value) for key, _ in node.value]
+            twice = next((key for key in keys if keys.count(key) > 1), "a key")
+            raise yaml.MarkedYAMLError(problem=f"{twice[:40]} occurs twice in this block", problem_mark=node.start_mark)
+        return values
+
+    def construct_yaml_int(self, node: Any) -> int:
+        value: int = super().construct_yaml_int(node)
+        if abs(value) >= 2**64:  # Python refuses to print the largest ones
+            raise yaml.MarkedYAMLError(problem="a whole number of more than 64 bits", problem_mark=node.start_mark)
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_implicit_resolver(  # 1e-3, which YAML 1.1 takes for text
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
+
+
+def parse_yaml(text: str, where: str | Path) -> Any:
+    """The plain values of a YAML text of up to `MAX_BYTES` characters.
+
+    Raises:
+        TrajformerError: the text is too long or not usable; the message starts with `where`.
+    """
+    try:
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"{len(text)} characters, expected at most {MAX_BYTES}")
+        return yaml.load(text, _Loader)  # a subclass of the safe loader
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = f"line {mark.line + 1}: {error.problem}" if mark else str(error)
+        raise TrajformerError(f"{where}: not readable as YAML: {' '.join(reason.split())}") from error
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values of a YAML file; raises as `parse_yaml`, also for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrajformerError(f"{path}: not a text file: {getattr(error, 'strerror', None) or error}") from error
+    return parse_yaml(text, path)

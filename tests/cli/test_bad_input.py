@@ -92,7 +92,7 @@ def test_another_horizon(sound: Path, fails: Fails) -> None:
     store, best = sound / "longer", sound / "run" / "best.ckpt"
     for words in (("evaluate",), ("predict", "--out", "f.parquet")):
         text = fails(*words, "--checkpoint", best, "--store", store)
-        assert f"{store}: split 'val' does not fit the model: scenes have 14 future steps, the model predicts 12" in text
+        assert f"{store}: split 'val': num_future 14, but the training scenes have 12; convert it: trajformer store" in text
     assert not Path("f.parquet").exists()
     run("predict", "--checkpoint", best, "--store", sound / "store", "--out", "f.parquet")
     assert "has no track" in fails("plot", store, "--forecasts", wrong_track(Path("f.parquet")), "--out", "p")

@@ -1,6 +1,5 @@
 """Scenes that differ from the training scenes of a model, forecasts that are not finite, and files with changed bytes."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,11 +118,9 @@ def draw_in_python() -> object:
     return trajformer.plot_scene(scene, replace(forecast, position=forecast.position * torch.nan), batch)
 
 
-FAST, SLOW = (other(lambda scene, period=period: replace(scene, period_s=period)) for period in (0.05, 0.5))  # type: ignore[misc]
-SHORT_PAST, SHORT = (
-    other(lambda scene, clock=clock: resample_scene(scene, **clock)) for clock in ({"num_history": 20}, {"num_future": 30})
-)  # type: ignore[misc]
-MIXED = other(lambda scene: replace(scene, period_s=0.05), lambda number: number == 1)
+FAST, SLOW = (other(partial(replace, period_s=period)) for period in (0.05, 0.5))
+SHORT_PAST, SHORT = other(partial(resample_scene, num_history=20)), other(partial(resample_scene, num_future=30))
+MIXED = other(partial(replace, period_s=0.05), lambda number: number == 1)
 NO_MAP, SOME_MAPS = other(without_map), other(without_map, lambda number: number < 2)
 OTHER = "--checkpoint run/best.ckpt --store other"
 TRAIN, RESUME = "train --config recipe.yaml --out r", "train --config recipe.yaml --out run --resume"

@@ -56,17 +56,15 @@ def resample_scene(
     high = low + (share > 0)
     valid = scene.valid[:, low] & scene.valid[:, high]
 
-    def between(values: np.ndarray, difference: np.ndarray) -> np.ndarray:
-        """Float32 [A, T, ...] at `step`, zero where not valid."""
-        wide = (slice(None), *[None] * (values.ndim - 2))
-        mixed = values[:, low] + difference * share[wide]
-        return np.where(valid[(slice(None), *wide)], mixed, 0.0).astype(np.float32)
-
     def linear(values: np.ndarray) -> np.ndarray:
+        """Values float32 [A, T, 2] at `step`, zero where not valid."""
         values = values.astype(np.float64)
-        return between(values, values[:, high] - values[:, low])
+        mixed = values[:, low] + (values[:, high] - values[:, low]) * share[:, None]
+        return np.where(valid[..., None], mixed, 0.0).astype(np.float32)
 
     heading = scene.heading.astype(np.float64)
+    turned = heading[:, low] + wrap(heading[:, high] - heading[:, low]) * share
+    turned = np.where(share > 0, wrap(turned), turned)  # wrapping rounds
     return replace(
         scene,
         period_s=period_s,
@@ -74,7 +72,7 @@ def resample_scene(
         num_future=future,
         position=linear(scene.position),
         velocity=linear(scene.velocity),
-        heading=wrap(between(heading, np.asarray(wrap(heading[:, high] - heading[:, low])))),
+        heading=np.where(valid, turned, 0.0).astype(np.float32),
         valid=valid,
     ).validate()
 

@@ -25,6 +25,10 @@ class CheckpointError(TrajformerError):
     """A file is not a checkpoint of this project, or does not fit its model."""
 
 
+class TrajformerWarning(UserWarning):
+    """Usable input that is probably a mistake; the command line prints it as one line."""
+
+
 class ConfigError(TrajformerError):
     """A field of a config has a value outside its range.
 

@@ -25,7 +25,7 @@ from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
-from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
+from trajformer.scenes.manifest import MANIFEST, MERGED, RESAMPLED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
 MAX_TIMEOUT_S = 86_400
@@ -147,9 +147,10 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
 
 
 def _check_source(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]) -> None:
-    """Refuse to replace a merged store or the scenes of another reader."""
-    if (store / MERGED).exists():
-        raise TrajformerError(f"{store}: was made by `trajformer store merge`: prepare another store and merge again")
+    """Refuse to replace a store made from other stores, or the scenes of another reader."""
+    for action, record in (("merge", MERGED), ("resample", RESAMPLED)):
+        if (store / record).exists():
+            raise TrajformerError(f"{store}: was made by `trajformer store {action}`: prepare another store and {action} again")
     for split in splits:
         for path in sorted((store / split).glob("*.arrow")):
             try:

@@ -45,6 +45,7 @@ from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import describe, load_checkpoint, load_predictor
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.scene import AgentRole
+from trajformer.scenes.spec import DataSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 H, F = 8, 12
@@ -114,8 +115,8 @@ class Spy(nn.Module):
         return replace(forecast, position=forecast.position + found.float()[:, None, None, None, None])
 
 
-def predictor(model: nn.Module, **more: object) -> Predictor:
-    return Predictor(model.eval(), BatchConfig(), torch.device("cpu"), **more)  # type: ignore[arg-type]
+def predictor(model: nn.Module) -> Predictor:
+    return Predictor(model.eval(), BatchConfig(), torch.device("cpu"))
 
 
 def crowd() -> nn.Module:
@@ -389,8 +390,10 @@ def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path,
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
     assert "the model was trained on split 'eth_train', which contains zara1" in capsys.readouterr().err
-    assert load_predictor(path, torch.device("cpu")).trained_on == "eth_train"
-    next(iter(outcomes(predictor(ConstantVelocity(), trained_on="pedestrians"), read_set(raw), progress=False)))
+    assert load_predictor(path, torch.device("cpu")).trained_on == DataSpec(split="eth_train")
+    model = ConstantVelocity()
+    model.trained_on = DataSpec(split="pedestrians")
+    next(iter(outcomes(predictor(model), read_set(raw), progress=False)))
 
 
 def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pandas as pd
 import torch
 from support import fixtures
 from support.cli import Evil
-from support.scenes import make_scene
 from support.uses import Case
 
 from trajformer.scenes import manifest, shard
@@ -46,14 +44,6 @@ def newer_store() -> None:
 def cut(path: str, share: float = 0.9) -> Callable[[], object]:
     """Remove the end of a file."""
     return lambda: Path(path).write_bytes((data := Path(path).read_bytes())[: int(len(data) * share)])
-
-
-def longer_store() -> None:
-    """A store longer/ with another horizon than the model."""
-    scenes = [
-        replace(scene, split="val") for scene in (make_scene(6, num_history=50, num_future=66, seed=seed) for seed in range(2))
-    ]
-    shard.write_shard(shard.shard_path(Path("longer"), "val", 0), scenes, shard.ShardInfo("synthetic", "val"))
 
 
 def archive() -> None:
@@ -148,18 +138,6 @@ CASES = [
         prepare=lambda: Path("store/manifest.json").write_text("[]"),
         run="store info store",
         line="store/manifest.json: schema_version None",
-    ),
-    Case(
-        use="score a store of another horizon",
-        prepare=longer_store,
-        run="evaluate --checkpoint run/best.ckpt --store longer",
-        line="longer: split 'val' does not fit the model: scenes have 66 future steps, the model predicts 60",
-    ),
-    Case(
-        use="forecast a store of another horizon",
-        prepare=longer_store,
-        run="predict --checkpoint run/best.ckpt --store longer --out f.parquet",
-        line="longer: split 'val' does not fit the model",
     ),
     Case(
         use="draw forecasts of other tracks",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trajformer
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, TrajformerWarning
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -85,9 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_status(program: str, run: Callable[[], object]) -> int:
-    """Run a program; an error of the user or an interrupt becomes a line on standard error and the exit status."""
+    """Run a program; a warning, an error of the user or an interrupt becomes a line on standard error."""
+    show = warnings.showwarning
+
+    def show_line(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, TrajformerWarning):
+            print(f"{program}: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *rest, **more)
+
     try:
-        run()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", TrajformerWarning)
+            warnings.showwarning = show_line
+            run()
     except TrajformerError as error:
         print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

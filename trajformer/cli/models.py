@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jsonargparse import Namespace
@@ -29,9 +29,11 @@ from trajformer.recipes.names import (
     recipe_names,
 )
 from trajformer.scenes.files import write_atomically
+from trajformer.scenes.spec import DataSpec, check_scenes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from trajformer.core.weights import Converted, Options, StateDictReader
     from trajformer.models.forecaster import Predictor
@@ -215,7 +217,7 @@ def run_evaluate(args: Namespace) -> None:
     scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
     make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
-    print_table({source: evaluation.figures})
+    print_table({source + " (on its training split)" * evaluation.on_training_split: evaluation.figures})
     if args.agents != "scored":
         print_groups(evaluation.per_agent)
     if args.json is not None:
@@ -270,7 +272,8 @@ def run_predict(args: Namespace) -> None:
 
     scenes, predictor, _ = _load(args, args.checkpoint)
     make_room(args.out)
-    count = write_forecasts(args.out, track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars()))
+    forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    count = write_forecasts(args.out, forecasts, DataSpec.of(scenes[0]) if len(scenes) else DataSpec())
     if not count:
         raise TrajformerError(f"{args.store}: split '{args.split}' has no agent to forecast ({args.agents})")
     print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")
@@ -295,7 +298,7 @@ def plot_parser() -> Parser:
 
 def run_plot(args: Namespace) -> None:
     """`trajformer plot`: draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
-    from trajformer.evaluation.forecast_file import read_forecasts
+    from trajformer.evaluation.forecast_file import read_forecasts, read_spec
     from trajformer.plotting.scene import choose_scenes, save_scene_plots
     from trajformer.scenes.store import SceneStore
 
@@ -303,6 +306,9 @@ def run_plot(args: Namespace) -> None:
         raise TrajformerError(f"--{'density' if args.density else 'worst'} needs --forecasts")
     modes = read_forecasts(args.forecasts) if args.forecasts is not None else {}
     scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes)))
+    if args.forecasts is not None and len(scenes):
+        expected = replace(read_spec(args.forecasts), num_history=None)  # the end of the history is the same
+        check_scenes(DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
@@ -374,15 +380,15 @@ def run_weights(args: Namespace) -> None:
     from trajformer.recipes.checkpoint import write_checkpoint
 
     labels = _read_labels(args.labels) if args.labels is not None else ()
-    recipe, weights = convert(args.layout, args.file, Options(args.heads, labels))
+    recipe, weights, trained_on = convert(args.layout, args.file, Options(args.heads, labels))
     make_room(args.out)
-    write_checkpoint(args.out, recipe, weights)
+    write_checkpoint(args.out, recipe, weights, trained_on)
     numbers = sum(tensor.numel() for tensor in weights.values())
     print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")
 
 
-def convert(layout: str, path: Path, options: Options) -> Converted:
-    """The recipe and the state dict for a file of a layout.
+def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
+    """The recipe, the state dict and the properties of the training scenes for a file of a layout.
 
     Raises:
         CheckpointError: the file cannot be read, or its tensors are not the ones of the layout.
@@ -394,6 +400,7 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
 
     if layout == OWN:
         from trajformer.cli.tasks import TASKS
+        from trajformer.models.forecaster import Predictor
         from trajformer.recipes.checkpoint import load_checkpoint, recipe_name
 
         task = recipe_name(path)
@@ -402,7 +409,7 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
         model, recipe = load_checkpoint(path, TASKS[task].recipe)
         if isinstance(recipe, TrainConfig):  # paths of one machine have no meaning on another
             recipe = replace(recipe, data=replace(recipe.data, train="", val=""), first_stage="", init="")
-        return recipe, model.state_dict()
+        return recipe, model.state_dict(), Predictor(model).trained_on
     source = read_state_dict(path)
     try:
         recipe, weights = layouts()[layout][1](source, options)
@@ -411,7 +418,7 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
     source.check_all_used()
     if isinstance(recipe, AgentFormerConfig):
         recipe = TrainConfig(recipe)
-    return recipe, weights
+    return recipe, weights, DataSpec()
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, make_room, stops_cleanly
@@ -28,6 +28,9 @@ ACTIONS = {
     "merge": "Merge several stores. They may come from several machines or data sets. Shards are copied unchanged with new "
     "numbers, and splits of the same name are joined. Nothing is written if a scene id occurs twice in a split. To resume an "
     "interrupted merge, run the same command again. merged.json lists the origin of each shard.",
+    "resample": "Write a store with another clock or shorter scenes. Scenes for a model need the period, history and "
+    "horizon of its training scenes. Positions and velocities are interpolated linearly, headings along the shorter arc, between "
+    "steps that are both valid. The last observed step is kept. Scenes that are too short are listed as skipped.",
     "export-scene": "Write one scene to a file with all its fields. JSON is for reading: one line per agent, polyline and edge, "
     "kinds by name. npz holds numpy arrays named as the fields of trajformer.Scene; load it with numpy.load, without pickle. "
     "Positions are in metres relative to `origin`, which is in the frame of the city; headings are in radians, counter-clockwise "
@@ -36,8 +39,8 @@ ACTIONS = {
 
 
 def store_parser(action: str = "") -> Parser:
-    """info|head|verify STORE, merge STORE... --out STORE, export-scene STORE --scene ID --out FILE."""
-    every = "Print, check or merge stores, or export a scene. `trajformer store ACTION --help` describes an action."
+    """info|head|verify STORE, merge STORE... --out STORE, resample STORE OUT, export-scene STORE --scene ID --out FILE."""
+    every = "Print, check, merge or resample stores, or export a scene. `trajformer store ACTION --help` describes an action."
     parser = new_parser(ACTIONS.get(action, every))
     chosen = [action] if action in ACTIONS else list(ACTIONS)
     summaries = "; ".join(f"{name}: {ACTIONS[name].split('. ')[0].rstrip('.').lower()}" for name in chosen)
@@ -47,6 +50,11 @@ def store_parser(action: str = "") -> Parser:
         parser.add_argument("--out", type=Path, required=True, help="folder of the new store: new or empty")
         return parser
     parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    if action == "resample":
+        parser.add_argument("out", type=Path, help="folder of the new store: new or empty")
+        parser.add_argument("--period-s", type=PositiveFloat, help="seconds between steps (default: unchanged)")
+        parser.add_argument("--num-history", type=PositiveInt, help="observed steps, the last ones (default: all)")
+        parser.add_argument("--num-future", type=PositiveInt, help="steps to predict, the first ones (default: all)")
     if action in ("head", "export-scene"):
         parser.add_argument("--split", help="only this split (default: all)")
     if action == "head":
@@ -59,7 +67,8 @@ def store_parser(action: str = "") -> Parser:
 
 def run_store(args: Namespace) -> None:
     """`trajformer store`."""
-    {"info": info, "head": head, "verify": verify, "merge": merge, "export-scene": export}[args.action](args)
+    actions = {"info": info, "head": head, "verify": verify, "merge": merge, "resample": resample, "export-scene": export}
+    actions[args.action](args)
 
 
 def info(args: Namespace) -> None:
@@ -159,10 +168,27 @@ def merge(args: Namespace) -> None:
 
     with stops_cleanly("store", "copied shards are kept; run the same command again to resume"):
         manifest = merge_stores(args.stores, args.out, _bar("merge"))
+    _print_manifest(manifest)
+    print(f"{args.out}: merged from {len(args.stores)} stores")
+
+
+def _print_manifest(manifest: dict[str, Any]) -> None:
     for split, entry in manifest["splits"].items():
         shards, skipped = len(entry["shards"]), len(entry["skipped"])
         print(f"{split}: {entry['scenes']} scenes, {entry['bytes'] / 1e6:.1f} MB, {shards} shards, {skipped} skipped")
-    print(f"{args.out}: merged from {len(args.stores)} stores")
+
+
+def resample(args: Namespace) -> None:
+    """Write a resampled store and print its content (StoreError: no option is given, see also `resample_store`)."""
+    from trajformer.scenes.resample import resample_store
+
+    clock = {name: args[name] for name in ("period_s", "num_history", "num_future") if args[name] is not None}
+    if not clock:
+        raise StoreError("give at least one of --period-s, --num-history and --num-future")
+    _splits(args.store)
+    with stops_cleanly("store", "nothing was written"):
+        _print_manifest(resample_store(args.store, args.out, _bar("resample"), **clock))
+    print(f"{args.out}: resampled from {args.store}")
 
 
 def export(args: Namespace) -> None:

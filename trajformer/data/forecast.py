@@ -74,6 +74,13 @@ class Forecast:
         probability = self.logit.float().softmax(-1)
         return probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
 
+    def find_not_finite(self, observation: Observation) -> str:
+        """The first target with NaN or infinity in its positions or probabilities, or an empty text."""
+        finite = self.position.isfinite().flatten(2).all(-1) & self.probability().isfinite().all(-1)
+        for b, s in (observation.target_mask & ~finite).nonzero()[:1].tolist():
+            return f"scene {observation.scene_id[b]}: track {observation.agent_id[b][s]}"
+        return ""
+
     def in_batch_frame(self) -> Tensor:
         """Positions [B, S, K, F, 2] in the frame of the batch."""
         if self.frame is not Frame.AGENT:

@@ -47,6 +47,11 @@ class SceneDataset(Dataset[SceneBatch]):
         """Number of scenes."""
         return self.size
 
+    @property
+    def num_scenes(self) -> int:
+        """Number of scenes of the store that are used, the first ones."""
+        return self.size
+
     def sample(self, index: int) -> Sample:
         """The sample of one scene."""
         return self._samples([index])[0]
@@ -88,6 +93,11 @@ class BranchDataset(SceneDataset):
         self.groups = [range(a, b) for a, b in zip(starts, [*starts[1:], len(pasts)], strict=True)][:limit]
         self.futures = max(map(len, self.groups), default=1)
         super().__init__(store, config, len(self.groups), cache=cache)
+
+    @property
+    def num_scenes(self) -> int:
+        """Number of scenes of the store that are used: items have several."""
+        return self.groups[-1].stop
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
         read = super()._read

@@ -22,6 +22,7 @@ from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.scene import AgentKind, Scene
+from trajformer.scenes.spec import DataSpec, check_scenes, warn_about_maps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +51,7 @@ class Evaluation:
     figures: dict[str, float]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
     per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors and distance moved in metres, and so on
     table: pd.DataFrame  # the figures as one row
+    on_training_split: bool = False  # the model was trained on a split of this name of this data set
 
 
 @torch.inference_mode()
@@ -58,20 +60,28 @@ def run(
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
+    Warns once if scenes have no map and the training scenes had maps, and the reverse.
+
     Raises:
-        TrajformerError: the model does not fit the scenes (another horizon, for example); names their folder.
+        TrajformerError: the model does not fit the scenes (another clock, for example), or a forecast has NaN or infinity.
     """
+    where, with_map = f"{scenes.root}: split '{scenes.split}'", 0
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
+            check_scenes(DataSpec.of(read[0]), predictor.trained_on, scenes.root)  # `collate` compares the others with it
+            with_map += sum(scene.num_polylines > 0 for scene in read)
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             try:
                 forecast = predictor.model(batch.observation)
                 forecast = forecast.joint_futures() if predictor.joint else forecast
             except TrajformerError as error:
-                raise TrajformerError(f"{scenes.root}: split '{scenes.split}' does not fit the model: {error}") from error
+                raise TrajformerError(f"{where} does not fit the model: {error}") from error
+            if unusable := forecast.find_not_finite(batch.observation):
+                raise TrajformerError(f"{where}: {unusable}: the forecast has NaN or infinity")
             yield batch, forecast
             bar.update(len(read))
+    warn_about_maps(with_map, len(scenes), predictor.trained_on, where)
 
 
 def evaluate(
@@ -125,7 +135,8 @@ def evaluate(
     if not columns["scenario_id"]:
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
     figures = metrics.compute()
-    return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]))
+    known = model.trained_on.contains(scenes[0])
+    return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]), known)
 
 
 def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor]:

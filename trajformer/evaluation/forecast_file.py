@@ -5,6 +5,7 @@ track, rows are sorted by falling probability, and the probabilities sum to 1. T
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,13 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically
+from trajformer.scenes.spec import DataSpec
 
 TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
+_METADATA_KEY = b"trajformer"  # of the properties of the scenes; files of other programs have none
 COLUMNS = (*_TEXT, "probability", *_TRAJECTORY)
 _SCHEMA = pa.schema(
     [pa.field(name, pa.string()) for name in _TEXT]
@@ -87,15 +90,16 @@ def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
-def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast]) -> int:
-    """Write forecasts as they come, atomically, and return the number of tracks.
+def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()) -> int:
+    """Write forecasts as they come, atomically, and return the number of tracks; `scenes` is for `read_spec`.
 
     Raises:
         TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk.
         OSError: the folder cannot be written.
     """
     source, written = iter(forecasts), set[tuple[str, str]]()
-    with atomically(Path(path)) as temporary, pq.ParquetWriter(str(temporary), _SCHEMA, compression="snappy") as writer:
+    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
+    with atomically(Path(path)) as temporary, pq.ParquetWriter(str(temporary), schema, compression="snappy") as writer:
         while group := list(map(check_forecast, itertools.islice(source, TRACKS_PER_GROUP))):
             for forecast in group:
                 if (forecast.scene_id, forecast.track_id) in written:
@@ -136,6 +140,12 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
     except TrajformerError as error:
         raise TrajformerError(f"{path}: {error}") from error
     return scenes
+
+
+def read_spec(path: Path) -> DataSpec:
+    """Properties of the scenes of a readable forecast file, unknown if another program wrote it."""
+    metadata = pq.read_schema(path).metadata or {}
+    return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))
 
 
 def _check_columns(schema: pa.Schema) -> None:

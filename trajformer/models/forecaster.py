@@ -13,6 +13,7 @@ from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import Config
 from trajformer.losses.set_loss import SetLossConfig
+from trajformer.scenes.spec import DataSpec
 
 
 class Forecaster(nn.Module):
@@ -27,6 +28,7 @@ class Forecaster(nn.Module):
         trained: methods that the loss calls instead of the model; they are compiled with it.
         outer: endings of the names of matrices that read features or give results; Muon does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
+        trained_on: clock, horizon, unit, map and origin of its training scenes, from its checkpoint.
     """
 
     losses: tuple[type[Any], ...] = (SetLossConfig,)
@@ -36,6 +38,7 @@ class Forecaster(nn.Module):
     trained: tuple[str, ...] = ()
     outer: tuple[str, ...] = ()
     needs_first_stage: bool = False
+    trained_on: DataSpec = DataSpec()
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         if config is not None:
@@ -123,4 +126,8 @@ class Predictor:
     batch: BatchConfig = field(default_factory=BatchConfig)  # settings that turn scenes into its input
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
     joint: bool = False  # predict joint futures of the whole scene
-    trained_on: str = ""  # the training split of its recipe, or empty for a model without training
+
+    @property
+    def trained_on(self) -> DataSpec:
+        """Properties of the training scenes, all unknown for a model without training."""
+        return getattr(self.model, "trained_on", DataSpec())

@@ -38,7 +38,7 @@ def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[Ag
     """Find the agent of each forecast and convert positions from the city frame to the scene, in the order given.
 
     Raises:
-        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
+        TrajformerError: a forecast is for another scene, for an unknown agent, has another horizon, or has NaN or infinity.
     """
     index = {track_id: agent for agent, track_id in enumerate(scene.agent_id)}
     matched = []
@@ -51,6 +51,8 @@ def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[Ag
         if forecast.position.shape[1] != scene.num_future:
             steps = f"has {forecast.position.shape[1]} steps, the scene has {scene.num_future}"
             raise TrajformerError(f"the forecast of {name} in scene {scene.scene_id!r} {steps}")
+        if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):
+            raise TrajformerError(f"the forecast of {name} in scene {scene.scene_id!r} has NaN or infinity")
         position = np.asarray(forecast.position - scene.origin, np.float64)
         matched.append(AgentForecast(index[forecast.track_id], forecast.probability, position))
     return matched

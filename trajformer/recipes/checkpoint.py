@@ -7,6 +7,7 @@ import json
 import pickle
 import warnings
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,12 +19,13 @@ import trajformer
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
-from trajformer.models.forecaster import Predictor
+from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.names import checkpoint_file
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import atomically
+from trajformer.scenes.spec import DataSpec, check_scenes
 
 R = TypeVar("R")
 UNTRAINED: dict[str, Any] = {
@@ -32,14 +34,16 @@ UNTRAINED: dict[str, Any] = {
 }
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
+_CHECKSUM = '\\"checksum\\": \\"{:08x}\\"'  # in the header of a .safetensors file: CRC-32 of the file with zeros here
 _MAY_CHANGE = ("data", "trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
 
-def describe(config: Any) -> dict[str, Any]:
-    """Version, task and recipe of a checkpoint as plain values."""
-    return {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
+def describe(config: Any, trained_on: DataSpec = DataSpec()) -> dict[str, Any]:
+    """Version, task, recipe and training scenes of a checkpoint as plain values."""
+    plain = {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
+    return plain | {"trained_on": trained_on.to_plain()}
 
 
 def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn.Module, R]:  # type: ignore[assignment]
@@ -90,7 +94,7 @@ def load_predictor(
         return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device, joint)
     learned, recipe = load_checkpoint(source, TrainConfig)
     batch = replace(recipe.data.batch, targets=targets)
-    return Predictor(learned.to(device).eval(), batch, device, joint, trained_on=recipe.data.train_split)
+    return Predictor(learned.to(device).eval(), batch, device, joint)
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:
@@ -104,6 +108,8 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
         model = config.build_model()
         weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
         model.load_state_dict(weights)
+        if isinstance(model, Forecaster):
+            model.trained_on = DataSpec.from_plain(raw[CONFIG_KEY].get("trained_on") or {"split": config.data.train_split})
     except CheckpointError:
         raise
     except _MISFIT as error:
@@ -120,6 +126,10 @@ def _read(path: Path) -> dict[str, Any]:
         if file.suffix == ".safetensors":
             raw: Any = _read_safetensors(file)
         else:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    if archive.testzip() is not None:  # torch.load ignores checksums
+                        raise ValueError("a checksum differs")
             with warnings.catch_warnings(action="ignore"):  # warnings about pickles, which are refused
                 raw = torch.load(file, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
@@ -141,24 +151,32 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
             tensors = {_PREFIX + name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except SafetensorError as error:
         raise ValueError(error) from error
-    return {"state_dict": tensors} | ({} if head is None else {CONFIG_KEY: json.loads(head)})
+    plain = {} if head is None else {CONFIG_KEY: json.loads(head)}
+    if (expected := plain.get(CONFIG_KEY, {}).get("checksum")) is not None:
+        content, present, blank = path.read_bytes(), *(_CHECKSUM.format(n).encode() for n in (int(expected, 16), 0))
+        if zlib.crc32(content.replace(present, blank, 1)) != int(expected, 16):
+            raise ValueError("the checksum differs")
+    return {"state_dict": tensors} | plain
 
 
-def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None:
+def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor], trained_on: DataSpec = DataSpec()) -> None:
     """Write a checkpoint without the state of a run, atomically; the suffix .safetensors selects that format.
 
     Raises:
         OSError: it cannot be written.
     """
+    head = describe(recipe, trained_on)
     weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # a view would save its whole storage
     with atomically(out) as temporary:
         if out.suffix == ".safetensors":
             from safetensors.torch import save
 
-            temporary.write_bytes(save(weights, {CONFIG_KEY: json.dumps(describe(recipe))}))
+            content = save(weights, {CONFIG_KEY: json.dumps(head | {"checksum": f"{0:08x}"})})
+            blank, present = (_CHECKSUM.format(number).encode() for number in (0, zlib.crc32(content)))
+            temporary.write_bytes(content.replace(blank, present, 1))
         else:
             tensors = {_PREFIX + name: tensor for name, tensor in weights.items()}
-            torch.save({CONFIG_KEY: describe(recipe), "state_dict": tensors}, temporary)
+            torch.save({CONFIG_KEY: head, "state_dict": tensors}, temporary)
 
 
 def recipe_name(path: Path) -> str:
@@ -166,17 +184,19 @@ def recipe_name(path: Path) -> str:
     return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))
 
 
-def check_resume(path: Path, config: Any) -> int:
-    """The number of completed steps in a checkpoint from which a run with this recipe may resume.
+def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:
+    """The number of completed steps in a checkpoint from which a run with this recipe may resume on these training scenes.
 
     The recipe may differ in `data`, `trainer`, `first_stage` and `init`, because files and machines change, and a training may
     be extended.
 
     Raises:
         CheckpointError: it is damaged or foreign, or its recipe differs in another field.
+        TrajformerError: the scenes in `root` differ from its training scenes (see `check_scenes`).
     """
     raw = _read(path)
-    _, before = _build(path, raw, type(config))
+    model, before = _build(path, raw, type(config))
+    check_scenes(scenes, Predictor(model).trained_on, root)
     old, new = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
     if changes := list_changes(old, new):
         raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml in its folder")

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard
 
 MANIFEST = "manifest.json"
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
+RESAMPLED = "resampled.json"  # the source of a store that `trajformer store resample` made
+_CHECKSUM = re.compile(r'\{\n "checksum": "([0-9a-f]{8})",\n')  # CRC-32 of the text after it
+_FIELDS = {"schema_version", "splits", "records"}
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
 _PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
     "shards": {"name": str, "scenes": int, "bytes": int, "sha256": str},
@@ -42,15 +47,19 @@ def manifest_matches_files(root: Path, manifest: dict[str, Any]) -> bool:
     return on_disk == {split: shards for split, shards in listed.items() if shards}
 
 
-def count_scenes(root: Path, split: str) -> dict[str, int]:
+def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int]:
     """Number of scenes in every shard of a split, by file name.
 
     The numbers come from the manifest if it lists these files, and otherwise (while a store is prepared) from the shards.
 
+    Args:
+        root: the store.
+        split: the split.
+        sizes: the `shard_sizes` of the split.
+
     Raises:
         StoreError: a shard is truncated, damaged, not a shard, or has another schema version.
     """
-    sizes = shard_sizes(root / split)
     try:
         listed = {shard["name"]: shard for shard in read_manifest(root)["splits"][split]["shards"]}
     except (StoreError, KeyError):
@@ -95,16 +104,36 @@ def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[
         splits[split] = _summarize([_describe_shard(path, known.get(path, "")) for path in paths])
     if not splits:
         raise StoreError(f"{root}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`")
-    manifest = {"schema_version": SCHEMA_VERSION, "splits": splits}
-    write_atomically(root / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    manifest: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "splits": splits}
+    if records := {path.name: checksum(path) for path in _records(root)}:
+        manifest["records"] = records
+    write_atomically(root / MANIFEST, _with_checksum(manifest))
     return manifest
+
+
+def _records(root: Path) -> list[Path]:
+    """The files that state how a store was made from other stores."""
+    return [root / name for name in (MERGED, RESAMPLED) if (root / name).is_file()]
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+
+
+def _with_checksum(manifest: dict[str, Any]) -> str:
+    rest = _text(manifest).removeprefix("{\n")
+    return f'{{\n "checksum": "{zlib.crc32(rest.encode()):08x}",\n{rest}'
 
 
 def read_manifest(root: Path) -> dict[str, Any]:
     """The content of `manifest.json` (StoreError: the file is missing, is not a manifest, or has another schema version)."""
     path = root / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        text = path.read_text()
+        head = _CHECKSUM.match(text)  # earlier versions wrote none
+        if head and zlib.crc32(text[head.end() :].encode()) != int(head[1], 16):
+            raise ValueError("its checksum differs")
+        manifest = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: no readable manifest ({error}); run `trajformer preprocess`") from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
@@ -116,6 +145,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
             if not isinstance(value, dict) or type(value.get(name)) is not expected:
                 raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 
+    manifest.pop("checksum", None)
     check("manifest", manifest, {"splits": dict})
     for split, entry in manifest["splits"].items():
         check(split, entry, _SPLIT)
@@ -138,7 +168,8 @@ def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[
     Raises:
         StoreError: there is no manifest.
     """
-    manifest = read_manifest(root)["splits"]
+    content = read_manifest(root)
+    manifest = content["splits"]
     listed = {root / split / entry["name"]: entry for split, value in manifest.items() for entry in value["shards"]}
     on_disk = {root / split / name: None for split in store_splits(root) for name in shard_sizes(root / split)}
     problems = [f"{path.parent.name}/{path.name}: on disk but not in the manifest" for path in on_disk if path not in listed]
@@ -160,6 +191,12 @@ def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[
     if not problems:
         wrong = [split for split in manifest if manifest[split] != _summarize(shards[split])]
         problems += [f"{root / MANIFEST}: {split}: does not agree with its shards" for split in wrong]
+        records = {path.name: checksum(path) for path in _records(root)}
+        different = records.items() ^ content.get("records", records).items()
+        problems += [f"{root / name}: checksum differs from the manifest" for name in sorted(dict(different))]
+    exact = content.keys() <= _FIELDS and (root / MANIFEST).read_text() in (_text(content), _with_checksum(content))
+    if not problems and not exact:
+        problems.append(f"{root / MANIFEST}: has been changed")
     return problems
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajformer.errors import StoreError
-from trajformer.scenes.manifest import count_scenes, store_splits
+from trajformer.scenes.manifest import count_scenes, shard_sizes, store_splits
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import Shard, read_scene_ids
 
@@ -37,7 +37,8 @@ class SceneStore:
         self.root, self.split = Path(root), split
         if not self.root.is_dir():
             raise StoreError(f"{self.root}: no such store; make one with `trajformer preprocess`")
-        counts = count_scenes(self.root, split)
+        self._bytes = shard_sizes(self.root / split)
+        counts = count_scenes(self.root, split, self._bytes)
         if not counts:
             splits = ", ".join(store_splits(self.root)) or "none"
             raise StoreError(f"{self.root}: no split '{split}' (splits here: {splits})")
@@ -56,14 +57,15 @@ class SceneStore:
 
     def _open_shard(self, number: int) -> Shard:
         shard = Shard(self._path(number))
-        self._check_count(number, len(shard))
+        self._check_unchanged(number, len(shard))
         return shard
 
-    def _check_count(self, number: int, scenes: int) -> None:
-        expected = self._starts[number + 1] - self._starts[number]
+    def _check_unchanged(self, number: int, scenes: int) -> None:
+        path, expected = self._path(number), self._starts[number + 1] - self._starts[number]
         if scenes != expected:
-            path = self._path(number)
             raise StoreError(f"{path}: {scenes} scenes, expected {expected}: the file has changed or differs from its manifest")
+        if (size := path.stat().st_size) != self._bytes[path.name]:
+            raise StoreError(f"{path}: {size} bytes, expected {self._bytes[path.name]}: the file has changed")
 
     def __getitem__(self, index: int) -> Scene:
         if not -len(self) <= index < len(self):
@@ -81,7 +83,7 @@ class SceneStore:
     def _shard_ids(self, number: int) -> list[str]:
         shard = self._shards.get(number)
         ids = read_scene_ids(self._path(number)) if shard is None else shard.texts("scene_id")
-        self._check_count(number, len(ids))
+        self._check_unchanged(number, len(ids))
         return ids
 
     def scene_ids(self) -> list[str]:

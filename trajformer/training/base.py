@@ -20,6 +20,7 @@ from trajformer.data.loading import EpochShuffle, RankSampler, SequentialOrder, 
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, describe
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.scenes.spec import DataSpec
 from trajformer.training.optim import build_optimizer, parameter_groups
 
 _USED = "processor_seconds"  # entry of checkpoints
@@ -125,8 +126,9 @@ class TaskModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store the resolved recipe in the checkpoint as plain values, and the processor time of the run."""
-        checkpoint[CONFIG_KEY] = describe(self.config)
+        """Store the resolved recipe and the training scenes in the checkpoint, and the processor time of the run."""
+        data: TaskData = self.trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint[CONFIG_KEY] = describe(self.config, data.spec)
         checkpoint[_USED] = self.used_s
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -174,6 +176,8 @@ class TaskData(L.LightningDataModule):
             and `bucket` (number of steps among which items of similar size are grouped).
         seed: of the order.
     """
+
+    spec = DataSpec()  # of training scenes
 
     def __init__(self, train: Items, val: Items, config: Any, seed: int = 0) -> None:
         super().__init__()

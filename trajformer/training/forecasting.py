@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import pandas as pd
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor, nn
 
 from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch
 from trajformer.data.loading import AXES, BranchDataset, SceneDataset, padding
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import forecast_metrics
-from trajformer.models.forecaster import Forecaster
+from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.recipes.checkpoint import list_changes, load_checkpoint
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.scenes.spec import DataSpec, check_scenes, warn, warn_about_maps
 from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
@@ -46,19 +49,19 @@ class ForecastingModule(TaskModule):
             TrajformerError: the scenes or a checkpoint cannot be used.
         """
         if self.config.init:
-            self.model.load_state_dict(self._start())
+            self.model.load_state_dict(self._start(data))
             return
         path, first_stage = self.config.first_stage, None
         try:
             if path:
-                first_stage = load_checkpoint(path, TrainConfig)[0]
+                first_stage = _load(path, data)[0]
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
             raise TrajformerError(f"first_stage: {path}: {error}" if path else str(error)) from error
 
-    def _start(self) -> dict[str, Tensor]:
+    def _start(self, data: SceneData) -> dict[str, Tensor]:
         """The state dict of the checkpoint `init`; an error if its weights have other shapes."""
-        model, recipe = load_checkpoint(self.config.init, TrainConfig)
+        model, recipe = _load(self.config.init, data)
         changes = list_changes(to_plain(recipe)["model"], to_plain(self.config)["model"], "model")
         shapes = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         state: dict[str, Tensor] = model.state_dict()
@@ -95,8 +98,21 @@ class ForecastingModule(TaskModule):
                 self.log(f"val/{name}", float(value), prog_bar=name in ("minFDE1", "minFDE6"))
 
 
+def _load(path: str, data: SceneData) -> tuple[nn.Module, TrainConfig]:
+    """The model and recipe of a checkpoint whose training scenes were like `data`."""
+    model, recipe = load_checkpoint(path, TrainConfig)
+    check_scenes(data.spec, Predictor(model).trained_on, data.train.name, f"the training scenes of {path} have")
+    return model, recipe
+
+
 class SceneData(TaskData):
-    """The training and validation scenes; unusable stores raise errors before training starts."""
+    """The training and validation scenes; unusable stores raise errors before training starts.
+
+    Warns if validation scenes are also training scenes, or if only one of both has maps.
+
+    Attributes:
+        spec: properties of the training scenes.
+    """
 
     train: SceneDataset
     val: SceneDataset
@@ -114,6 +130,27 @@ class SceneData(TaskData):
             if not len(data) or data.store[0].num_steps == data.store[0].num_history:
                 missing = "scenes" if not len(data) else "known future"
                 raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}")
+        self.spec = self._compare()
+
+    def _compare(self) -> DataSpec:
+        """Compare the training and validation scenes with each other; returns the properties of the training scenes."""
+        tables, specs = {}, {}
+        for name, data in (("train", self.train), ("val", self.val)):
+            table = tables[name] = data.store.index().iloc[: data.num_scenes]
+            clocks = table[["period_s", "num_history", "num_future"]].drop_duplicates()
+            if len(clocks) > 1:
+                different = " and ".join(str(row) for row in clocks.iloc[:2].to_dict("records"))
+                raise TrajformerError(f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}")
+            specs[name] = replace(DataSpec.of(data.store[0]), has_map=bool(table.num_polylines.any()))
+        check_scenes(specs["val"], specs["train"], self.val.name)
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            where = f"data.val: {self.val.name}: split '{self.val.store.split}'"
+            warn_about_maps(int((tables["val"].num_polylines > 0).sum()), len(self.val), specs["train"], where)
+            # Ids recur between splits, of Argoverse 1 for example: a scene is known by its id and its origin.
+            shared = len(pd.merge(tables["train"], tables["val"], on=["scene_id", "origin_x", "origin_y"]))
+            if shared:
+                warn(f"{where}: {shared} of {len(self.val)} validation scenes are also training scenes")
+        return specs["train"]
 
     def state_dict(self) -> dict[str, Any]:
         """As in `TaskData`, with the batch settings: the sizes of samples, and so the order, depend on them."""

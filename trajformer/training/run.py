@@ -136,7 +136,8 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
     if not last.exists():  # otherwise the checkpoint has the results
         module.prepare(data)
-    done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
+    # A module may complete the recipe.
+    done = check_resume(last, module.config, data.spec, data.train.name) if last.exists() else 0
     try:
         if getattr(rank_zero_only, "rank", 0) == 0:
             plain = {"task": config.task} | to_plain(module.config)

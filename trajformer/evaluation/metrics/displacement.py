@@ -56,12 +56,12 @@ def agent_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
 def best_end(errors: Errors) -> dict[str, Tensor]:
     """Argoverse 2: figures [...] of the mode with the smallest end-point error.
 
-    minADE and minFDE in metres; MR, 1 if minFDE is more than 2 m, otherwise 0; brier_minFDE, minFDE plus (1 - p)^2; and the
-    "probability" p of this mode.
+    minADE and minFDE in metres; MR, 0 if minFDE is at most 2 m, otherwise 1, also for NaN; brier_minFDE, minFDE plus (1 - p)^2;
+    and the "probability" p of this mode.
     """
     best = errors.fde.argmin(-1, keepdim=True)
     ade, fde, probability = (value.gather(-1, best).squeeze(-1) for value in errors[:3])
-    values = (ade, fde, (fde > MISS_THRESHOLD_M).to(fde.dtype), fde + (1.0 - probability) ** 2, probability)
+    values = (ade, fde, (~(fde <= MISS_THRESHOLD_M)).to(fde.dtype), fde + (1.0 - probability) ** 2, probability)
     return dict(zip((*NAMES, "probability"), values, strict=True))
 
 

@@ -55,7 +55,7 @@ def multi_world(forecast: Forecast, target: Tensor, valid: Tensor, k: int = 6) -
     errors = world_errors(forecast, target, valid).most_probable(k)
     best, world = best_end(errors), errors.mode.gather(1, errors.fde.argmin(1, keepdim=True))  # [B, 1]
     position = forecast.in_batch_frame().take_along_dim(world[:, None, :, None, None], 2)  # [B, S, 1, F, 2]
-    missed = (position[:, :, 0, -1] - target[:, :, -1]).norm(dim=-1) > MISS_THRESHOLD_M
+    missed = ~((position[:, :, 0, -1] - target[:, :, -1]).norm(dim=-1) <= MISS_THRESHOLD_M)  # NaN is a miss
     hit = collided(position, actor, VEHICLE_COLLISION_M)[..., 0]
     rate = {name: (flag & actor).sum(-1) / actor.sum(-1).clamp(min=1) for name, flag in (("actorMR", missed), ("actorCR", hit))}
     figures = {"avgMinFDE": best["minFDE"], "avgMinADE": best["minADE"], **rate, "avgBrierMinFDE": best["brier_minFDE"]}
@@ -86,15 +86,15 @@ def collided(position: Tensor, actor: Tensor, threshold_m: float, *, between_ste
     first, second = torch.triu_indices(position.shape[1], position.shape[1], 1, device=position.device)
     # Pairs with disjoint bounding boxes, the most frequent case, are skipped.
     low, high = position.amin(3) - threshold_m, position.amax(3)
-    near = ((low[:, first] <= high[:, second]) & (low[:, second] <= high[:, first])).all(-1)  # [B, pairs, K]
-    scene, pair, world = (near & (actor[:, first] & actor[:, second])[..., None]).nonzero().unbind(1)
+    far = ((low[:, first] > high[:, second]) | (low[:, second] > high[:, first])).any(-1)  # [B, pairs, K]
+    scene, pair, world = (~far & (actor[:, first] & actor[:, second])[..., None]).nonzero().unbind(1)
     pairs = [(scene, agents[pair], world) for agents in (first, second)]
     start = position[pairs[0]] - position[pairs[1]]  # [n, F, 2], from one agent to the other
     if between_steps and start.shape[1] > 1:
         start, step = start[:, :-1], start.diff(dim=1)
         along = -(start * step).sum(-1) / (step * step).sum(-1).clamp(min=1e-12)
         start = start + along.clamp(0.0, 1.0)[..., None] * step  # the nearest point of each segment
-    close = start.norm(dim=-1).amin(-1) < threshold_m
+    close = ~(start.norm(dim=-1).amin(-1) >= threshold_m)  # a position that is NaN counts as a collision
     result = torch.zeros(position.shape[:3], dtype=torch.bool, device=position.device)
     for index in pairs:
         result[tuple(part[close] for part in index)] = True

@@ -81,7 +81,7 @@ class Plausibility(Metric):
         top = forecast.in_batch_frame().take_along_dim(best, 2)[:, :, 0]
         has_lanes = counts & o.polyline_mask.any(-1, keepdim=True)
         for prefix, path in zip(_PATHS, (top, truth.position), strict=True):
-            far = lane_gap(path[..., -1, :], o.polyline, o.polyline_mask) > OFF_LANE_M
+            far = ~(lane_gap(path[..., -1, :], o.polyline, o.polyline_mask) <= OFF_LANE_M)  # also for NaN
             found = (*accelerations(smooth(path, o.period_s)[counts], o.period_s), far[has_lanes])
             for figure, value in zip(_FIGURES, found, strict=True):
                 value = value.flatten().float()

@@ -115,9 +115,10 @@ def outcomes(predictor: Predictor, test_set: TestSet, *, batch_size: int = 32, p
     Raises:
         TrajformerError: the model predicts another number of steps, was trained on the test scene, or needs a focal agent.
     """
-    name, _, part = predictor.trained_on.rpartition("_")
+    split = predictor.trained_on.split or ""
+    name, _, part = split.rpartition("_")
     if part == "train" and name in COUNTS and name != test_set.name:
-        reason = f"the model was trained on split '{predictor.trained_on}', which contains {test_set.name}"
+        reason = f"the model was trained on split '{split}', which contains {test_set.name}"
         raise TrajformerError(f"{test_set.root}: {test_set.name}: {reason}; expected a model trained on {test_set.name}_train")
     start = 0
     for batch, forecast in run(predictor, test_set, batch_size=batch_size, progress=progress):

@@ -1,0 +1,415 @@
+"""Scenes that differ from the training scenes of a model, forecasts that are not finite, and files with changed bytes."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from support.cli import run
+from support.uses import Case, Guard
+
+import trajformer
+from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.resample import resample_scene
+from trajformer.scenes.scene import Scene
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+SPEC, CHECKPOINT = "trajformer/scenes/spec.py", "trajformer/recipes/checkpoint.py"
+COMPARED = Guard(SPEC, "    if not differ:\n", "    if True:\n")
+FINITE = Guard(
+    "trajformer/evaluation/evaluate.py", "if unusable := forecast.find_not_finite(batch.observation):", "if unusable := '':"
+)
+ZIP_CHECKSUM = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
+FILE_CHECKSUM = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
+MANIFEST_CHECKSUM = Guard("trajformer/scenes/manifest.py", "if head and zlib.crc32", "if False and zlib.crc32")
+SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
+
+
+def other(change: Callable[[Scene], Scene], select: Callable[[int], bool] = lambda number: True) -> Callable[[], None]:
+    """Write the store other/: the scenes of store/, the selected ones changed."""
+
+    def write() -> None:
+        for split in ("train", "val"):
+            scenes = [change(scene) if select(n) else scene for n, scene in enumerate(SceneStore("store", split))]
+            write_shard(shard_path(Path("other"), split, 0), scenes, ShardInfo("argoverse2", split))
+        write_manifest(Path("other"))
+
+    return write
+
+
+def without_map(scene: Scene) -> Scene:
+    none = {name: getattr(scene, name)[:0] for name in ("polyline_id", "polyline_kind", "polyline_flags", "point", "edge_kind")}
+    return replace(scene, **none, polyline_offset=np.zeros(1, np.int32), edge=np.zeros((2, 0), np.int32))
+
+
+def with_nan() -> None:
+    """The checkpoint nan.ckpt with a weight that is not a number."""
+    raw = torch.load("run/best.ckpt", weights_only=True)
+    next(value for name, value in raw["state_dict"].items() if name.endswith("weight"))[0] = torch.nan
+    torch.save(raw, "nan.ckpt")
+
+
+def trained_on(**values: Any) -> Callable[[], None]:
+    """The checkpoint file.ckpt with other properties of the training scenes; None removes all of them."""
+
+    def write() -> None:
+        raw = torch.load("run/best.ckpt", weights_only=True)
+        properties = raw["trajformer"].pop("trained_on") | values
+        raw["trajformer"] |= {} if None in values.values() else {"trained_on": properties}
+        torch.save(raw, "file.ckpt")
+
+    return write
+
+
+def flip(path: str, text: bytes | None = None) -> None:
+    """Change a bit in the middle of a file, or of the first byte of a text in it."""
+    content = bytearray(Path(path).read_bytes())
+    content[len(content) // 2 if text is None else content.index(text)] ^= 1
+    Path(path).write_bytes(content)
+
+
+def converted(*changes: Callable[[], object]) -> Callable[[], None]:
+    """The checkpoint file.safetensors of run/best.ckpt, and then changes."""
+
+    def write() -> None:
+        assert run("weights", "convert", "trajformer", "run/best.ckpt", "file.safetensors") == 0
+        for change in changes:
+            change()
+
+    return write
+
+
+def resampled(*changes: Callable[[], object]) -> Callable[[], None]:
+    """The store half/ at 5 Hz, and then changes."""
+
+    def write() -> None:
+        assert run("store", "resample", "store", "half", "--period-s", 0.2) == 0
+        for change in changes:
+            change()
+
+    return write
+
+
+def old_manifest() -> None:
+    """The manifest without its checksum, as earlier versions wrote it."""
+    path = Path("store/manifest.json")
+    path.write_text(re.sub(r' "checksum".*\n', "", path.read_text()))
+
+
+def score_in_python(checkpoint: str, store: str) -> Callable[[], object]:
+    def score() -> object:
+        model, recipe = trajformer.load_checkpoint(checkpoint)
+        return trajformer.evaluate(model, trajformer.SceneStore(store, "val"), recipe.data.batch)  # type: ignore[attr-defined]
+
+    return score
+
+
+def draw_in_python() -> object:
+    """Draw a forecast with NaN."""
+    scene = SceneStore("store", "val")[0]
+    batch = trajformer.collate([scene])
+    forecast = trajformer.build_model("se2former_argoverse2").eval()(batch.observation)
+    return trajformer.plot_scene(scene, replace(forecast, position=forecast.position * torch.nan), batch)
+
+
+FAST, SLOW = (other(partial(replace, period_s=period)) for period in (0.05, 0.5))
+SHORT_PAST, SHORT = other(partial(resample_scene, num_history=20)), other(partial(resample_scene, num_future=30))
+MIXED = other(partial(replace, period_s=0.05), lambda number: number == 1)
+NO_MAP, SOME_MAPS = other(without_map), other(without_map, lambda number: number < 2)
+OTHER = "--checkpoint run/best.ckpt --store other"
+TRAIN, RESUME = "train --config recipe.yaml --out r", "train --config recipe.yaml --out run --resume"
+ON_OTHER = "--data.train other --data.val other"
+CONVERT = "convert it: trajformer store resample other OUT"
+AT_20_HZ = rf"split '\w+': period_s 0.05, but the training scenes .*have 0.1; {CONVERT} --period-s 0.1$"
+
+
+def refused(use: str, run: Any, prepare: Callable[[], object], line: str, guard: Guard | None = COMPARED) -> Case:
+    return Case(use=use, run=run, prepare=prepare, line=line, guard=guard)
+
+
+def accepted(use: str, run: Any, prepare: Callable[[], object], line: str, guard: Guard | None = None) -> Case:
+    return Case(use=use, run=run, prepare=prepare, line=line, guard=guard, status=0)
+
+
+CASES = [
+    # ---- clock, horizon and unit
+    refused("score scenes at 20 Hz", f"evaluate {OTHER}", FAST, f"other: {AT_20_HZ}"),
+    refused("score scenes at 2 Hz", f"evaluate {OTHER}", SLOW, "period_s 0.5, but the training scenes have 0.1; convert it"),
+    refused("forecast scenes at 20 Hz", f"predict {OTHER} --out f.parquet", FAST, AT_20_HZ),
+    refused("score scenes of a shorter past", f"evaluate {OTHER}", SHORT_PAST, "num_history 20, but the training scenes have 50"),
+    refused("score scenes of a shorter horizon", f"evaluate {OTHER}", SHORT, "num_future 30, but the training scenes have 60"),
+    refused("forecast scenes of a shorter horizon", f"predict {OTHER} --out f.parquet", SHORT, f"{CONVERT} --num-future 60$"),
+    refused(
+        "draw forecasts on scenes at 20 Hz",
+        "plot other --forecasts forecasts.parquet --out p",
+        FAST,
+        "0.05, but the scenes of the forecasts have 0.1",
+    ),
+    refused(
+        "draw forecasts on a shorter horizon",
+        "plot other --forecasts forecasts.parquet --out p",
+        SHORT,
+        "num_future 30, but the scenes of the forecasts have 60",
+    ),
+    accepted(
+        "draw forecasts on a shorter past",
+        "plot other --split val --forecasts forecasts.parquet --out p/a.png",
+        SHORT_PAST,
+        "^p/a.png",
+    ),
+    refused("validate on scenes at 20 Hz", f"{TRAIN} --data.val other", FAST, f"other: {AT_20_HZ}"),
+    refused(
+        "train further on scenes at 20 Hz",
+        f"{TRAIN} {ON_OTHER} --init run/best.ckpt",
+        FAST,
+        "training scenes of run/best.ckpt have 0.1; convert it",
+    ),
+    refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
+    refused(
+        "train on scenes of two clocks",
+        f"{TRAIN} {ON_OTHER}",
+        MIXED,
+        "data.train: other: split 'train' has scenes of .*0.1.*and.*0.05",
+        Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:", "if False:"),
+    ),
+    refused("score scenes of two clocks", f"evaluate {OTHER}", MIXED, "period, H and F", None),
+    refused(
+        "score roads with a model of crowds",
+        "evaluate --checkpoint pretrained:crowd_eth_ucy/eth --store store",
+        list,
+        "0.1 and num_history 50 and num_future 60, but the training scenes have 0.4 and 8 and 12",
+    ),
+    refused(
+        "score Argoverse 2 with a model of Argoverse 1",
+        "evaluate --checkpoint pretrained:se2former_argoverse1 --store store",
+        list,
+        "but the training scenes have 20 and 30",
+    ),
+    refused(
+        "score metres with a model of pixels",
+        "evaluate --checkpoint file.ckpt --store store",
+        trained_on(unit="px"),
+        "unit m, but the training scenes have px; prepare the raw data again in px",
+    ),
+    refused("score scenes at 20 Hz in Python", score_in_python("run/best.ckpt", "other"), FAST, AT_20_HZ),
+    refused(
+        "a converted checkpoint knows its clock",
+        "evaluate --checkpoint file.safetensors --store other",
+        converted(FAST),
+        AT_20_HZ,
+    ),
+    accepted(
+        "score with a checkpoint of an earlier version",
+        "evaluate --checkpoint file.ckpt --store store",
+        trained_on(split=None),
+        "file.ckpt ",
+    ),
+    refused(
+        "a word as the clock of a checkpoint",
+        "evaluate --checkpoint file.ckpt --store store",
+        trained_on(period_s="slow"),
+        "recipe and weights do not fit.*period_s: 'slow', expected float",
+        Guard(SPEC, "if value is not None and type(value)", "if False and type(value)"),
+    ),
+    # ---- resampling
+    accepted("score a resampled store", "evaluate --model constant_velocity --store half", resampled(), "minADE6"),
+    refused(
+        "resample to nothing",
+        "store resample store half",
+        list,
+        "at least one of --period-s, --num-history and --num-future",
+        None,
+    ),
+    refused(
+        "resample to a longer past",
+        "store resample store half --num-history 80",
+        list,
+        "num_history: 80 steps of 0.1 s, expected 1 to 50",
+        Guard("trajformer/scenes/resample.py", "if not 0 < number <= min(limit, MAX_STEPS):", "if False:"),
+    ),
+    refused(
+        "resample to a longer horizon",
+        "store resample store half --period-s 0.2 --num-future 31",
+        list,
+        "num_future: 31 steps of 0.2 s, expected 1 to 30",
+        None,
+    ),
+    refused(
+        "resample into a folder with files",
+        "store resample store raw --period-s 0.2",
+        list,
+        "raw: exists already",
+        Guard("trajformer/scenes/resample.py", "any(out.iterdir())", "False"),
+    ),
+    refused(
+        "resample into the store",
+        "store resample store store/half --period-s 0.2",
+        list,
+        "must lie outside of store",
+        Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to(store.resolve()):", "if False:"),
+    ),
+    refused("resample a missing store", "store resample nowhere half --period-s 0.2", list, "nowhere: no such store", None),
+    Case(use="resample to a period of zero", run="store resample store half --period-s 0", status=2, line="period_s"),
+    refused("resample to an infinite period", "store resample store half --period-s inf", list, "num_future: 0 steps", None),
+    refused("resample to no period", "store resample store half --period-s 1e-320", list, "num_history: 10001 steps", None),
+    refused(
+        "prepare raw files into a resampled store",
+        "preprocess argoverse2 raw half --workers 1",
+        resampled(),
+        "half: was made by `trajformer store resample`",
+        Guard("data_prep/engine/prepare.py", "if (store / record).exists():", "if False:"),
+    ),
+    # ---- forecasts that are not finite
+    refused(
+        "score weights that are not numbers",
+        "evaluate --checkpoint nan.ckpt --store store",
+        with_nan,
+        "store: split 'val': scene raw-val-0: track .*: the forecast has NaN or infinity",
+        FINITE,
+    ),
+    refused(
+        "forecast with weights that are not numbers",
+        "predict --checkpoint nan.ckpt --store store --out f.parquet",
+        with_nan,
+        "scene raw-val-0: track .*: the forecast has NaN or infinity",
+        FINITE,
+    ),
+    refused(
+        "score weights that are not numbers in Python",
+        score_in_python("nan.ckpt", "store"),
+        with_nan,
+        "scene raw-val-0: .*NaN or infinity",
+        FINITE,
+    ),
+    refused(
+        "draw a forecast that is not finite in Python",
+        draw_in_python,
+        list,
+        "the forecast of track .* in scene 'raw-val-0' has NaN or infinity",
+        Guard(
+            "trajformer/plotting/forecasts.py",
+            "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):",
+            "if False:",
+        ),
+    ),
+    refused(
+        "draw a forecast file that is not finite",
+        "plot store --forecasts file --out p",
+        lambda: (
+            (table := pd.read_parquet("forecasts.parquet"))
+            .assign(predicted_trajectory_x=[row * np.nan for row in table.predicted_trajectory_x])
+            .to_parquet("file")
+        ),
+        "file: forecast of track .*has NaN or infinity",
+        None,
+    ),
+    # ---- changed bytes
+    refused(
+        "score a checkpoint with a changed bit",
+        "evaluate --checkpoint run/best.ckpt --store store",
+        lambda: flip("run/best.ckpt"),
+        "best.ckpt: not a readable checkpoint",
+        ZIP_CHECKSUM,
+    ),
+    refused(
+        "resume from a checkpoint with a changed bit",
+        RESUME,
+        lambda: flip("run/last.ckpt"),
+        "last.ckpt: not a readable checkpoint",
+        ZIP_CHECKSUM,
+    ),
+    refused(
+        "score safetensors with a changed bit",
+        "evaluate --checkpoint file.safetensors --store store",
+        converted(lambda: flip("file.safetensors")),
+        "file.safetensors: not a readable checkpoint",
+        FILE_CHECKSUM,
+    ),
+    refused(
+        "score truncated safetensors",
+        "evaluate --checkpoint file.safetensors --store store",
+        converted(lambda: Path("file.safetensors").write_bytes(Path("file.safetensors").read_bytes()[:-9])),
+        "file.safetensors: not a readable checkpoint",
+        None,
+    ),
+    refused(
+        "print a store with a changed manifest",
+        "store info store",
+        lambda: flip("store/manifest.json", b"argoverse2"),
+        "manifest.json: no readable manifest .its checksum differs",
+        MANIFEST_CHECKSUM,
+    ),
+    refused(
+        "verify a store with a changed manifest",
+        "store verify store",
+        lambda: flip("store/manifest.json", b"argoverse2"),
+        "manifest.json: no readable manifest .its checksum differs",
+        MANIFEST_CHECKSUM,
+    ),
+    refused(
+        "verify a store with a changed space",
+        "store verify store",
+        lambda: flip("store/manifest.json", b' "schema'),
+        "manifest.json",
+        None,
+    ),
+    refused(
+        "verify a store with a changed shard",
+        "store verify store",
+        lambda: flip("store/val/00000.arrow"),
+        "val/00000.arrow: checksum differs from the manifest",
+        None,
+    ),
+    refused(
+        "verify a store with a changed origin",
+        "store verify half",
+        resampled(lambda: flip("half/resampled.json", b"store")),
+        "resampled.json: checksum differs from the manifest",
+        None,
+    ),
+    accepted("verify a store of an earlier version", "store verify store", old_manifest, "store: no problems"),
+    # ---- splits and maps
+    accepted(
+        "validate on training scenes",
+        f"{TRAIN} --data.val_split train",
+        list,
+        "warning: data.val: store: split 'train': 3 of 3 validation scenes are also training scenes",
+        SHARED,
+    ),
+    accepted("validate on other scenes", TRAIN, list, r"\A(?!.*warning)"),
+    accepted(
+        "score the training split",
+        "evaluate --checkpoint run/best.ckpt --store store --split train",
+        list,
+        r"run/best.ckpt \(on its training split\)",
+        Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split"),
+    ),
+    accepted("score another split", "evaluate --checkpoint run/best.ckpt --store store", list, r"\A(?!.*training split)"),
+    accepted(
+        "score scenes without maps",
+        f"evaluate {OTHER}",
+        SOME_MAPS,
+        r"\A(?!(.*warning){2})(?s:.*)warning: other: split 'val': 2 of 3 scenes have no map, but the training scenes have maps",
+        Guard(SPEC, "if expected.has_map and with_map < total:", "if False:"),
+    ),
+    accepted("forecast scenes without maps", f"predict {OTHER} --out f.parquet", NO_MAP, "3 of 3 scenes have no map"),
+    accepted(
+        "score scenes with maps, trained without",
+        "evaluate --checkpoint file.ckpt --store store",
+        trained_on(has_map=False),
+        "3 of 3 scenes have a map, but the training scenes have none",
+        Guard(SPEC, "if expected.has_map is False and with_map:", "if False:"),
+    ),
+    accepted(
+        "validate on scenes without maps",
+        f"{TRAIN} --data.val other",
+        SOME_MAPS,
+        "data.val: other: split 'val': 2 of 3 scenes have no map",
+    ),
+]

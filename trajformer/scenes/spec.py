@@ -1,0 +1,103 @@
+"""Properties of scenes that a model depends on: clock, horizon, unit and map; and their comparison with its training scenes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
+from trajformer.scenes.scene import Scene
+
+_COMPARED = ("unit", "period_s", "num_history", "num_future")  # a forecast is wrong without a word if one of them differs
+_TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_history": int, "num_future": int, "has_map": bool}
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions.
+
+    Raises:
+        ConfigError: a value has another type.
+    """
+
+    source: str | None = None  # the data set
+    split: str | None = None
+    unit: str | None = None  # of positions: "m", or "px" for recordings without a scale
+    period_s: float | None = None
+    num_history: int | None = None
+    num_future: int | None = None
+    has_map: bool | None = None  # at least one scene has a polyline
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None and type(value) is not _TYPES[item.name]:
+                raise ConfigError(item.name, f"{value!r}, expected {_TYPES[item.name].__name__}")
+
+    @classmethod
+    def of(cls, scene: Scene) -> DataSpec:
+        """The properties of one scene."""
+        clock = float(scene.period_s), int(scene.num_history), int(scene.num_future)
+        return cls(scene.source, scene.split, getattr(scene, "unit", "m"), *clock, has_map=scene.num_polylines > 0)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> DataSpec:
+        """The inverse of `to_plain` (TrajformerError: a field is unknown or has another type)."""
+        try:
+            return cls(**plain)
+        except TypeError as error:
+            raise TrajformerError(f"properties of the training scenes: {error}") from error
+
+    def to_plain(self) -> dict[str, Any]:
+        """The known properties by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def contains(self, scene: Scene) -> bool:
+        """Whether a scene is from this split of this data set; an unknown data set counts as equal."""
+        return self.split == scene.split and self.source in (None, scene.source)
+
+
+def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
+    """Compare scenes with the training scenes of a model; unknown properties are equal.
+
+    Args:
+        scenes: the scenes for the model.
+        expected: the scenes that it was trained on.
+        root: store of `scenes`, for the error message.
+        owner: subject of `expected` in the error message.
+
+    Raises:
+        TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store.
+    """
+    pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
+    differ = {name: pair for name, pair in pairs.items() if None not in pair and not _equal(*pair)}
+    if not differ:
+        return
+    values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
+    others = " and ".join(str(other) for _, other in differ.values())
+    if "unit" in differ:
+        remedy = f"prepare the raw data again in {expected.unit}"
+    else:
+        options = " ".join(f"--{name.replace('_', '-')} {other}" for name, (_, other) in differ.items())
+        remedy = f"convert it: trajformer store resample {root} OUT {options}"
+    raise TrajformerError(f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}")
+
+
+def _equal(value: Any, other: Any) -> bool:
+    return math.isclose(value, other, rel_tol=1e-6) if isinstance(value, float) else bool(value == other)
+
+
+def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:
+    """Warn with the number of scenes without a map if the training scenes have maps, and the reverse."""
+    if expected.has_map and with_map < total:
+        warn(f"{where}: {total - with_map} of {total} scenes have no map, but the training scenes have maps")
+    if expected.has_map is False and with_map:
+        warn(f"{where}: {with_map} of {total} scenes have a map, but the training scenes have none")
+
+
+def warn(message: str) -> None:
+    """Warn the user; the command line prints one line."""
+    warnings.warn(message, TrajformerWarning, stacklevel=3)

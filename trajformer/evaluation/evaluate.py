@@ -58,11 +58,14 @@ def run(
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
     Raises:
-        TrajformerError: the model does not fit the scenes (another horizon, for example); names their folder.
+        TrajformerError: the model does not fit the scenes (another horizon or unit, for example); names their folder.
     """
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
+            if predictor.unit not in ("", read[0].unit):
+                units = f"has lengths in {read[0].unit}, but the model was trained on lengths in {predictor.unit}"
+                raise TrajformerError(f"{scenes.root}: split '{scenes.split}' {units}")
             batch = collate(read, predictor.batch).to(predictor.device)
             try:
                 forecast = predictor.model(batch.observation)

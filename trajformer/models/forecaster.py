@@ -124,3 +124,4 @@ class Predictor:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
     joint: bool = False  # predict joint futures of the whole scene
     trained_on: str = ""  # the training split of its recipe, or empty for a model without training
+    unit: str = ""  # of the lengths in its training scenes, or empty for a model without training

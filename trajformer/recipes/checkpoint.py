@@ -90,7 +90,7 @@ def load_predictor(
         return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device, joint)
     learned, recipe = load_checkpoint(source, TrainConfig)
     batch = replace(recipe.data.batch, targets=targets)
-    return Predictor(learned.to(device).eval(), batch, device, joint, trained_on=recipe.data.train_split)
+    return Predictor(learned.to(device).eval(), batch, device, joint, recipe.data.train_split, recipe.data.unit)
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:

@@ -23,6 +23,7 @@ class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
         val: store to validate on, often the same folder.
         train_split: split of `train`.
         val_split: split of `val`.
+        unit: unit of the lengths in both stores, `m` or `px`; other stores are refused, later also by the trained model.
         batch_size: largest number of scenes per step and device.
         workers: loader processes; 0 loads in the training process.
         cache: keep samples (about 10 kB each) in memory after their first use, in every loader process.
@@ -38,6 +39,7 @@ class DataConfig(Config, positive=("batch_size", "limit_train", "bucket")):
     val: str = ""
     train_split: str = "train"
     val_split: str = "val"
+    unit: Literal["m", "px"] = "m"
     batch_size: int = 32
     workers: int = 0
     cache: bool = False

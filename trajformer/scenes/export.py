@@ -69,7 +69,7 @@ def scene_to_json(scene: Scene) -> str:
     ]
     ends = zip(*scene.edge.tolist(), scene.edge_kind.tolist(), strict=True)
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
-    names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future")
+    names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future", "unit")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
     compact = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
     lines = [f' "{name}": {compact(value)}' for name, value in head.items()]

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import trajformer
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, Scene
 
 SCHEMA_VERSION = 2
 SCALARS: dict[str, pa.DataType] = {
@@ -70,6 +70,7 @@ class ShardInfo:
     split: str
     inputs: str = ""  # digest of the names of the inputs
     skipped: tuple[tuple[str, str], ...] = ()  # input name and reason, of the inputs without a scene
+    unit: str = METRES  # of the lengths in all scenes; shards of earlier versions have no entry
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
 
@@ -130,13 +131,17 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
-    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes.
+    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes. The scenes determine `info.unit`.
 
     Raises:
         OSError: the folder cannot be written. The temporary file is removed.
-        StoreError: the scenes are too many or too large for one shard.
+        StoreError: the scenes are too many or too large for one shard, or have different units.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
+    units = sorted({row["unit"] for row in rows})
+    if len(units) > 1:
+        raise StoreError(f"{path}: scenes in {' and in '.join(units)}: all scenes of a split must have one unit")
+    info = replace(info, unit=units[0] if units else METRES)
     columns = [_column(name, [row[name] for row in rows]) for name in SCHEMA.names]
     metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
     batch = pa.record_batch(columns, schema=SCHEMA.with_metadata(metadata))
@@ -310,4 +315,4 @@ class Shard:
         edge = array["edge"].view(_index_dtype(polylines)).reshape(2, -1).astype(np.int32)
         array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
         array["origin"] = np.array([values.pop("origin_x"), values.pop("origin_y")])
-        return Scene(**values | array | {"agent_id": agent_id})
+        return Scene(**values | array | {"agent_id": agent_id, "unit": self.info.unit})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch
@@ -51,20 +51,27 @@ class ForecastingModule(TaskModule):
         path, first_stage = self.config.first_stage, None
         try:
             if path:
-                first_stage = load_checkpoint(path, TrainConfig)[0]
+                first_stage = self._load(path)[0]
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
             raise TrajformerError(f"first_stage: {path}: {error}" if path else str(error)) from error
 
     def _start(self) -> dict[str, Tensor]:
         """The state dict of the checkpoint `init`; an error if its weights have other shapes."""
-        model, recipe = load_checkpoint(self.config.init, TrainConfig)
+        model, recipe = self._load(self.config.init)
         changes = list_changes(to_plain(recipe)["model"], to_plain(self.config)["model"], "model")
         shapes = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         state: dict[str, Tensor] = model.state_dict()
         if shapes != {name: tensor.shape for name, tensor in state.items()}:
             raise TrajformerError(f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}")
         return state
+
+    def _load(self, path: str) -> tuple[nn.Module, TrainConfig]:
+        """A checkpoint of an earlier training; an error if it was trained on lengths in another unit."""
+        model, recipe = load_checkpoint(path, TrainConfig)
+        if (unit := recipe.data.unit) != self.config.data.unit:
+            raise TrajformerError(f"{path}: was trained on lengths in {unit}, but data.unit is {self.config.data.unit}")
+        return model, recipe
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
@@ -114,6 +121,9 @@ class SceneData(TaskData):
             if not len(data) or data.store[0].num_steps == data.store[0].num_history:
                 missing = "scenes" if not len(data) else "known future"
                 raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}")
+            if (unit := data.store.unit) != config.unit:
+                lengths = f"split '{data.store.split}' has lengths in {unit}, but data.unit of the recipe is {config.unit}"
+                raise TrajformerError(f"data.{name}: {data.store.root}: {lengths}")
 
     def state_dict(self) -> dict[str, Any]:
         """As in `TaskData`, with the batch settings: the sizes of samples, and so the order, depend on them."""

@@ -136,8 +136,8 @@ def read_labels(path: Path) -> Labels:
     frame, agent, x, y, yaw, target = (numbers(path, rows, column) for column in _COLUMNS)
     order = np.lexsort((agent, frame))
     kind = np.array([_KINDS[row[KIND_COLUMN]] for _, row in rows], np.int64)
-    whole = (values.astype(np.int64)[order] for values in (frame, agent, kind))
-    labels = Labels(path, *whole, np.stack([x, y], -1)[order], wrap(yaw)[order], target.astype(np.int64)[order])
+    frame, agent, target, kind = (values.astype(np.int64)[order] for values in (frame, agent, target, kind))
+    labels = Labels(path, frame, agent, kind, np.stack([x, y], -1)[order], wrap(yaw)[order], target)
     apart = np.diff(np.unique(labels.frame))
     if len(apart) and np.median(apart) != 1:
         raise SceneError(f"{path}: column 0 (frame): frames are {np.median(apart):g} apart, expected 1, a frame every 0.5 s")

@@ -33,7 +33,7 @@ class Column(NamedTuple):
     """A column of numbers."""
 
     name: str
-    index: int
+    number: int  # of the column, from 0
     limit: float  # largest absolute value
     noun: str = ""  # of the unit; whole numbers have none
 
@@ -104,12 +104,12 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     column = layout.agent
     if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
         number, row = rows[order[1:][twice].min()]
-        raise SceneError(f"{path}: line {number}, column {column.index} (id): {row[column.index]} is twice in frame {row[0]}")
+        raise SceneError(f"{path}: line {number}, column {column.number} (id): {row[column.number]} is twice in frame {row[0]}")
     by_agent = np.lexsort((frame, agent))
     intervals, counts = np.unique(np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True)
     return Recording(
         path=path,
-        agent_id=tuple(rows[row][1][column.index] for row in first),
+        agent_id=tuple(rows[row][1][column.number] for row in first),
         frame=frame,
         agent=agent,
         position=np.stack([x, y], -1)[order],
@@ -157,7 +157,7 @@ def read_rows(path: Path, num_columns: int) -> Rows:
 
 def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
     """A column as float64 [R], finite and within its limit."""
-    words = [row[column.index] for _, row in rows]
+    words = [row[column.number] for _, row in rows]
     try:
         values = np.array(words, np.float64)
     except ValueError:
@@ -168,7 +168,7 @@ def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
     if wrong.any():
         row = int(wrong.argmax())
         expected = f"a number of {column.noun} up to {column.limit:g}" if column.noun else "a whole number"
-        where = f"line {rows[row][0]}, column {column.index} ({column.name})"
+        where = f"line {rows[row][0]}, column {column.number} ({column.name})"
         raise SceneError(f"{path}: {where}: {words[row]!r}, expected {expected}")
     return values
 

@@ -16,6 +16,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from trajformer.cli import benchmarks
 from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.cli.parsing import Parser, add_accelerator, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
@@ -29,6 +30,7 @@ from trajformer.recipes.names import (
     recipe_names,
 )
 from trajformer.scenes.files import write_atomically
+from trajformer.scenes.scene import METRES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,19 +171,25 @@ def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predict
 
 
 def evaluate_parser() -> Parser:
-    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol eth_ucy --data RAW [--checkpoint PATH ...]."""
+    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol NAME --data RAW [--checkpoint PATH ...]."""
     parser = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model has 20 modes) 20 modes, "
         "means over agents. --protocol eth_ucy --data RAW prints the published table of ETH/UCY with rows for constant "
-        "velocity, its sampled variant and the given models."
+        "velocity, its sampled variant and the given models; --protocol nuscenes and sdd do so for nuScenes prediction and Stanford "
+        "Drone."
     )
     several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
-    parser.add_argument("--protocol", choices=("eth_ucy",), help="score with the rules of a published benchmark")
+    parser.add_argument(
+        "--protocol", choices=("eth_ucy", *benchmarks.NAMES), help="score with the rules of a published benchmark"
+    )
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
-    parser.add_argument("--export", type=Path, help="for a protocol: also write all samples as text files to this folder")
+    export = (
+        "for eth_ucy: also write all samples as text files to this folder; for nuscenes: also write this challenge file (JSON)"
+    )
+    parser.add_argument("--export", type=Path, help=export)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--csv", type=Path, help="also write a table with one row per agent (not for a protocol)")
     return parser
@@ -189,7 +197,8 @@ def evaluate_parser() -> Parser:
 
 def run_evaluate(args: Namespace) -> None:
     """`trajformer evaluate`: print the figures of a model, or the table of a protocol."""
-    for name in ("store", "model", "csv") if args.protocol else ("data", "export"):
+    with_protocol = ("store", "csv") if args.protocol in benchmarks.NAMES else ("store", "model", "csv")
+    for name in with_protocol if args.protocol else ("data", "export"):
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
@@ -199,8 +208,9 @@ def run_evaluate(args: Namespace) -> None:
         from trajformer.cli import protocols
 
         if args.data is None:
-            raise TrajformerError("--protocol eth_ucy: give the folder of the recordings with --data")
-        protocols.evaluate(args.data, checkpoints, args)
+            raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
+        evaluate_protocol = benchmarks.evaluate if args.protocol in benchmarks.NAMES else protocols.evaluate
+        evaluate_protocol(args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")
@@ -211,6 +221,8 @@ def run_evaluate(args: Namespace) -> None:
     scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
     make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    if scenes.unit != METRES:
+        print(f"lengths in {scenes.unit}")
     print_table({source: evaluation.figures})
     if args.agents != "scored":
         print_groups(evaluation.per_agent)

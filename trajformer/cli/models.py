@@ -175,8 +175,8 @@ def evaluate_parser() -> Parser:
     parser = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model has 20 modes) 20 modes, "
         "means over agents. --protocol eth_ucy --data RAW prints the published table of ETH/UCY with rows for constant "
-        "velocity, its sampled variant and the given models; --protocol nuscenes and sdd do so for nuScenes prediction and Stanford "
-        "Drone."
+        "velocity, its sampled variant and the given models; --protocol nuscenes and sdd do so for nuScenes prediction and "
+        "Stanford Drone."
     )
     several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)

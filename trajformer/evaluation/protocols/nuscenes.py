@@ -3,7 +3,7 @@
 ADE_k and FDE_k are minima over the k most probable modes, each taken separately. MissRateTopK_2_k is the share of targets for
 which the largest distance over the 12 steps is at least 2 m in all of these modes. Figures are means over targets.
 
-`write_challenge` writes forecasts in the format of the challenge. The label files hold neither tokens of instances nor of samples:
+`write_challenge` writes forecasts in the format of the challenge. The label files hold no tokens of instances and samples:
 `instance` is SCENE-AGENT and `sample` is SCENE-FRAME instead, in the numbers of the files.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
@@ -30,7 +31,7 @@ def challenge_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
     target, valid = batch.truth.position, batch.truth.valid
     errors = agent_errors(forecast, target, valid)
     largest = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1).amax(-1)  # [B, S, K]
-    figures = {}
+    figures: dict[str, Tensor] = {}
     for k in (1, 5, 10):
         best = errors.most_probable(k)
         missed = largest.gather(-1, best.mode).amin(-1) >= MISS_THRESHOLD_M
@@ -54,7 +55,7 @@ BENCHMARK = Benchmark(
         ("GOHOME", "1.42 1.15 - - 6.99 0.57 0.47", "Gilles et al. 2022"),
         ("AutoBot", "1.37 1.03 - - 8.19 0.62 0.44", "Girgis et al. 2022"),
         ("THOMAS", "1.33 1.04 - - 6.71 0.55 0.42", "Gilles et al. 2022"),
-        ("PGP", "1.27 0.94 - - 7.17 0.52 0.34", "Deo et al. 2022"),
+        ("PGP", "1.27 0.94 - - 7.17 0.52 0.34", "Deo et al. 2021"),
         ("LAformer", "1.19 0.93 2.31 1.50 6.95 0.48 -", "Liu et al. 2024"),
         ("DeMo", "1.22 0.89 - - 6.60 0.43 0.34", "Zhang et al. 2024"),
     ),

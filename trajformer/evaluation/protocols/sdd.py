@@ -30,7 +30,7 @@ BENCHMARK = Benchmark(
         ("PECNet", "- 15.88 9.96 - -", "Mangalam et al. 2020"),
         ("MemoNet", "8.56 12.66 - - -", "Xu et al. 2022"),
         ("MID", "7.61 14.30 - - -", "Gu et al. 2022"),
-        ("MID (rerun by others)", "9.73 15.32 - - -", "Mao et al. 2023"),
+        ("MID, rerun by others", "9.73 15.32 - - -", "Gu et al. 2022"),
         ("LED", "8.48 11.66 - - -", "Mao et al. 2023"),
         ("Y-net", "7.85 11.85 - - -", "Mangalam et al. 2021"),
         ("TUTR", "7.76 12.69 - - -", "Shi et al. 2023"),

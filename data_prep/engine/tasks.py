@@ -61,7 +61,7 @@ class ShardTask:
             info, _ = read_shard_info(self.path)
         except (StoreError, KeyError, TypeError, ValueError):  # the last three: foreign metadata
             return False
-        expected = ShardInfo(source=self.reader.name, split=self.split, inputs=self.digest(), skipped=info.skipped)
+        expected = ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
         return info == expected and not (retry_skipped and info.skipped)
 
     @property

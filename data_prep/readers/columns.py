@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
 from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, Scene
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Columns: TypeAlias = pa.Table | Mapping[str, Column]
@@ -43,6 +44,55 @@ def read_csv(
         raise SceneError(f"{path}: {one_line(error)}") from error
     check_types(table, numbers, text, path)
     return table
+
+
+class ParquetBounds(NamedTuple):
+    """Largest size of a parquet file, checked before it is decompressed, and the allowed codecs."""
+
+    file_bytes: int
+    num_bytes: int  # uncompressed
+    rows: int
+    codecs: tuple[str, ...]
+
+
+def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bounds: ParquetBounds) -> dict[str, pa.Array]:
+    """Columns of a parquet file: numbers, and text as dictionaries, without empty cells.
+
+    A SceneError names the file and the column or size that cannot be used.
+    """
+    # Text is read as a dictionary: grouping is fast, and a small file cannot expand to a large amount of text.
+    try:
+        data = pa.BufferReader(read_file(path, bounds.file_bytes))
+        with pq.ParquetFile(data, pre_buffer=False, read_dictionary=list(text)) as file:
+            _check_parquet(file.schema_arrow, file.metadata, (*text, *numbers), bounds, path)
+            table = file.read([*text, *numbers], use_threads=False)
+        for name in text:  # numbers need no such check
+            table.column(name).validate(full=True)
+    except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
+        raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SceneError(f"{path}: not a readable parquet file: {one_line(error)}") from error
+    [batch] = table.combine_chunks().to_batches()
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    check_types(arrays, numbers, text, path)
+    return arrays
+
+
+def _check_parquet(schema: pa.Schema, metadata: pq.FileMetaData, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:
+    """Check columns and the declared size before the file is decompressed."""
+    check_names(schema.names, names, path)
+    for name in names:  # `metadata.schema` would keep memory until the next garbage collection
+        if pa.types.is_nested(schema.field(name).type):  # a list may expand to any size
+            raise SceneError(f"{path}: {name}: not one value a row")
+    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows = sum(part.num_rows for part in parts)
+    if rows != metadata.num_rows:
+        raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
+    check_count(rows, bounds.rows, "rows", path)
+    check_count(sum(part.total_byte_size for part in parts), bounds.num_bytes, "bytes uncompressed", path)
+    codecs = {part.column(index).compression for part in parts for index in range(part.num_columns)}
+    if foreign := ", ".join(sorted(codecs - set(bounds.codecs))):
+        raise SceneError(f"{path}: compressed with {foreign}, expected {' or '.join(bounds.codecs)}")
 
 
 def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> None:
@@ -199,7 +249,12 @@ class Agents(NamedTuple):
     valid: np.ndarray  # bool [A, T]
 
     def scene(
-        self, name: tuple[str, str, str, str], clock: tuple[float, int, int], origin: np.ndarray, lanes: VectorMap
+        self,
+        name: tuple[str, str, str, str],
+        clock: tuple[float, int, int],
+        origin: np.ndarray,
+        lanes: VectorMap,
+        unit: str = METRES,
     ) -> Scene:
         """The scene of these agents.
 
@@ -208,6 +263,7 @@ class Agents(NamedTuple):
             clock: period in seconds, H and F.
             origin: float64 [2], metres in the city frame.
             lanes: the map, in the city frame.
+            unit: of all lengths.
         """
         polylines: dict[str, Any] = {name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__}
         polylines["point"] = (lanes.point - origin).astype(np.float32)
@@ -223,4 +279,5 @@ class Agents(NamedTuple):
             velocity=self.velocity.astype(np.float32),
             valid=self.valid,
             **polylines,
+            unit=unit,
         )

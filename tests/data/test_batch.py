@@ -180,7 +180,7 @@ def test_scenes_of_different_lengths_cannot_share_a_batch(change: dict[str, floa
     period = change.pop("period", None)
     other = make_scene(4, scene_id="other", **change)
     other = replace(other, period_s=period) if period else other
-    with pytest.raises(SceneError, match=r"other: period, H and F .* differ from \(0.1, 10, 12\)"):
+    with pytest.raises(SceneError, match=r"other: period, H, F and unit .* differ from \(0.1, 10, 12, 'm'\)"):
         collate([make_scene(), other])
 
 

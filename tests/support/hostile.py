@@ -234,8 +234,8 @@ def read_checked(reader: Any, raw: Path) -> tuple[list[Outcome], float]:
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory_mb("VmRSS")
     outcomes: dict[str, Outcome] = {}
-    for split in sorted(path.name for path in raw.iterdir() if path.name != "map_files"):
-        outcomes |= read_all(reader, raw, "eth_test" if split == "eth" else split)
+    for split in reader.splits(raw):
+        outcomes |= read_all(reader, raw, split)
     check_messages(outcomes, raw)
     return list(outcomes.values()), memory_mb("VmHWM") - before
 

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 from support import fixtures, sensor_logs, tables
 from support import interaction as interaction_files
 from support.recordings import crowd, write_recording
@@ -51,6 +55,42 @@ def table(raw: Path) -> Reader:
     return READERS["table"](num_history=5, num_future=5)
 
 
+def sdd(raw: Path) -> Reader:
+    """The same tracks as a scene of the parquet file, and as a text file."""
+    rows = [(step, agent, 9.5 * step + 40 * agent, 100.0 - 3 * agent) for agent in range(2) for step in range(20)]
+    step, agent, x, y = (list(column) for column in zip(*rows, strict=True))
+    (raw / "train").mkdir(parents=True)
+    numbers = {"scene": [7] * len(rows), "agent": agent, "step": step, "x": x, "y": y}
+    pq.write_table(pa.table({"split": pa.array(["train"] * len(rows)).dictionary_encode(), **numbers}), raw / "sdd.parquet")
+    text = "".join(f"{12 * step} {agent} {x} {y}\n" for step, agent, x, y in rows)
+    (raw / "train" / "gates_0.txt").write_text(text)
+    return READERS["sdd"]()
+
+
+def nuscenes_prediction(raw: Path) -> Reader:
+    """One scene with two sample times, and a map with a road along x and a divider."""
+    labels = raw / "label" / "train" / "scene-0001.txt"
+    labels.parent.mkdir(parents=True)
+    (raw / "map_0.1").mkdir()
+    rows = []
+    for frame in range(17):
+        vehicles = [
+            (1, "Car", 700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)),
+            (2, "Bus", 760.0, 1504.0 - frame, -np.pi / 2, False),
+        ]
+        for agent, kind, x, y, yaw, target in vehicles:
+            words = [frame, agent, kind, *[-1] * 7, 1.9, 1.6, 4.5, x, 0.9, y, yaw, float(target)]
+            rows.append(" ".join(map(str, words)))
+    labels.write_text("\n".join(rows) + "\n")
+    raster = np.zeros((600, 450, 3), np.uint8)  # 200 m along x, 150 m along y, from (620, 1420)
+    raster[:, 210:270, 2] = 255  # y from 1490 to 1510
+    raster[60:540, 239:242, 0] = 255  # y = 1500, x from 640 to 800
+    Image.fromarray(raster).save(raw / "map_0.1" / "scene-0001.png")
+    (raw / "map_0.1" / "meta_scene-0001.txt").write_text("620.00\n1420.00\n3.00\n")
+    return READERS["nuscenes_prediction"]()
+
+
 FOLDERS: dict[str, Callable[[Path], Reader]] = {
-    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, table)
+    function.__name__: function
+    for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, nuscenes_prediction, sdd, table)
 }

@@ -16,6 +16,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from trajformer.cli import benchmarks
 from trajformer.cli.files import bars, make_folder, make_room
 from trajformer.cli.parsing import Parser, add_accelerator, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
@@ -30,6 +31,7 @@ from trajformer.recipes.names import (
 )
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.spec import DataSpec, check_scenes
+from trajformer.scenes.scene import METRES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,24 +171,25 @@ def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predict
 
 
 def evaluate_parser() -> Parser:
-    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol PROTOCOL --data RAW [--checkpoint PATH ...]."""
+    """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol NAME --data RAW [--checkpoint PATH ...]."""
     parser = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model has 20 modes) 20 modes, "
-        "means over agents. --protocol eth_ucy --data RAW prints the published table of ETH/UCY with rows for constant "
-        "velocity, its sampled variant and the given models. --protocol interaction --data RAW prints the joint figures of the "
-        "given models, or of --model, on the validation cases of INTERACTION next to the published ones."
+        "means over agents. --protocol NAME --data RAW scores models by the rules of a published benchmark and prints them next "
+        "to the published ones: eth_ucy (with rows for constant velocity and its sampled variant), interaction (joint figures of "
+        "the validation cases), nuscenes (prediction), sdd (Stanford Drone)."
     )
     several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
-    parser.add_argument("--protocol", choices=("eth_ucy", "interaction"), help="score with the rules of a published benchmark")
+    protocols = ("eth_ucy", "interaction", *benchmarks.NAMES)
+    parser.add_argument("--protocol", choices=protocols, help="score with the rules of a published benchmark")
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
-    parser.add_argument(
-        "--export",
-        type=Path,
-        help="for a protocol: also write text files of all samples, or files of the challenge, to this folder",
+    export = (
+        "for eth_ucy: also write all samples as text files to this folder; for interaction: also write the files of the challenge "
+        "to this folder; for nuscenes: also write this challenge file (JSON)"
     )
+    parser.add_argument("--export", type=Path, help=export)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--csv", type=Path, help="also write a table with one row per agent (not for a protocol)")
     return parser
@@ -194,8 +197,8 @@ def evaluate_parser() -> Parser:
 
 def run_evaluate(args: Namespace) -> None:
     """`trajformer evaluate`: print the figures of a model, or the table of a protocol."""
-    no_model = ("model",) if args.protocol == "eth_ucy" else ()
-    for name in ("store", *no_model, "csv") if args.protocol else ("data", "export"):
+    with_protocol = ("store", "model", "csv") if args.protocol == "eth_ucy" else ("store", "csv")
+    for name in with_protocol if args.protocol else ("data", "export"):
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
@@ -206,7 +209,8 @@ def run_evaluate(args: Namespace) -> None:
 
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
-        {"eth_ucy": protocols.evaluate, "interaction": interaction.evaluate}[args.protocol](args.data, checkpoints, args)
+        score = {"eth_ucy": protocols.evaluate, "interaction": interaction.evaluate}.get(args.protocol, benchmarks.evaluate)
+        score(args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")
@@ -217,6 +221,8 @@ def run_evaluate(args: Namespace) -> None:
     scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
     make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    if scenes.unit != METRES:
+        print(f"lengths in {scenes.unit}")
     print_table({source + " (on its training split)" * evaluation.on_training_split: evaluation.figures})
     if args.agents != "scored":
         print_groups(evaluation.per_agent)

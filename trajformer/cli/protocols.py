@@ -81,7 +81,8 @@ def read_test_sets(data: Path) -> list[TestSet]:
         TrajformerError: no such folder, a scene is missing or its file cannot be used, or the recordings are not the ones of
             the published figures.
     """
-    from data_prep.readers.eth_ucy import EthUcy, read_recording
+    from data_prep.readers.eth_ucy import LAYOUT, EthUcy
+    from data_prep.readers.recordings import read_recording
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet
 
     if not data.is_dir():
@@ -95,7 +96,7 @@ def read_test_sets(data: Path) -> list[TestSet]:
         split = f"{name}_test"
         inputs = reader.inputs(data, split)
         windows = [reader.read(item, split, data) for item in inputs]
-        step = {path.stem: read_recording(path).interval for path in {item.path for item in inputs}}
+        step = {path.stem: read_recording(path, LAYOUT).interval for path in {item.path for item in inputs}}
         sets.append(TestSet(name, data, windows, step).check())
     return sets
 

@@ -15,7 +15,7 @@ from trajformer.cli.files import bars, make_room, stops_cleanly
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
-from trajformer.scenes.scene import AgentRole, Scene
+from trajformer.scenes.scene import METRES, AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.store import SceneStore, store_splits
 
@@ -91,8 +91,9 @@ def _print_split(store: Path, split: str) -> None:
     size, scenes = sum(bytes_of.values()), len(sizes)
     each = f" ({size / scenes / 1e3:.1f} kB a scene)" if scenes else ""
     print(f"  {split}: {scenes} scenes, {size / 1e6:.1f} MB{each}, {len(shards)} shard{'s' * (len(shards) != 1)}")
-    sources, software = (sorted({getattr(shard, name) for shard, _ in shards}) for name in ("source", "software"))
-    print(f"    from {', '.join(sources)}, prepared by version {', '.join(software)}")
+    names = ("source", "software", "unit")
+    sources, software, units = (", ".join(sorted({getattr(shard, name) for shard, _ in shards})) for name in names)
+    print(f"    from {sources}, prepared by version {software}" + (f", lengths in {units}" if units != METRES else ""))
     skipped = [entry for shard, _ in shards for entry in shard.skipped]
     if scenes:
         figures = zip(("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True)

@@ -119,11 +119,11 @@ def _pad(parts: Sequence[np.ndarray]) -> Tensor:
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
-    """Pad samples of the same `frame` into one batch (SceneError: they differ in period, H or F)."""
+    """Pad samples of the same `frame` into one batch (SceneError: they differ in period, H, F or unit)."""
     first = samples[0]
     for other in samples:
         if other.clock != first.clock:
-            clocks = f"period, H and F {other.clock} differ from {first.clock} of scene {first.scene_id} in its batch"
+            clocks = f"period, H, F and unit {other.clock} differ from {first.clock} of scene {first.scene_id} in its batch"
             raise SceneError(f"scene {other.scene_id}: {clocks}")
     tensors = {name: _pad([part.padded[name] for part in samples]) for name in first.padded}
     truth = Truth(tensors.pop("target"), tensors.pop("target_valid"))

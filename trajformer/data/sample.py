@@ -134,7 +134,7 @@ class Sample:
 
     scene_id: str
     agent_id: tuple[str, ...]
-    clock: tuple[float, int, int]  # period_s, H, F: equal for all scenes of a batch
+    clock: tuple[float, int, int, str]  # period_s, H, F and the unit of lengths: equal for all scenes of a batch
     padded: dict[str, np.ndarray]  # arrays with a leading agent, target or polyline axis
     home: np.ndarray  # float32 [3], pose of the batch frame relative to the scene
     frame_pose: np.ndarray  # float64 [3], the same in the city frame
@@ -218,5 +218,5 @@ def _assemble(
         home = pose[focal[0]]
     frame_pose = np.concatenate([scene.origin + home[:2], home[2:]])
     ids = tuple([scene.agent_id[row] for row in rows.tolist()])
-    clock = (scene.period_s, scene.num_history, scene.num_future)
+    clock = (scene.period_s, scene.num_history, scene.num_future, scene.unit)
     return Sample(scene.scene_id, ids, clock, padded, home, frame_pose)

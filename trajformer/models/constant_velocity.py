@@ -26,9 +26,11 @@ class ConstantVelocityConfig(ModelConfig, positive=("modes",)):
 
     Attributes:
         modes: K; the first mode is the extrapolation, the others vary its speed and direction, equally for all agents and calls.
+        along_heading: move in the direction of the heading ("constant velocity and yaw" of nuScenes).
     """
 
     modes: int = 1
+    along_heading: bool = False
 
 
 class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
@@ -47,6 +49,9 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target."""
         start, velocity = extrapolate(observation, observation.num_targets)
+        if self.config.along_heading:
+            speed = velocity.norm(dim=-1, keepdim=True)
+            velocity = rotate(torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, : observation.num_targets, 2])
         factor = (1.0 + SPEED_SPREAD * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
         turn = TURN_SPREAD * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]

@@ -15,8 +15,10 @@ from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of one
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
-_NUM_KINDS = int(PolylineKind.DRIVABLE_AREA) + 1  # samples contain no other kinds
-NUM_ATTRIBUTES = _NUM_KINDS + len(_FLAGS)
+# Kinds with a feature. Drivable areas never enter a batch: road edges have their feature, and road lines none, so that weights of
+# earlier versions fit.
+_KINDS = [int(kind) for kind in PolylineKind if kind not in (PolylineKind.DRIVABLE_AREA, PolylineKind.ROAD_LINE)]
+NUM_ATTRIBUTES = len(_KINDS) + len(_FLAGS)
 
 
 def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
@@ -207,8 +209,8 @@ def nearest_polylines(observation: Observation, agents: int, radius_m: float, co
 
 
 def polyline_attributes(observation: Observation) -> Tensor:
-    """Kinds (one-hot) and flags of polylines: float [B, M, NUM_ATTRIBUTES]."""
-    kind = nn.functional.one_hot(observation.polyline_kind, _NUM_KINDS)
+    """Kinds (one-hot, zero for road lines) and flags of polylines: float [B, M, NUM_ATTRIBUTES]."""
+    kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))[..., _KINDS]
     flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 

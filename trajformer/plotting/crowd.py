@@ -70,7 +70,7 @@ def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Ax
 
 
 def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw the expected number of people per square metre, the mean over the predicted steps, with a color scale.
+    """Draw the expected number of people per square metre (or pixel), the mean over the predicted steps, with a color scale.
 
     Each forecast counts as one person, distributed over the modes by their probabilities. The image covers the current
     limits of `ax` and has the gid "density". Without forecasts nothing is drawn.
@@ -78,13 +78,14 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     if not forecasts:
         return ax
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    cell = max(_CELL_M, (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS)
+    spread = SPREAD_M * style.SCALE[scene.unit]
+    cell = max(_CELL_M * style.SCALE[scene.unit], (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS)
     x, y = (np.arange(low + cell / 2, high, cell) for low, high in ((left, right), (bottom, top)))
     position = np.concatenate([forecast.position.reshape(-1, 2) for forecast in forecasts])
     weight = np.concatenate([np.repeat(f.probability / scene.num_future, scene.num_future) for f in forecasts])
-    scaled = [(axis - position[:, i, None]) / SPREAD_M for i, axis in enumerate((x, y))]
-    across, along = (np.exp(-0.5 * distance**2) / (SPREAD_M * np.sqrt(2 * np.pi)) for distance in scaled)
-    density = (along * weight[:, None]).T @ across  # people per square metre; each point is a normal distribution
+    scaled = [(axis - position[:, i, None]) / spread for i, axis in enumerate((x, y))]
+    across, along = (np.exp(-0.5 * distance**2) / (spread * np.sqrt(2 * np.pi)) for distance in scaled)
+    density = (along * weight[:, None]).T @ across  # people per area; each point is a normal distribution
     extent = (float(x[0] - cell / 2), float(x[-1] + cell / 2), float(y[0] - cell / 2), float(y[-1] + cell / 2))
     vmax = max(float(density.max()), 1e-9)
     norm = PowerNorm(_GAMMA, vmin=0.0, vmax=vmax)
@@ -100,6 +101,6 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     ticks = [vmax * share for share in (0.0, 0.1, 0.4, 1.0)]
     bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
     seconds = scene.period_s * scene.num_future
-    scale.set_title(f"people per m², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
+    scale.set_title(f"people per {scene.unit}², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
     ax.set(xlim=(left, right), ylim=(bottom, top))
     return ax

@@ -32,7 +32,8 @@ def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: An
 def draw_map(ax: Axes, scene: Scene) -> Axes:
     """Draw all polylines of a scene, metres relative to its `origin`; without a map nothing is drawn.
 
-    Artists have the gids "drivable", "crosswalks", "lanes:<KIND>", "lanes:<KIND>:intersection" and "lanes:arrows".
+    Artists have the gids "drivable", "crosswalks", "lines:<KIND>", "lanes:<KIND>", "lanes:<KIND>:intersection" and
+    "lanes:arrows".
     """
     if drivable := _polylines(scene, scene.polyline_kind == PolylineKind.DRIVABLE_AREA):
         areas = PolyCollection(drivable, facecolors=style.DRIVABLE_FACE, edgecolors=style.DRIVABLE_EDGE)
@@ -40,6 +41,10 @@ def draw_map(ax: Axes, scene: Scene) -> Axes:
     if crosswalks := _polylines(scene, scene.polyline_kind == PolylineKind.CROSSWALK):
         stripes = PolyCollection(crosswalks, facecolors=style.PAPER, edgecolors=style.CROSSWALK, label="crosswalk")
         _add(ax, stripes, linewidth=0.5, hatch="/" * 5, hatch_linewidth=0.6, gid="crosswalks", zorder=style.Z_CROSSWALK)
+    for kind, (name, color, dashes) in style.ROAD_LINES.items():
+        if road := _polylines(scene, scene.polyline_kind == kind):
+            drawn = LineCollection(road, colors=color, linewidths=0.7, linestyles=[dashes])
+            _add(ax, drawn, gid=f"lines:{kind.name}", zorder=style.Z_LANE, capstyle="butt", label=name)
     inside = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0
     for kind, look in style.LANES.items():
         of_kind, gid = scene.polyline_kind == kind, f"lanes:{kind.name}"
@@ -105,7 +110,7 @@ def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
     """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box of the kind."""
     shapes = []
     for pose, kind in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), strict=True):
-        size = np.array(style.AGENT_SIZE_M[AgentKind(kind)])
+        size = np.array(style.AGENT_SIZE_M[AgentKind(kind)]) * style.SCALE[scene.unit]
         circle = pose[:2] + size[0] / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
         shapes.append(circle if kind == AgentKind.PEDESTRIAN else from_frame(_CORNERS * size / 2, pose))
     return shapes

@@ -28,7 +28,7 @@ from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_dens
 from trajformer.plotting.forecasts import AgentForecast, draw_forecasts, main_forecast, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.scenes.files import atomically
-from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.scene import METRES, AgentKind, AgentRole, Scene
 from trajformer.scenes.store import SceneStore
 
 FIGURE_INCHES, DPI = (4.2, 5.2), 150
@@ -39,7 +39,7 @@ MARGIN_CROWD_M, MIN_HALF_CROWD_M = 1.5, 5.0  # for scenes with pedestrians only
 _LEGEND = (  # columns
     ("focal agent", "scored agent", "other agent", "ego vehicle"),
     ("forecast (focal)", "forecast (others)", "forecasts by agent", "recorded future"),
-    ("vehicle lane", "bus lane", "bike lane", "crosswalk"),
+    ("vehicle lane", "bus lane", "bike lane", "crosswalk", "road edge", "road line"),
 )
 _MAX_ID = 20  # characters; longer scene ids are shortened
 _TRAIL_STEPS = 10  # last history steps that are inside the window
@@ -85,7 +85,7 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
     With `density`, the expected density of people (`draw_density`) is drawn instead of the modes. Raises as `plot_scene`.
     """
     matched = match_forecasts(scene, forecasts)
-    choose_view(scene, matched).apply(ax)
+    choose_view(scene, matched).apply(ax, scene.unit)
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
     if density:
@@ -106,18 +106,18 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
 
 @dataclass(frozen=True)
 class View:
-    """A square window: `center` [2] relative to the scene's origin and `half` its width, metres."""
+    """A square window: `center` [2] relative to the scene's origin and `half` its width, in the unit of the scene."""
 
     center: np.ndarray
     half: float
 
-    def apply(self, ax: Axes) -> Axes:
-        """Set limits, equal aspect, equal ticks on both axes and their labels."""
+    def apply(self, ax: Axes, unit: str = METRES) -> Axes:
+        """Set limits, equal aspect, equal ticks on both axes and their labels with the unit."""
         ax.set_aspect("equal", adjustable="box")
         ax.set_xlim(self.center[0] - self.half, self.center[0] + self.half)
         ax.set_ylim(self.center[1] - self.half, self.center[1] + self.half)
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0.0, 2 * self.half)
-        for axis, name in ((ax.xaxis, "x (m)"), (ax.yaxis, "y (m)")):
+        for axis, name in ((ax.xaxis, f"x ({unit})"), (ax.yaxis, f"y ({unit})")):
             axis.set_major_locator(MultipleLocator(float(ticks[1] - ticks[0])))
             axis.set_label_text(name, fontsize=style.FONT_PT)
         ax.tick_params(labelsize=style.SMALL_PT, width=0.6, length=2.5)
@@ -127,6 +127,8 @@ class View:
 
 def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
     """A window around targets, recorded futures and forecasts, at least 50 m wide (10 m for pedestrians only).
+
+    These and the following lengths are multiplied by `style.SCALE` for scenes in pixels.
 
     The focal agent and its forecast always fit, up to a width of 240 m: a diverged forecast is cut off. Other targets
     widen the window to at most 100 m, the nearest first: with their futures, otherwise with their current position,
@@ -145,18 +147,21 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
         return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
 
     pedestrians = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
-    margin, min_half = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
+    lengths = np.array([MARGIN_CROWD_M, MIN_HALF_CROWD_M] if pedestrians else [MARGIN_M, MIN_HALF_M])
+    scale = style.SCALE[scene.unit]
+    margin, min_half = (lengths * scale).tolist()
+    max_targets_half, max_half = MAX_TARGETS_HALF_M * scale, MAX_HALF_M * scale
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window, start = np.concatenate([points(agent) for agent in focal]), here[focal[0]]
     others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start)))
     for agent in others:
         for added in (points(agent), here[agent][None]):
             wider = np.concatenate([window, added])
-            if _square(wider, margin).half <= MAX_TARGETS_HALF_M:
+            if _square(wider, margin).half <= max_targets_half:
                 window = wider
                 break
     view = _square(window, margin)
-    return View(view.center, max(view.half, min_half)) if view.half <= MAX_HALF_M else View(start, MAX_HALF_M)
+    return View(view.center, max(view.half, min_half)) if view.half <= max_half else View(start, max_half)
 
 
 def _square(points: np.ndarray, margin: float) -> View:
@@ -182,7 +187,7 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
         subject = f"mean of {len(known)} agents" if main is None else f"K = {len(main.probability)}"
         if main is not None and scene.agent_role[main.agent] != AgentRole.FOCAL:
             subject = f"track {scene.agent_id[main.agent]}, {subject}"
-        lines.append(f"minADE {ade:.2f} m, minFDE {fde:.2f} m ({subject})")
+        lines.append(f"minADE {ade:.2f} {scene.unit}, minFDE {fde:.2f} {scene.unit} ({subject})")
     return "\n".join(lines)
 
 

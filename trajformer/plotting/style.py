@@ -5,7 +5,7 @@ Different colors also differ in line style, marker, outline or lightness, so tha
 
 from dataclasses import dataclass
 
-from trajformer.scenes.scene import AgentKind, PolylineKind
+from trajformer.scenes.scene import METRES, PIXELS, AgentKind, PolylineKind
 
 FOCAL, SCORED, RECORDER = "#C04E00", "#4BA3E0", "#007F5C"
 FOCAL_DARK, SCORED_DARK = "#8F3A00", "#10486E"
@@ -37,6 +37,14 @@ LANES = {
     PolylineKind.LANE_BUS: LaneStyle("bus lane", "#D6A63C", "#EFDCB2", (0.0, (7.0, 2.0, 1.5, 2.0)), 0.9),
     PolylineKind.LANE_BIKE: LaneStyle("bike lane", "#86C5AE", "#C9E6DC", (0.0, (1.2, 1.6)), 1.0),
 }
+
+ROAD_LINES = {  # lines without a direction: name, color, dashes
+    PolylineKind.ROAD_EDGE: ("road edge", "#6E6E6E", "-"),
+    PolylineKind.ROAD_LINE: ("road line", "#A6A6A6", (0.0, (5.0, 3.0))),
+}
+
+# lengths of pictures in metres are multiplied by it; drone videos of pedestrians have about 20 pixels per metre
+SCALE = {METRES: 1.0, PIXELS: 20.0}
 
 # length and width in metres; a pedestrian is drawn as a circle
 AGENT_SIZE_M = {

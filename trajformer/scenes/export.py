@@ -72,7 +72,7 @@ def scene_to_json(scene: Scene) -> str:
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
     states = [[LightState(state).name for state in row] for row in scene.light_state.tolist()]
     lights = [{"lane": lane, "states": row} for lane, row in zip(scene.light_lane.tolist(), states, strict=True)]
-    names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future")
+    names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future", "unit")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
     compact = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
     lines = [f' "{name}": {compact(value)}' for name, value in head.items()]

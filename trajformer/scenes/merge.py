@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically, write_atomically
 from trajformer.scenes.manifest import MERGED, checksum, manifest_matches_files, read_manifest, shard_sizes, write_manifest
-from trajformer.scenes.shard import read_scene_ids, shard_path
+from trajformer.scenes.shard import read_scene_ids, read_shard_info, shard_path
 
 
 class _Copy(NamedTuple):
@@ -42,7 +42,8 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
 
     Raises:
         StoreError: a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split,
-            or `out` is in use. Shards are written before the error only if a source differs from its manifest.
+            stores have different units, or `out` is in use. Shards are written before the error only if a source differs from
+            its manifest.
     """
     folders, target = [store.resolve() for store in stores], out.resolve()
     for store, folder in zip(stores, folders, strict=True):
@@ -80,7 +81,12 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
                 target = shard_path(Path(), split, numbers[split]).as_posix()
                 copies.append(_Copy(store / split / name, target, sha256[name]))
                 numbers[split] += 1
+    shard_in: dict[str, Path] = {}  # by unit
     for copy in copies:
+        info, scenes = read_shard_info(copy.source)
+        if scenes and shard_in.setdefault(info.unit, copy.source) and len(shard_in) > 1:
+            lengths = ", ".join(f"{path} has lengths in {unit}" for unit, path in shard_in.items())
+            raise StoreError(f"stores of different units cannot be merged: {lengths}")
         split = copy.source.parent.name
         for scene_id in read_scene_ids(copy.source):
             if (split, scene_id) in shard_of:

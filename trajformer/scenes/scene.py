@@ -2,7 +2,8 @@
 
 Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges, N lights.
 Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x. All arrays except `origin` are relative to `origin`, so
-that float32 is accurate to well under a millimetre.
+that float32 is accurate to well under a millimetre. Recordings without a known scale have pixels in place of metres
+(`Scene.unit`); values of fields and options that are documented in metres are then in pixels.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ MAX_EXTENT_M = 50_000.0  # from the origin; a file beyond these limits is broken
 MAX_ORIGIN_M = 1e8  # of the origin in the city frame, over twice the Earth's circumference; float64 resolves 15 nm
 MAX_SPEED_M_S = 10_000.0
 MAX_SIZE_M = 1_000.0
+UNITS = METRES, PIXELS = ("m", "px")
 MAX_NAME_LENGTH = 200  # bytes of a file name without its ending; characters of other names
 
 
@@ -48,7 +50,7 @@ class AgentRole(IntEnum):
 class PolylineKind(IntEnum):
     """Type of a polyline. Lanes are directed centrelines; CROSSWALK and DRIVABLE_AREA are closed rings.
 
-    ROAD_LINE is a painted line, ROAD_EDGE a border of the road. Models see the kinds before DRIVABLE_AREA only.
+    ROAD_EDGE is a border of the drivable area and ROAD_LINE a line between lanes, both without a direction.
     """
 
     LANE_VEHICLE = 0
@@ -56,8 +58,8 @@ class PolylineKind(IntEnum):
     LANE_BIKE = 2
     CROSSWALK = 3
     DRIVABLE_AREA = 4
-    ROAD_LINE = 5
-    ROAD_EDGE = 6
+    ROAD_EDGE = 5
+    ROAD_LINE = 6
 
 
 class LaneFlag(IntFlag):
@@ -122,6 +124,7 @@ class Scene:
     agent_size: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.float32))  # [A, 2], length and width in metres
     light_lane: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # [N], index of the lane of a traffic light
     light_state: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))  # [N, T], LightState
+    unit: str = METRES  # of all lengths, one of UNITS
 
     @property
     def num_agents(self) -> int:
@@ -155,6 +158,7 @@ class Scene:
             self._require(bool(usable), name, f"not usable as a file name: {value[:40]!r}")
         usable = len(self.city) <= MAX_NAME_LENGTH and _is_text(self.city)
         self._require(usable, "city", f"not usable as a name: {self.city[:40]!r}")
+        self._require(self.unit in UNITS, "unit", f"{self.unit!r}, expected one of {', '.join(UNITS)}")
         self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
         self._check_agents()
         self._check_map()

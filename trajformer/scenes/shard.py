@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import trajformer
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically
-from trajformer.scenes.scene import OPTIONAL_FIELDS, Scene
+from trajformer.scenes.scene import METRES, OPTIONAL_FIELDS, Scene
 
 SCHEMA_VERSION = 2
 SCALARS: dict[str, pa.DataType] = {
@@ -73,6 +73,7 @@ class ShardInfo:
     split: str
     inputs: str = ""  # digest of the names of the inputs
     skipped: tuple[tuple[str, str], ...] = ()  # input name and reason, of the inputs without a scene
+    unit: str = METRES  # of the lengths in all scenes; shards of earlier versions have no entry
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
 
@@ -134,13 +135,17 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
-    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes.
+    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes. The scenes determine `info.unit`.
 
     Raises:
         OSError: the folder cannot be written. The temporary file is removed.
-        StoreError: the scenes are too many or too large for one shard.
+        StoreError: the scenes are too many or too large for one shard, or have different units.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
+    units = sorted({row["unit"] for row in rows})
+    if len(units) > 1:
+        raise StoreError(f"{path}: scenes in {' and in '.join(units)}: all scenes of a split must have one unit")
+    info = replace(info, unit=units[0] if units else METRES)
     schema = FULL_SCHEMA if any(len(row[name]) for row in rows for name in OPTIONAL) else SCHEMA
     columns = [_column(name, [row[name] for row in rows]) for name in schema.names]
     metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
@@ -322,4 +327,4 @@ class Shard:
             if name in array and len(flat := array.pop(name)):
                 array[name] = flat.reshape(-1, length)
         array["origin"] = np.array([values.pop("origin_x"), values.pop("origin_y")])
-        return Scene(**values | array | {"agent_id": agent_id})
+        return Scene(**values | array | {"agent_id": agent_id, "unit": self.info.unit})

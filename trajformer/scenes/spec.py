@@ -41,7 +41,7 @@ class DataSpec:
     def of(cls, scene: Scene) -> DataSpec:
         """The properties of one scene."""
         clock = float(scene.period_s), int(scene.num_history), int(scene.num_future)
-        return cls(scene.source, scene.split, getattr(scene, "unit", "m"), *clock, has_map=scene.num_polylines > 0)
+        return cls(scene.source, scene.split, scene.unit, *clock, has_map=scene.num_polylines > 0)
 
     @classmethod
     def from_plain(cls, plain: Any) -> DataSpec:

@@ -12,7 +12,7 @@ import numpy as np
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import count_scenes, shard_sizes, store_splits
 from trajformer.scenes.scene import Scene
-from trajformer.scenes.shard import Shard, read_scene_ids
+from trajformer.scenes.shard import Shard, read_scene_ids, read_shard_info
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +85,12 @@ class SceneStore:
         ids = read_scene_ids(self._path(number)) if shard is None else shard.texts("scene_id")
         self._check_unchanged(number, len(ids))
         return ids
+
+    @property
+    def unit(self) -> str:
+        """The unit of the lengths in all scenes, one of `scene.UNITS` (StoreError: the first shard is damaged)."""
+        scenes = (number for number in range(len(self._names)) if self._starts[number + 1] > self._starts[number])
+        return read_shard_info(self._path(next(scenes, 0)))[0].unit
 
     def scene_ids(self) -> list[str]:
         """Ids of all scenes, in the order of their index."""

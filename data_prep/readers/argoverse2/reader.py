@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.raw_file import one_line, read_file
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
@@ -26,9 +23,9 @@ NUM_HISTORY, NUM_FUTURE = 50, 60
 EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
-MAX_FILE_BYTES, MAX_BYTES = 16 << 20, 64 << 20  # compressed and uncompressed: about a hundred times the usual size
-CODECS = {"SNAPPY", "UNCOMPRESSED"}  # as published; they expand at most 21 times, also if the metadata is wrong
-MAX_ROWS, MAX_TRACKS = 200_000, 5_000
+MAX_TRACKS = 5_000
+# Sizes of about a hundred times the usual one. The codecs, as published, expand at most 21 times, also if the metadata is wrong.
+_BOUNDS = columns.ParquetBounds(file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000, codecs=("SNAPPY", "UNCOMPRESSED"))
 _TEXT = ["track_id", "object_type", "city"]
 _LIMITS = {  # largest absolute values
     "timestep": 1e15,
@@ -62,7 +59,7 @@ class Argoverse2(StagedReader):
         """Read one scenario in stages, see `Reader.read`."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
-        table = _read_parquet(path)
+        table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS)
         yield
         number = columns.numbers_within(table, _LIMITS, path)
         step = columns.whole_numbers(number["timestep"], NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep")
@@ -96,39 +93,3 @@ class Argoverse2(StagedReader):
         yield
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
         return agents.scene((scene_id, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes)
-
-
-def _read_parquet(path: Path) -> dict[str, pa.Array]:
-    # Text is read as a dictionary: grouping is fast, and a small file cannot expand to a large amount of text.
-    try:
-        data = pa.BufferReader(read_file(path, MAX_FILE_BYTES))
-        with pq.ParquetFile(data, pre_buffer=False, read_dictionary=_TEXT) as file:
-            _check(file.schema_arrow, file.metadata, path)
-            table = file.read([*_TEXT, *_LIMITS], use_threads=False)
-        for name in _TEXT:  # numbers need no such check
-            table.column(name).validate(full=True)
-    except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
-        raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path}: not a readable parquet file: {one_line(error)}") from error
-    [batch] = table.combine_chunks().to_batches()
-    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns.check_types(arrays, _LIMITS, _TEXT, path)
-    return arrays
-
-
-def _check(schema: pa.Schema, metadata: pq.FileMetaData, path: Path) -> None:
-    """Check columns and the declared size before the file is decompressed."""
-    columns.check_names(schema.names, (*_TEXT, *_LIMITS), path)
-    for name in (*_TEXT, *_LIMITS):  # `metadata.schema` would keep memory until the next garbage collection
-        if pa.types.is_nested(schema.field(name).type):  # a list may expand to any size
-            raise SceneError(f"{path}: {name}: not one value a row")
-    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    rows = sum(part.num_rows for part in parts)
-    if rows != metadata.num_rows:
-        raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
-    columns.check_count(rows, MAX_ROWS, "rows", path)
-    columns.check_count(sum(part.total_byte_size for part in parts), MAX_BYTES, "bytes uncompressed", path)
-    codecs = {part.column(index).compression for part in parts for index in range(part.num_columns)}
-    if foreign := ", ".join(sorted(codecs - CODECS)):
-        raise SceneError(f"{path}: compressed with {foreign}, expected {' or '.join(sorted(CODECS))}")

@@ -1,0 +1,123 @@
+"""Stanford Drone: tracks in pixels of the images of a drone, 8 + 12 steps at 2.5 Hz, to `Scene`.
+
+Two layouts are read, in one folder if both are present. A parquet file with the columns split, scene, agent, step (0 to 19), x
+and y holds the usual split into scenes that all have 20 steps. A text file `<split>/<scene>.txt` has rows `frame id x y`; its
+scenes are windows of 20 consecutive annotated frames (see `recordings`).
+
+A pixel has a different size in every place, and the files do not name it. So positions stay in pixels, and the scene
+records this unit. The files name no types of agents either. As in the benchmark, all count as pedestrians; some are cyclists.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from data_prep.reader import Input, check_options
+from data_prep.readers import columns
+from data_prep.readers.raw_file import cached_by_file
+from data_prep.readers.recordings import Recording, first_frame, read_recording, simple_layout, window_inputs, window_scene
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
+
+PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.4, 8, 12
+DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step is 10 pixels long
+LAYOUT = simple_layout(4, 2, 3, "pixels")
+_STEPS = NUM_HISTORY + NUM_FUTURE
+_BOUNDS = columns.ParquetBounds(
+    file_bytes=64 << 20, num_bytes=64 << 20, rows=4_000_000, codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED")
+)
+_LIMITS = {"scene": 1e9, "agent": 1e9, "step": 1e9, "x": MAX_EXTENT_M, "y": MAX_EXTENT_M}
+
+
+@dataclass(frozen=True)
+class Sdd:
+    """Reader of the Stanford Drone tracks.
+
+    Attributes:
+        stride: of the windows of a text file, every `stride`-th is used.
+    """
+
+    stride: int = 1
+    name: ClassVar[str] = "sdd"
+    layout: ClassVar[str] = (
+        "RAW/*.parquet with columns split, scene, agent, step, x, y, or RAW/<split>/<scene>.txt with frame id x y"
+    )
+    published: ClassVar[dict[str, int]] = {"train": 6_097, "test": 1_951}
+
+    def __post_init__(self) -> None:
+        check_options(self, stride=1)
+
+    def splits(self, raw: Path) -> list[str]:
+        """Splits of the parquet file (the published ones if it cannot be read), and folders with text files."""
+        names = {path.parent.name for path in raw.glob("[!.]*/[!.]*.txt")}
+        for path in raw.glob("[!.]*.parquet"):
+            try:
+                names |= set(read_tracks(path).splits)
+            except SceneError:
+                names |= set(self.published)
+        return sorted(names)
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        """Scenes of the parquet file by number, then windows of the text files by name and first frame."""
+        items: list[Input] = []
+        for path in sorted(raw.glob("[!.]*.parquet")):
+            try:
+                items += [Input(path, f"{scene}") for scene in read_tracks(path).scenes(split)]
+            except SceneError:
+                items.append(Input(path))
+        return items + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        """Read one scene; SceneError also if it has no scored agent."""
+        if item.path.suffix == ".parquet":
+            recording, first = read_tracks(item.path).recording(split, item), 0
+            name, place = f"{split}-{item.part}", ""
+        else:
+            recording = read_recording(item.path, LAYOUT)
+            first, place = first_frame(item, recording, _STEPS), item.path.stem
+            name = f"{place}-{first}"
+        clock, names = (PERIOD_S, NUM_HISTORY, NUM_FUTURE), (name, self.name, split, place)
+        return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_PX, unit=PIXELS)
+
+
+class Tracks(NamedTuple):
+    """The R rows of a parquet file, sorted by split, scene, step and agent."""
+
+    path: Path
+    splits: list[str]
+    split: np.ndarray  # int64 [R], index into `splits`
+    scene: np.ndarray  # int64 [R]
+    agent: np.ndarray  # int64 [R]
+    step: np.ndarray  # int64 [R]
+    position: np.ndarray  # float64 [R, 2], pixels
+
+    def scenes(self, split: str) -> list[int]:
+        """Numbers of the scenes of a split."""
+        return np.unique(self.scene[self._rows(split)]).tolist()
+
+    def _rows(self, split: str) -> slice:
+        code = self.splits.index(split) if split in self.splits else len(self.splits)
+        return slice(*np.searchsorted(self.split, (code, code + 1)).tolist())
+
+    def recording(self, split: str, item: Input) -> Recording:
+        """The rows of one scene."""
+        part, number = self._rows(split), int(item.part or -1)
+        rows = slice(*(part.start + np.searchsorted(self.scene[part], (number, number + 1))).tolist())
+        names, agent = np.unique(self.agent[rows], return_inverse=True)
+        ids = tuple(str(name) for name in names.tolist())
+        return Recording(self.path, ids, self.step[rows], agent, self.position[rows], interval=1)
+
+
+@cached_by_file(2)
+def read_tracks(path: Path) -> Tracks:
+    """Read and check a parquet file; a SceneError names the file and the column."""
+    table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
+    values = columns.numbers_within(table, _LIMITS, path)
+    splits, _, split = columns.groups(table["split"])
+    scene, agent = (columns.whole_numbers(values[name], 1 << 30, f"{path}: {name}") for name in ("scene", "agent"))
+    step = columns.whole_numbers(values["step"], _STEPS - 1, f"{path}: step")
+    order = np.lexsort((agent, step, scene, split))
+    position = np.stack([values["x"], values["y"]], -1)
+    return Tracks(path, splits, *(column[order] for column in (split, scene, agent, step, position)))

@@ -1,0 +1,128 @@
+"""The nuScenes prediction protocol: 2 s observed at 2 Hz, 6 s to predict, 9,041 targets, metres.
+
+ADE_k and FDE_k are minima over the k most probable modes, each taken separately. MissRateTopK_2_k is the share of targets for
+which the largest distance over the 12 steps is at least 2 m in all of these modes. Figures are means over targets.
+
+`write_challenge` writes forecasts in the format of the challenge. The label files hold no tokens of instances and samples:
+`instance` is SCENE-AGENT and `sample` is SCENE-FRAME instead, in the numbers of the files.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trajformer.data.batch import SceneBatch
+from trajformer.data.forecast import Forecast
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M, Figures, agent_errors
+from trajformer.evaluation.protocols.benchmark import Benchmark
+from trajformer.scenes.files import write_atomically
+
+NUM_FUTURE, MAX_MODES = 12, 25
+MISS = "MissRateTopK_2"
+
+
+def challenge_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
+    """The figures of the challenge [B, S]; targets with all future steps count. With fewer than k modes, all are used."""
+    target, valid = batch.truth.position, batch.truth.valid
+    errors = agent_errors(forecast, target, valid)
+    largest = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1).amax(-1)  # [B, S, K]
+    figures: dict[str, Tensor] = {}
+    for k in (1, 5, 10):
+        best = errors.most_probable(k)
+        missed = largest.gather(-1, best.mode).amin(-1) >= MISS_THRESHOLD_M
+        figures |= {f"ADE_{k}": best.ade.amin(-1), f"FDE_{k}": best.fde.amin(-1), f"{MISS}_{k}": missed.double()}
+    return figures, valid.all(-1)
+
+
+BENCHMARK = Benchmark(
+    title="nuScenes prediction, official val: 4 steps observed, 12 to predict (0.5 s each), means over targets, metres",
+    split="test",
+    num_targets=9041,
+    columns=("ADE_5", "ADE_10", "FDE_5", "FDE_10", "FDE_1", f"{MISS}_5", f"{MISS}_10"),
+    figures=challenge_figures,
+    published=(
+        ("constant velocity and yaw", "4.61 - 11.21 - 11.21 0.91 -", "nuScenes devkit"),
+        ("physics oracle", "3.69 - 9.06 - - 0.88 -", "nuScenes devkit"),
+        ("DLow-AF", "2.11 1.78 4.70 3.58 - - -", "Yuan and Kitani 2020"),
+        ("AgentFormer (corrected)", "1.856 1.452 3.889 2.856 - - -", "Yuan et al. 2021, their repository"),
+        ("Trajectron++", "1.88 1.51 - - 9.52 0.70 0.57", "Salzmann et al. 2020"),
+        ("P2T", "1.45 1.16 - - 10.5 0.64 0.46", "Deo and Trivedi 2020"),
+        ("GOHOME", "1.42 1.15 - - 6.99 0.57 0.47", "Gilles et al. 2022"),
+        ("AutoBot", "1.37 1.03 - - 8.19 0.62 0.44", "Girgis et al. 2022"),
+        ("THOMAS", "1.33 1.04 - - 6.71 0.55 0.42", "Gilles et al. 2022"),
+        ("PGP", "1.27 0.94 - - 7.17 0.52 0.34", "Deo et al. 2021"),
+        ("LAformer", "1.19 0.93 2.31 1.50 6.95 0.48 -", "Liu et al. 2024"),
+        ("DeMo", "1.22 0.89 - - 6.60 0.43 0.34", "Zhang et al. 2024"),
+    ),
+    reference="AgentFormer (corrected)",
+    notes=(
+        "Other agents: the label files hold only vehicles that are a target at some time; published models often see all agents.",
+        "Map: road edges and dividers traced from AgentFormer's raster; most published models use the vector map with lanes.",
+        "Modes: one model for all k, its k most probable modes; AgentFormer trains one sampler for each k.",
+    ),
+)
+
+
+def write_challenge(path: Path, results: Iterable[tuple[SceneBatch, Forecast]]) -> Iterator[tuple[SceneBatch, Forecast]]:
+    """Pass batches and forecasts on; at the end, check and write the challenge file, atomically.
+
+    Raises:
+        TrajformerError: the forecasts do not fit the format, see `check_challenge`.
+    """
+    entries: list[dict[str, Any]] = []
+    for batch, forecast in results:
+        observation, probability = batch.observation, forecast.probability().cpu().numpy().astype(np.float64)
+        position = forecast.in_city_frame(observation)
+        for b, s in observation.target_mask.nonzero().tolist():
+            sample = observation.scene_id[b]
+            best = probability[b, s].argsort(kind="stable")[::-1][:MAX_MODES]
+            kept = probability[b, s, best]
+            entries.append(
+                {
+                    "instance": f"{sample.rpartition('-')[0]}-{observation.agent_id[b][s]}",
+                    "sample": sample,
+                    "prediction": position[b, s, best].round(3).tolist(),
+                    "probabilities": (kept / kept.sum()).round(6).tolist(),
+                }
+            )
+        yield batch, forecast
+    check_challenge(entries, path)
+    write_atomically(path, json.dumps(entries) + "\n")
+
+
+def check_challenge(entries: Any, path: Path) -> None:
+    """Check the content of a challenge file.
+
+    Raises:
+        TrajformerError: another structure, a repeated target, more than 25 modes, another number of steps, numbers that are not
+            finite, probabilities that do not sum to 1, or another number of targets; names the file and the entry.
+    """
+    keys, seen = {"instance", "sample", "prediction", "probabilities"}, set()
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        where = f"{path}: entry {number}"
+        if not isinstance(entry, dict) or entry.keys() != keys:
+            raise TrajformerError(f"{where}: expected the fields {', '.join(sorted(keys))}")
+        name = (entry["instance"], entry["sample"])
+        if not all(isinstance(text, str) for text in name) or name in seen:
+            raise TrajformerError(f"{where}: instance, sample: {name} is not text or occurs twice")
+        seen.add(name)
+        try:
+            path_of, share = (np.array(entry[field], np.float64) for field in ("prediction", "probabilities"))
+        except (TypeError, ValueError) as error:
+            raise TrajformerError(f"{where}: prediction, probabilities: not arrays of numbers") from error
+        if path_of.shape != (len(share), NUM_FUTURE, 2) or share.ndim != 1 or not 0 < len(share) <= MAX_MODES:
+            raise TrajformerError(
+                f"{where}: prediction, probabilities: shapes {path_of.shape} and {share.shape}, expected [K, {NUM_FUTURE}, 2] "
+                f"and [K] with K up to {MAX_MODES}"
+            )
+        if not np.isfinite(path_of).all():
+            raise TrajformerError(f"{where}: prediction: has NaN or infinity")
+        if not (share.min() >= 0 and abs(share.sum() - 1) < 1e-3):
+            raise TrajformerError(f"{where}: probabilities: a negative one, or a sum of {share.sum():g}, expected 1")
+    if len(seen) != BENCHMARK.num_targets:
+        raise TrajformerError(f"{path}: {len(seen)} targets, expected {BENCHMARK.num_targets}")

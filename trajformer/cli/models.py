@@ -30,8 +30,8 @@ from trajformer.recipes.names import (
     recipe_names,
 )
 from trajformer.scenes.files import write_atomically
-from trajformer.scenes.spec import DataSpec, check_scenes
 from trajformer.scenes.scene import METRES
+from trajformer.scenes.spec import DataSpec, check_scenes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,8 +186,8 @@ def evaluate_parser() -> Parser:
     parser.add_argument("--protocol", choices=protocols, help="score with the rules of a published benchmark")
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
     export = (
-        "for eth_ucy: also write all samples as text files to this folder; for interaction: also write the files of the challenge "
-        "to this folder; for nuscenes: also write this challenge file (JSON)"
+        "for eth_ucy: also write all samples as text files to this folder; for interaction: also write the files of the "
+        "challenge to this folder; for nuscenes: also write this challenge file (JSON)"
     )
     parser.add_argument("--export", type=Path, help=export)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

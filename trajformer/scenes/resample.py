@@ -1,8 +1,8 @@
 """Scenes with another clock, a shorter history or a shorter horizon: interpolation between recorded steps.
 
 Step 0, the last observed one, is kept exactly. Positions and velocities are interpolated linearly, headings along the shorter
-arc. A step between two recorded steps is valid if both are, so that gaps remain gaps. Observed steps are computed from
-observed steps only.
+arc; traffic lights keep their state until the next recorded step. A step between two recorded steps is valid if both are, so
+that gaps remain gaps. Observed steps are computed from observed steps only.
 """
 
 import json
@@ -74,6 +74,7 @@ def resample_scene(
         velocity=linear(scene.velocity),
         heading=np.where(valid, turned, 0.0).astype(np.float32),
         valid=valid,
+        light_state=scene.light_state[:, low] if len(scene.light_state) else scene.light_state,
     ).validate()
 
 

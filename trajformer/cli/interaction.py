@@ -29,8 +29,15 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     `export` receives the files of the challenge, `<model>/<location>_sub.csv`.
     """
     from trajformer.data.sample import BatchConfig
-    from trajformer.evaluation.protocols.interaction import case_figures, outcomes, summarize, table, write_challenge_file
-    from trajformer.models.constant_velocity import ConstantVelocity
+    from trajformer.evaluation.protocols.interaction import (
+        PERIOD_S,
+        case_figures,
+        outcomes,
+        summarize,
+        table,
+        write_challenge_file,
+    )
+    from trajformer.models.constant_velocity import ConstantVelocityConfig
     from trajformer.models.forecaster import Predictor
     from trajformer.recipes.checkpoint import load_predictor, pick_device
 
@@ -41,7 +48,8 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     predictors = {str(path): load_predictor(path, device, joint=args.joint) for path in checkpoints}
     if not checkpoints:
         name = args.model or "constant_velocity"
-        one_mode = Predictor(ConstantVelocity().eval(), BatchConfig(), device)
+        last_step = ConstantVelocityConfig(window_s=PERIOD_S).build()  # tracks are smooth: a mean over 0.5 s is less accurate
+        one_mode = Predictor(last_step.eval(), BatchConfig(), device)
         predictors[name] = one_mode if name == "constant_velocity" else load_predictor(name, device)
     cases: dict[str, dict[str, list[CaseFigures]]] = {label: {} for label in predictors}  # by model and location
     for case_set in read_cases(data):

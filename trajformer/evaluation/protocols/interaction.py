@@ -13,6 +13,7 @@ ego vehicle. World k of a marginal forecast consists of the k-th most probable m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,7 +32,7 @@ from trajformer.scenes.files import atomically
 from trajformer.scenes.geometry import rotate
 from trajformer.scenes.scene import AgentRole, Scene
 
-K, NUM_HISTORY, NUM_FUTURE, PERIOD_MS = 6, 10, 30, 100
+K, NUM_HISTORY, NUM_FUTURE, PERIOD_S, PERIOD_MS = 6, 10, 30, 0.1, 100
 TARGET_SETS = {"HPNet": "cars with all 40 steps", "FJMP": "cars at steps 9 and 39"}
 FIGURES = (
     *("minJointADE", "minJointFDE", "minJointMR", "consistent_minJointMR"),
@@ -280,8 +281,8 @@ def check_challenge_file(path: Path) -> int:
     except (pa.ArrowException, OSError) as error:
         raise TrajformerError(f"{path}: not a readable csv file: {error}") from error
     names = ["case_id", "frame_id", "timestamp_ms", "track_to_predict", "interesting_agent"]
-    modes = [mode for mode in range(1, K + 1) if mode == 1 or f"x{mode}" in table.column_names]
-    names += [f"{name}{mode}" for mode in range(1, modes[-1] + 1) for name in ("x", "y", "psi_rad")]
+    modes = [int(match[1]) for name in table.column_names if (match := re.fullmatch(f"(?:x|y|psi_rad)([1-{K}])", name))]
+    names += [f"{name}{mode}" for mode in range(1, max(modes, default=1) + 1) for name in ("x", "y", "psi_rad")]
     for name in (*names, "track_id"):
         require(table.column_names.count(name) == 1, name, "one column of this name")
     number = {}

@@ -7,7 +7,9 @@ from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from data_prep.readers.eth_ucy import EthUcy
+from data_prep.readers.scenarionet import ScenarioNet
 from data_prep.readers.table.reader import Table
 
-READERS: dict[str, type[Reader]] = {reader.name: reader for reader in (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Table)}
+_READERS = (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, ScenarioNet, Table)
+READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.readers")}

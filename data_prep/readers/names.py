@@ -9,9 +9,10 @@ from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
+from data_prep.readers.scenarionet import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
 
-_READERS = (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Interaction, NuscenesPrediction, Sdd, Table)
+_READERS = (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Interaction, NuscenesPrediction, ScenarioNet, Sdd, Table)
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.readers")}

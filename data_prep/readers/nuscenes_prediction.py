@@ -94,7 +94,11 @@ class NuscenesPrediction:
         copy_to_first_step(valid, NUM_HISTORY, velocity)
         origin = position[scored, last].mean(0)
         folder = raw / "map_0.1"
-        lines = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt").near(position[scored, last], self.map_radius_m)
+        lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
+        outside = scored & ((position[:, last] < corners[0]) | (position[:, last] > corners[1])).any(1)
+        if outside.any():
+            raise SceneError(f"{item}: target {present[seen][outside][0]} is outside the raster map_0.1/{name}.png")
+        lines = lines.near(position[scored, last], self.map_radius_m)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
         ids = [agent_id[index] for index in np.flatnonzero(seen)]
         agents = columns.Agents(ids, kind.max(1).astype(np.uint8), role, position - origin, heading, velocity, valid)
@@ -148,8 +152,12 @@ def read_labels(path: Path) -> Labels:
 
 
 @cached_by_file(4)
-def trace_map(raster: Path, meta: Path) -> VectorMap:
-    """The polylines of a raster, in the frame of the city (SceneError: one of the files cannot be used)."""
+def trace_map(raster: Path, meta: Path) -> tuple[VectorMap, np.ndarray]:
+    """The polylines of a raster, in the frame of the city, and its first and last corner float64 [2, 2].
+
+    Raises:
+        SceneError: one of the files cannot be used.
+    """
     pixels, (x, y, scale) = _read_raster(raster), _read_meta(meta)
     lines: list[np.ndarray] = []
     kinds: list[PolylineKind] = []
@@ -161,7 +169,8 @@ def trace_map(raster: Path, meta: Path) -> VectorMap:
                 kinds.append(kind)
     point = np.concatenate([np.zeros((0, 2)), *lines]) + np.array([x, y])
     heads = [(number, int(kind), 0) for number, kind in enumerate(kinds)]
-    return build_map(heads, [len(line) for line in lines], point, [])
+    size = np.array([(0, 0), pixels.shape[:2]]) / scale
+    return build_map(heads, [len(line) for line in lines], point, []), size + np.array([x, y])
 
 
 def _trace(mask: np.ndarray, kind: PolylineKind, scale: float) -> Iterator[np.ndarray]:

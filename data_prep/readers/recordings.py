@@ -204,7 +204,7 @@ def window_scene(
     Raises:
         SceneError: no agent has all H + F frames.
     """
-    where, num_steps, num_history = f"{recording.path}#{first}", clock[1] + clock[2], clock[1]
+    where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
     agent, step, xy = recording.window(first, num_steps)
     present, row = np.unique(agent, return_inverse=True)
     agent_id = [recording.agent_id[index] for index in present.tolist()]

@@ -2,6 +2,8 @@
 
 import decimal
 import re
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from support.fixtures import write_argoverse2
 from support.hostile import cell, column, encoded, json_value, prefix, read_checked, rows, table, text, words
 from support.raw_folders import FOLDERS
@@ -285,8 +288,8 @@ RECORDINGS: Cases = {
     "a lost block": (change_bytes(lambda data: data[:300] + bytes(90) + data[390:]), "it has zero bytes"),
     "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
     "each row twice": (change_bytes(lambda data: data + data), r"column 1 \(id\): .* is twice in frame"),
-    "one line": (text("(?s)\n.*", ""), "frame: no pedestrian is present in 20 consecutive frames, of 1 in all"),
-    "19 frames": (text("970.0 [^\n]*\n", ""), "no pedestrian is present in 20 consecutive frames, of 19 in all"),
+    "one line": (text("(?s)\n.*", ""), "frame: no agent is present in 20 consecutive frames, of 1 in all"),
+    "19 frames": (text("970.0 [^\n]*\n", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
     "a blank first line": (then(word(13, "east"), prefix("\n")), r"line 6, column 13 \(x\): 'east'"),
 }
 
@@ -337,6 +340,78 @@ LANELETS: Cases = {
     "speed limit": (text("25mph", "fast"), "rule 500: sign_type: 'fast', expected 25mph or 50kmh"),
 }
 
+# ---- Stanford Drone ------------------------------------------------------------------------------------------------
+
+DRONES: Cases = {
+    **{f"no {name}": (without(name), f"{name}: no such column") for name in ("split", "step", "x")},
+    "two x": (twice("x"), "x: two columns"),
+    "scenes as text": (constant("scene", "one"), "scene: type string, expected a number"),
+    "splits as numbers": (constant("split", 1), "split: type int64, expected text"),
+    "empty agent": (table(cell("agent", None)), "agent: empty or NaN in 1 rows"),
+    **{f"x {value}": (table(cell("x", value)), "x: ") for value in (float("nan"), float("inf"), 60_000.0)},
+    "step 20": (table(cell("step", 20)), "step: 0 to 20, expected whole numbers 0 to 19"),
+    "half a step": (constant("step", 1.5), "step: 1.5 to 1.5, expected whole numbers"),
+    "no rows": (NO_ROWS, "0 rows, expected 1 to 4000000"),
+    "each row twice": (TWICE, ": train-7: two rows for step 0 of track '0'"),
+    "19 steps": (table(lambda t: t.filter(pc.less(t["step"], 19))), "no agent is present in all 20 frames"),
+    "wrong number of rows": (claim_rows(60), "60 rows, its parts have 40"),
+    "another codec": (table(lambda t: t, compression="gzip"), "compressed with GZIP, expected ZSTD or SNAPPY or UNCOMPRESSED"),
+}
+PLACES: Cases = {
+    "5 columns": (text("\n", " 1\n"), "line 1: 5 columns, expected 4"),
+    "commas": (text(" ", ","), "line 1: 1 columns, expected 4"),
+    "x NaN": (word(2, "nan"), r"line 5, column 2 \(x\): 'nan', expected a number of pixels up to 50000"),
+    "far": (word(3, "60000"), r"line 5, column 3 \(y\): '60000', expected a number of pixels up to 50000"),
+    "half an id": (word(1, "0.5"), r"line 5, column 1 \(id\): '0.5', expected a whole number"),
+    "19 frames": (text("\n228 [^\n]*", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
+}
+
+# ---- nuScenes prediction -------------------------------------------------------------------------------------------
+
+
+def raster(change: Callable[[Image.Image], Image.Image]) -> Damage:
+    """Replace the raster by another image."""
+
+    def damage(path: Path) -> None:
+        with Image.open(path) as image:
+            change(image).save(path, "PNG")
+
+    return damage
+
+
+def claim_size(data: bytes) -> bytes:
+    """Another width in the header of a PNG file; its pixels stay."""
+    head = data[12:16] + (60_000).to_bytes(4) + data[20:29]
+    return data[:12] + head + zlib.crc32(head).to_bytes(4) + data[33:]
+
+
+LABELS: Cases = {
+    "17 columns": (text(r" [^ \n]*\n", "\n"), "line 1: 17 columns, expected 18"),
+    "unknown kind": (word(2, "Tram"), r"line 5, column 2 \(kind\): 'Tram', expected Car, Truck"),
+    **{
+        f"{name} {value}": (word(column, value), rf"line 5, column {column} \({name}\): '{value}', expected a number of {unit}")
+        for name, column, value, unit in (("x", 13, "nan", "metres"), ("y", 15, "1e9", "metres"), ("yaw", 16, "inf", "radians"))
+    },
+    "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),
+    "half a frame": (word(0, "2.5"), r"line 5, column 0 \(frame\): '2.5', expected a whole number"),
+    "10 Hz": (text(r"(?m)^(\d+) ", r"\g<1>0 "), r"column 0 \(frame\): frames are 10 apart, expected 1, a frame every 0.5 s"),
+    "each row twice": (change_bytes(lambda data: data + data), r"#[34]: two rows for step 0 of track '1'"),
+    "no target": (text(r" 1\.0\n", " 0.0\n"), r"column 17 \(target\): no row is a target"),
+    "incomplete future": (text(r"(?m)^12 1 .*\n", ""), "target 1 has 11 of 12 future steps"),
+}
+RASTERS: Cases = {
+    "wide": (raster(lambda image: image.resize((4_001, 8))), "4001 x 8 pixels, expected at most 4000 either way"),
+    "claimed width": (change_bytes(claim_size), "60000 x 600 pixels, expected at most 4000 either way"),
+    "other tracks": (raster(lambda image: image.crop((0, 0, 450, 30))), "target 1 is outside the raster"),
+    "JPEG": (change_bytes(lambda data: b"\xff\xd8\xff" + data), "not a readable PNG image"),
+}
+METAS: Cases = {
+    "two lines": (text("3.00\n", ""), "2 lines, expected x and y of the origin and pixels per metre"),
+    "x text": (text("620.00", "west"), r"line 1, column 0 \(x\): 'west', expected a number of metres"),
+    "no scale": (text("3.00", "0"), r"line 3, column 0 \(scale\): 0, expected more than 0"),
+    "another place": (text("620.00", "900.00"), "target 1 is outside the raster"),
+}
+
 FILES: dict[str, tuple[str, str, Cases]] = {
     "sequence": ("argoverse1", "1.csv", SEQUENCES),
     "city-map": ("argoverse1", "*.xml", CITY_MAPS),
@@ -349,6 +424,11 @@ FILES: dict[str, tuple[str, str, Cases]] = {
     "tracks": ("interaction", "[vD]*.csv", TRACKS),
     "frame-rates": ("interaction", "*.csv", RATES),
     "lanelets": ("interaction", "*.osm_xy", LANELETS),
+    "drones": ("sdd", "*.parquet", DRONES),
+    "place": ("sdd", "*.txt", PLACES),
+    "labels": ("nuscenes_prediction", "scene-*.txt", LABELS),
+    "raster": ("nuscenes_prediction", "*.png", RASTERS),
+    "raster-meta": ("nuscenes_prediction", "meta_*.txt", METAS),
 }
 
 
@@ -359,7 +439,8 @@ def test_a_broken_input_is_refused_with_the_reason(tmp_path: Path, file: str, ca
     reader = FOLDERS[name](tmp_path / "raw")
     for path in (tmp_path / "raw").rglob(pattern):
         damage(path)
-    reasons, growth_mb = read_checked(reader, tmp_path / "raw")
+    outcomes, growth_mb = read_checked(reader, tmp_path / "raw")
+    reasons = [outcome for outcome in outcomes if isinstance(outcome, str) or name != "sdd"]  # sdd reads each file on its own
     assert reasons and all(isinstance(text, str) and re.search(reason, text) for text in reasons), reasons
     assert growth_mb < 500
 

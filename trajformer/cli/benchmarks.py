@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_room
+from trajformer.cli.files import bars, check_outputs
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
@@ -58,7 +58,7 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     benchmark = nuscenes.BENCHMARK if is_nuscenes else sdd.BENCHMARK
     if args.export is not None and (not is_nuscenes or len(checkpoints) > 1):
         raise TrajformerError("--export is for --protocol nuscenes or eth_ucy; for nuscenes with at most one checkpoint")
-    make_room(args.json, args.export)
+    check_outputs(args, json="json", export="json")
     scenes = _open(data, NuscenesPrediction() if is_nuscenes else Sdd(), benchmark.split)
     predictors = _predictors(args, checkpoints, pick_device(args.accelerator))
     rows = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_folder, make_room
+from trajformer.cli.files import bars, check_outputs
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
@@ -44,7 +44,7 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     if checkpoints and args.model:
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
     device = pick_device(args.accelerator)
-    make_room(args.json)
+    check_outputs(args, json="json", export="folder")
     predictors = {str(path): load_predictor(path, device, joint=args.joint) for path in checkpoints}
     if not checkpoints:
         name = args.model or "constant_velocity"
@@ -58,7 +58,6 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
             cases[label][case_set.name] = list(map(case_figures, results))
             if args.export is not None:
                 folder = args.export / label.strip("./").replace("/", "-")
-                make_folder(folder)
                 write_challenge_file(folder / f"{case_set.name}_sub.csv", results)
     figures = {label: summarize(by_location) for label, by_location in cases.items()}
     print(table(figures))

@@ -394,6 +394,9 @@ def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path,
     model = ConstantVelocity()
     model.trained_on = DataSpec(split="pedestrians")
     next(iter(outcomes(predictor(model), read_set(raw), progress=False)))
+    model.trained_on = DataSpec(split="train", period_s=0.1, num_history=20)
+    with pytest.raises(TrajformerError, match=r"period_s 0\.4 and num_history 8, but the training scenes have 0\.1 and 20"):
+        next(iter(outcomes(predictor(model), read_set(raw), progress=False)))
 
 
 def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

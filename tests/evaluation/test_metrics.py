@@ -16,7 +16,15 @@ from trajformer.data.batch import Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.evaluation.metrics.collection import METRICS
-from trajformer.evaluation.metrics.displacement import NAMES, Errors, agent_errors, best_end, displacement, separate_minima
+from trajformer.evaluation.metrics.displacement import (
+    NAMES,
+    Errors,
+    agent_errors,
+    best_end,
+    displacement,
+    futures_covered,
+    separate_minima,
+)
 from trajformer.evaluation.metrics.joint import collided, multi_world, multi_world_of_joint, world_errors, world_probability
 from trajformer.scenes.geometry import to_frame
 
@@ -86,6 +94,22 @@ def test_a_miss_is_beyond_two_metres_and_equally_probable_modes_keep_their_order
     errors = Errors(fde, fde, torch.full((3,), 1 / 3), torch.arange(3))
     assert [best_end(errors.most_probable(k))["MR"].item() for k in (1, 2)] == [1.0, 0.0]
     assert errors.most_probable(2).mode.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_forecast_that_is_not_finite_is_never_a_hit(value: float) -> None:
+    """One mode of one agent is not finite, so that the joint mode is not either; all other modes are exact."""
+    _, target, valid = make(modes=6)
+    position = target[:, :, None].repeat(1, 1, 6, 1, 1)
+    position[0, 1, :, -1] = value
+    forecast = Forecast(position, torch.zeros(5, 6), Frame.SCENE)
+    agents, worlds = displacement(forecast, batch(target, valid))[0], multi_world(forecast, target, valid)[0]
+    expected = torch.zeros(5, 4)
+    expected[0, 1] = 1
+    assert all(torch.equal(agents[f"MR{k}"], expected) for k in (1, 6))
+    assert torch.equal(worlds["actorMR"], expected.mean(1)) and worlds["actorCR"][0] >= (0.25 if math.isnan(value) else 0.0)
+    covered, _ = futures_covered(forecast, target[:, :, None], valid[:, :, None], 6)
+    assert torch.equal(covered[..., 0], expected == 0)
 
 
 def test_unknown_steps_agents_and_padding_have_no_influence() -> None:

@@ -1,0 +1,73 @@
+"""Checkpoint files: changed bytes are found, and models keep the properties of their training scenes."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.models import CROWD
+
+from trajformer.errors import CheckpointError, ConfigError, TrajformerError
+from trajformer.models.forecaster import Predictor
+from trajformer.recipes.checkpoint import CONFIG_KEY, describe, load_checkpoint, write_checkpoint
+from trajformer.recipes.names import PRETRAINED, pretrained_names
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.spec import DataSpec
+
+CHANGES = 150
+TRAINED_ON = DataSpec("random", "train", "px", 0.4, 8, 12, False)
+RECIPE = TrainConfig(CROWD)
+
+
+@pytest.mark.parametrize("name", ["model.ckpt", "model.safetensors"])
+def test_changed_bytes_never_change_a_model(tmp_path: Path, name: str) -> None:
+    """Padding and dates of a zip file may change; every byte of the other format is part of its checksum."""
+    path, state = tmp_path / name, RECIPE.build_model().state_dict()
+    write_checkpoint(path, RECIPE, state, TRAINED_ON)
+    whole, rng, accepted = path.read_bytes(), random.Random(0), 0
+    changes = [(rng.randrange(len(whole)), 1 << rng.randrange(8)) for _ in range(CHANGES)]
+    for position, mask in [*((p, 1) for p in range(0, 1600, 16)), (0, 0), *changes]:
+        content = bytearray(whole)
+        content[position] ^= mask
+        path.write_bytes(content)
+        try:
+            model, recipe = load_checkpoint(path)
+        except CheckpointError:
+            assert mask
+            continue
+        accepted += 1
+        assert recipe == RECIPE and Predictor(model).trained_on == TRAINED_ON, position
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items()), position
+    assert accepted == 1 or name == "model.ckpt"
+    for size in (len(whole) - 1, len(whole) // 2, 8):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=name):
+            load_checkpoint(path)
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
+    """It has no checksum, and only the split of its recipe is known."""
+    head = describe(RECIPE)
+    del head["trained_on"]
+    save_file(RECIPE.build_model().state_dict(), tmp_path / "old.safetensors", {CONFIG_KEY: json.dumps(head)})
+    model, _ = load_checkpoint(tmp_path / "old.safetensors")
+    assert Predictor(model).trained_on == DataSpec(split="train")
+
+
+@pytest.mark.parametrize("name", pretrained_names())
+def test_included_weights_have_the_properties_of_their_training_scenes(name: str) -> None:
+    model, recipe = load_checkpoint(f"{PRETRAINED}{name}")
+    spec, roads = Predictor(model).trained_on, name.startswith("se2former")
+    clock = {"crowd_eth_ucy": (0.4, 8, 12), "se2former_argoverse1": (0.1, 20, 30), "se2former_simulated": (0.1, 50, 60)}
+    assert (spec.period_s, spec.num_history, spec.num_future) == clock[name.partition("/")[0]]
+    assert (spec.split, spec.unit, spec.has_map) == (recipe.data.train_split, "m", roads)
+    assert spec.num_future == getattr(recipe.model, "num_future", spec.num_future)
+
+
+def test_properties_are_restored_and_checked() -> None:
+    assert DataSpec.from_plain(TRAINED_ON.to_plain()) == TRAINED_ON and DataSpec.from_plain({}) == DataSpec()
+    for plain in (["m"], {"speed": 3.0}, {"period_s": 1}, {"has_map": 0}, {"unit": 1}):
+        with pytest.raises((TrajformerError, ConfigError)):
+            DataSpec.from_plain(plain)

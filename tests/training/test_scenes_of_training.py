@@ -1,0 +1,71 @@
+"""Training and validation scenes are compared, and checkpoints have the properties of the training scenes."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.scenes import PERIOD_S, make_scene
+from support.training import recipe
+
+from trajformer.errors import TrajformerError, TrajformerWarning
+from trajformer.models.forecaster import Predictor
+from trajformer.recipes.checkpoint import load_checkpoint
+from trajformer.scenes.scene import Scene
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.spec import DataSpec
+from trajformer.training.forecasting import TASK, SceneData
+from trajformer.training.run import train
+
+SCENES = [make_scene(4, seed=seed) for seed in range(6)]
+
+
+def scene_data(root: Path, train: list[Scene], val: list[Scene], **config: object) -> SceneData:
+    for split, scenes in (("train", train), ("val", val)):
+        write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
+    return SceneData(replace(recipe(root).data, **config))  # type: ignore[arg-type]
+
+
+def test_scenes_in_both_splits_are_counted(tmp_path: Path) -> None:
+    same_id = replace(SCENES[1], origin=SCENES[1].origin + 100.0)  # data sets count sequences in each split
+    warning = "2 of 4 validation scenes are also training scenes"
+    with pytest.warns(TrajformerWarning, match=warning):
+        data = scene_data(tmp_path / "a", SCENES[:4], [same_id, *SCENES[2:5]])
+    assert data.spec == DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
+    with pytest.warns(TrajformerWarning, match="1 of 2 validation scenes are also"):
+        scene_data(tmp_path / "b", SCENES[:4], SCENES[2:4], limit_train=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrajformerWarning)
+        scene_data(tmp_path / "c", SCENES[:4], [same_id, *SCENES[4:]])
+        scene_data(tmp_path / "d", SCENES[:4], SCENES[3:4], limit_train=3)
+
+
+def test_branches_of_scenes_in_both_splits_are_counted(tmp_path: Path) -> None:
+    branches = [replace(SCENES[n // 2], scene_id=f"{n // 2}.{n % 2}") for n in range(8)]
+    with pytest.warns(TrajformerWarning, match="1 of 2 validation scenes are also"):
+        scene_data(tmp_path, branches, branches[5:7], branches=True, limit_train=3)
+
+
+def test_splits_with_and_without_maps(tmp_path: Path) -> None:
+    bare = [make_scene(4, seed=seed, with_map=False) for seed in range(10, 13)]
+    with pytest.warns(TrajformerWarning, match="2 of 3 scenes have no map, but the training scenes have maps"):
+        scene_data(tmp_path / "a", SCENES[:2], [*bare[:2], SCENES[3]])
+    with pytest.warns(TrajformerWarning, match="1 of 3 scenes have a map, but the training scenes have none"):
+        assert not scene_data(tmp_path / "b", bare[:1], [*bare[1:], SCENES[3]]).spec.has_map
+
+
+def test_a_run_keeps_the_properties_and_refuses_other_scenes(tmp_path: Path) -> None:
+    config = replace(recipe(tmp_path), data=scene_data(tmp_path, SCENES[:2], SCENES[2:4]).config)
+    config = replace(config, trainer=replace(config.trainer, epochs=1))
+    best = train(config, TASK, tmp_path / "run", progress=False)
+    expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
+    assert {Predictor(load_checkpoint(tmp_path / "run" / name)[0]).trained_on for name in ("best.ckpt", "last.ckpt")} == {
+        expected
+    }
+    faster = [replace(scene, period_s=PERIOD_S / 2, velocity=np.zeros_like(scene.velocity)) for scene in SCENES[:4]]
+    scene_data(tmp_path, faster[:2], faster[2:])
+    further = replace(config, init=str(best))
+    for out, other, options in (("run", config, {"resume": True}), ("new", further, {})):
+        with pytest.raises(TrajformerError, match=r"period_s 0\.05, but the training scenes .*have 0\.1; convert it"):
+            train(other, TASK, tmp_path / out, progress=False, **options)

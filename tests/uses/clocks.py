@@ -178,7 +178,7 @@ CASES = [
         "data.train: other: split 'train' has scenes of .*0.1.*and.*0.05",
         Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:", "if False:"),
     ),
-    refused("score scenes of two clocks", f"evaluate {OTHER}", MIXED, "period, H and F", None),
+    refused("score scenes of two clocks", f"evaluate {OTHER}", MIXED, "period, H, F and unit", None),
     refused(
         "score roads with a model of crowds",
         "evaluate --checkpoint pretrained:crowd_eth_ucy/eth --store store",

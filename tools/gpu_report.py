@@ -2,9 +2,9 @@
 
     python tools/gpu_report.py --out R.json [--small] [--repeats N]
 
-The report takes less than ten minutes on one GPU and needs neither data (it simulates traffic) nor Lightning, jsonargparse or
+The report takes less than ten minutes on one GPU and needs neither data (it simulates traffic) nor jsonargparse or
 av2. R.json is written after each table, so that an interrupted report keeps its tables. Tables are printed as Markdown.
-`--small` computes all tables with small sizes on the CPU. The exit status is 1 if the results of the devices differ or a row failed.
+`--small` computes all tables with small sizes on the CPU. The exit status is 1 if the devices differ or a row failed.
 
 Parity compares the forecast, the loss and the gradient of each model in full single precision, without dropout, for the same
 weights and random numbers. Training steps include augmentation and the optimiser. "share of peak" relates the operations of
@@ -78,7 +78,7 @@ class Sizes:
 _BLOCK = BlockConfig(64, 4, 128, norm_first=False)
 SMALL = Sizes(
     "argoverse1", scenes=12, batch=4, latency=(1, 4), repeats=2, matrix=1024, image=(2, 96), pairs=(8, 10),
-    detr=replace(DetrConfig(), block=_BLOCK, layers=(1, 1)), translation=TransformerConfig(500, 500, _BLOCK, (1, 1)), workers=(0, 1),
+    detr=DetrConfig(block=_BLOCK, layers=(1, 1)), translation=TransformerConfig(500, 500, _BLOCK, (1, 1)), workers=(0, 1),
 )  # fmt: skip
 
 
@@ -330,8 +330,9 @@ def markdown(rows: list[Row]) -> str:
 
 def report(out: Path, device: torch.device, sizes: Sizes, folder: Path) -> bool:
     """Simulate traffic in `folder`, measure and print all tables, write them to `out`; True if all rows are as expected."""
-    synthesize(folder / "raw", sizes.scenes, 0, test_fraction=0.0, workers=max(sizes.workers), progress=False)
-    prepare(Argoverse2(), folder / "raw", folder / "store", PrepareOptions(workers=max(sizes.workers), splits=("train",)))
+    workers = max(1, *sizes.workers)
+    synthesize(folder / "raw", sizes.scenes, 0, test_fraction=0.0, workers=workers, progress=False)
+    prepare(Argoverse2(), folder / "raw", folder / "store", PrepareOptions(("train",), workers, progress=False))
     run = Run(device, SceneStore(folder / "store", "train"), sizes)
     tables: dict[str, list[Row]] = {}
     machine = environment(device.type)

@@ -129,14 +129,14 @@ class Run:
 
 
 def _step(
-    value: Callable[[], Tensor], model: nn.Module, config: OptimConfig, device: torch.device, precision: torch.dtype | None
-) -> Callable[[], None]:
-    """A call that computes a loss and its gradient and changes the weights."""
+    value: Callable[..., Tensor], model: nn.Module, config: OptimConfig, device: torch.device, precision: torch.dtype | None
+) -> Callable[..., None]:
+    """A call that computes a loss of its arguments and the gradient, and changes the weights."""
     optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 1000))
 
-    def run() -> None:
+    def run(*batch: Any) -> None:
         with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
-            loss = value()
+            loss = value(*batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.clip or 1.0)
         optimizer.step()
@@ -273,27 +273,28 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
 
 def pipeline(run: Run, name: str) -> Iterator[Row]:
     """Scenes per second from the store to the device, alone and with training steps in bf16."""
-    recipe = run.recipe(name)
-    data = SceneDataset(run.store, recipe.data.batch)
     for workers in run.sizes.workers:
-        steps = count_steps(len(data), min(run.sizes.batch, max(len(data) // 4, 1)))
-        sampler = RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes))
-        loader = make_loader(data, sampler, workers, pinned=run.device.type == "cuda")
-        model, loss = run.build(recipe)
-        waiting: list[SceneBatch] = []
-        step = _step(lambda: loss(model, waiting.pop())["loss"], model, recipe.optim, run.device, torch.bfloat16)  # noqa: B023
+        yield {"workers": workers} | _loading(run, run.recipe(name), workers)
 
-        def epoch(train: bool) -> None:
-            for batch in loader:  # noqa: B023
-                moved = batch.to(run.device, non_blocking=True)
-                if train:
-                    waiting.append(moved)  # noqa: B023
-                    step()  # noqa: B023
 
-        times = {
-            label: run.median_ms(lambda train=train: epoch(train)) for label, train in (("loading", False), ("training", True))
-        }  # type: ignore[misc]
-        yield {"workers": workers} | {f"{label}, scenes/s": 1e3 * len(data) / time for label, time in times.items()}
+def _loading(run: Run, recipe: TrainConfig, workers: int) -> Row:
+    data = SceneDataset(run.store, recipe.data.batch)
+    steps = count_steps(len(data), min(run.sizes.batch, max(len(data) // 4, 1)))
+    loader = make_loader(
+        data, RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes)), workers, pinned=run.device.type == "cuda"
+    )
+    model, loss = run.build(recipe)
+    step = _step(lambda batch: loss(model, batch)["loss"], model, recipe.optim, run.device, torch.bfloat16)
+
+    def load() -> None:
+        for batch in loader:
+            batch.to(run.device, non_blocking=True)
+
+    def train() -> None:
+        for batch in loader:
+            step(batch.to(run.device, non_blocking=True))
+
+    return {f"{each.__name__}, scenes/s": 1e3 * len(data) / run.median_ms(each) for each in (load, train)}
 
 
 TABLES: dict[str, tuple[Callable[[Run, str], Iterator[Row]], Callable[[Sizes], tuple[str, ...]]]] = {
@@ -338,6 +339,7 @@ def report(out: Path, device: torch.device, sizes: Sizes, folder: Path) -> bool:
     machine = environment(device.type)
     for title, (table, names) in TABLES.items():
         torch.set_float32_matmul_precision("highest" if table is parity else "high")
+        torch.backends.cudnn.allow_tf32 = table is not parity
         tables[title] = [row for name in names(sizes) for row in measured(table, run, name)]
         print(f"\n## {title}\n\n{markdown(tables[title])}", flush=True)
         write_json(out, tables, machine)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.batches import differing, tensors
 from support.training import recipe, training_store
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.data.batch import SceneBatch, collate
@@ -110,6 +112,18 @@ def assert_same(a: SceneBatch, b: SceneBatch) -> None:
     assert (a.observation.scene_id, a.observation.agent_id) == (b.observation.scene_id, b.observation.agent_id)
 
 
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True)])
+def test_batches_for_a_gpu_are_pinned(store: Path, monkeypatch: pytest.MonkeyPatch, device: str, pinned: bool) -> None:
+    data = SceneData(config(store))
+    data.trainer = fake_trainer(0, 1, epoch=0, device=device)  # type: ignore[assignment]
+    assert data.train_dataloader().pin_memory is data.val_dataloader().pin_memory is pinned
+    copied: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda value: copied.append(value) or value)
+    batch = data.train[[0, 1]]
+    assert_same(pin_memory(batch), batch)
+    assert len(copied) == len(tensors(batch))
+
+
 @pytest.mark.parametrize("cache", [False, True])
 def test_an_item_is_a_batch(store: Path, cache: bool) -> None:
     scenes, batch_config = SceneStore(store, "train"), BatchConfig(polyline_points=4)
@@ -161,12 +175,13 @@ def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
     assert moving.state_dict()["batch"] != scored.state_dict()["batch"]
 
 
-def fake_trainer(rank: int, world: int, epoch: int, completed: int = 0) -> SimpleNamespace:
+def fake_trainer(rank: int, world: int, epoch: int, completed: int = 0, device: str = "cpu") -> SimpleNamespace:
     """The part of a trainer that the data module reads."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
     batches = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=completed)))
     loop = SimpleNamespace(epoch_progress=progress, epoch_loop=batches, restarting=completed > 0)
-    return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop)
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop, strategy=strategy)
 
 
 def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> None:

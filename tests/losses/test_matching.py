@@ -10,7 +10,7 @@ import torch
 from support.tensors import draw
 from torch.overrides import TorchFunctionMode
 
-from trajformer.losses.matching import match
+from trajformer.losses.matching import match, match_layers
 
 
 def smallest_total(table: np.ndarray) -> float:
@@ -37,14 +37,20 @@ def test_equals_brute_force_with_masked_targets(predictions: int, targets: int) 
 
 
 def test_a_single_target_is_matched_by_argmin() -> None:
-    cost = draw(50, 6, 1)
+    cost = draw(2, 50, 6, 1)
     mask = torch.arange(50)[:, None] % 3 != 0
-    single = match(cost, mask)
-    assert single.problem.tolist() == [n for n in range(50) if n % 3]
-    assert torch.equal(single.prediction, cost[mask[:, 0], :, 0].argmin(1)) and not single.target.any()
-    padded = torch.cat([cost, torch.full_like(cost, torch.nan)], 2)  # two targets, so that the assignment is solved by scipy
-    assigned = match(padded, torch.cat([mask, torch.zeros_like(mask)], 1))
-    assert all(torch.equal(a, b) for a, b in zip(single, assigned, strict=True))
+    for single, costs in zip(match_layers(cost, mask), cost, strict=True):
+        assert torch.equal(single.problem, torch.arange(50)) and not single.target.any()
+        assigned = match(costs, mask)
+        assert assigned.problem.tolist() == [n for n in range(50) if n % 3]
+        assert torch.equal(single.prediction[assigned.problem], assigned.prediction)
+
+
+def test_layers_are_matched_one_by_one() -> None:
+    cost, mask = draw(3, 4, 5, 6), torch.rand(4, 6, generator=torch.Generator().manual_seed(2)) > 0.4
+    assert mask.sum(1).max() <= 5
+    for pairs, costs in zip(match_layers(cost, mask), cost, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(pairs, match(costs, mask), strict=True))
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 1), (0, 6, 3), (4, 6, 0), (4, 6, 1), (4, 6, 3)])

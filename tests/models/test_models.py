@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import FUTURE, GATFORMER, LANE_SET, MMTRANSFORMER, MODEL_CONFIGS, SCENE_SET, SPATIAL_CHANNEL, WAYFORMER
+from support.models import (
+    FUTURE,
+    GATFORMER,
+    LANE_SET,
+    MMTRANSFORMER,
+    MODEL_CONFIGS,
+    SCENE_SET,
+    SPATIAL_CHANNEL,
+    WAYFORMER,
+    shallow,
+)
 from support.scenes import PERIOD_S, hide, make_scene, varied_scenes
 from torch import Tensor, nn
 
@@ -140,6 +150,27 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
         assert (scores[0] - scores[1]).abs().max() < HALF_ROUNDING_M
     if exact.scale is not None:
         assert (exact.scale.log() - half.scale.log())[real].abs().max() < HALF_ROUNDING_M
+
+
+FLOAT16 = ("mmtransformer-regions", "mmtransformer-joint", "wayformer-early-multi_axis", "spatial-channel-agent", "lane-set")
+FLOAT16 += ("gatformer", "crowd", "scene-set", "se2former", "agentformer-tokens", "agentformer-sampler")
+
+
+@pytest.mark.parametrize("name", FLOAT16)
+def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(name: str, batch: SceneBatch) -> None:
+    losses, gradients = [], []
+    for half in (False, True):
+        model = shallow(name).train()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=half)
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.float16, enabled=half):
+            loss = model.losses[0]().build()(model, batch)["loss"]
+        scaler.scale(loss).backward()
+        losses.append(loss.item())
+        known = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        gradients.append(torch.cat(known) / scaler.get_scale())
+    assert loss.dtype == torch.float32 and losses[1] == pytest.approx(losses[0], rel=0.02)  # 11 bits, some 50 roundings
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.99
 
 
 MEMORIZED = {

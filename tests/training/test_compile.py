@@ -80,6 +80,20 @@ def test_a_compiled_model_is_one_graph(name: str, training: bool) -> None:
     assert_one_graph(shallow(name).train(training), scenes(2 if name in READS_VALUES else 12).observation)
 
 
+@pytest.mark.parametrize("name", ["mmtransformer", "se2former"])
+def test_batches_of_other_sizes_are_not_compiled_again(name: str) -> None:
+    """The first graph has fixed sizes; later ones have any sizes."""
+    model, compiled, graphs, counts = shallow(name).eval(), shallow(name).eval(), list[Any](), list[int]()
+    compiled.compile(backend=lambda graph, inputs: (graphs.append(graph), graph)[1])
+    for sizes in ((5, 3), (7, 5, 4), (9, 6), (8, 4, 3), (6, 5)):
+        batch = collate([make_scene(agents, 6, 12, seed=agents) for agents in sizes], BatchConfig(polyline_points=4))
+        with torch.no_grad():
+            expected, actual = model(batch.observation).position, compiled(batch.observation).position
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        counts.append(len(graphs))
+    assert counts[2] == counts[-1] <= 3, counts
+
+
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_no_forward_pass_depends_on_values(name: str) -> None:
     """Tensors without values raise an error when a value is read. Training differs from evaluation only by dropout."""

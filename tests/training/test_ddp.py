@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support.processes import environment, run_python
+from support import two_processes
+from support.models import shallow_config
+from support.processes import ROOT, environment, run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.data.augment import AugmentConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.recipes.checkpoint import load_predictor
+from trajformer.recipes.choices import MODELS as CONFIGS
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.store import SceneStore
@@ -184,3 +188,26 @@ def test_another_number_of_steps_restarts_the_epoch_with_a_message(
 def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"):
         train(ddp(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)
+
+
+MODELS = ("mmtransformer", "mmtransformer-regions", "mmtransformer-joint", "wayformer-hierarchical-interleaved-latents")
+MODELS += ("spatial-channel-agent", "lane-set", "gatformer-joint", "crowd", "se2former", "scene-set", "agentformer-tokens")
+MODELS += ("agentformer-sampler",)
+
+
+def test_two_processes_train_every_model_with_every_loss_like_one(tmp_path: Path) -> None:
+    """Steps are divided unevenly, and the scenes have different numbers of agents: a mean of means would be another loss."""
+    steps, file, world = 3, ROOT / "tests" / "support" / "two_processes.py", 2
+    env = environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
+    words = [[sys.executable, file, world, rank, tmp_path, steps, *MODELS] for rank in range(world)]
+    running = [subprocess.Popen([*map(str, word)], env=env, stderr=subprocess.PIPE, text=True) for word in words]
+    expected = {name: two_processes.train(name, steps, 0, 1) for name in MODELS}
+    assert {type(shallow_config(name)) for name in MODELS} == {
+        kind for name, kind in CONFIGS.items() if name != "constant_velocity"
+    }
+    for process in running:
+        assert process.wait(timeout=300) == 0, process.communicate()[1]
+    results = torch.load(tmp_path / f"{world}.pt", weights_only=True)
+    for name, (losses, state) in expected.items():
+        assert results[name][0] == pytest.approx(losses, rel=1e-6), name
+        assert largest_difference(results[name][1], state) < 1e-5, name

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.losses.terms import LossConfig, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.scenes.geometry import to_frame
 
 
@@ -75,7 +75,7 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     if config.beta:
         nll = nll * sigma.detach().pow(2 * config.beta)
     known = valid.any(-1)
-    count = known.sum().clamp(min=1)
+    count = total(known)
     log_probability = forecast.logit.log_softmax(-1).gather(-1, nearest).squeeze(-1)
     return {"classification": -(log_probability * known).sum() / count, "regression": (nll.sum(-1) * valid).sum() / count}
 

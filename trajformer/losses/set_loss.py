@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.losses.matching import Match, match_layers
-from trajformer.losses.terms import LossConfig, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.scenes.geometry import to_frame
 
 _EPSILON_M2 = 1e-8  # keeps the gradient of a distance of zero finite
@@ -111,11 +111,11 @@ def _terms(forecast: Forecast, fde: Tensor, pairs: Match, target: Tensor, valid:
     problem, mode, future = pairs
     truth, mask = target[problem, future], valid[problem, future]
     real = mask.any(-1)
-    count = real.sum().clamp(min=1)
+    count = total(real)
     regression, endpoint = _errors(position[problem, mode], truth, mask, config)
-    terms = {"regression": regression, "endpoint": endpoint}
+    terms = {"regression": regression / count, "endpoint": endpoint / count}
     if config.single:
-        terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum()
+        terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum() / count
     log_probability = logit.log_softmax(-1)
     nearest = torch.where(exists[:, None], fde, _FAR_M).amin(-1)[problem]  # [M, K]
     terms["classification"] = -(log_probability[problem, mode] * real).sum() / count
@@ -124,13 +124,12 @@ def _terms(forecast: Forecast, fde: Tensor, pairs: Match, target: Tensor, valid:
 
 
 def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig) -> tuple[Tensor, Tensor]:
-    """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last one; means over futures with any."""
+    """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last valid step; sums over M."""
     gap = position - target
     if config.error == "distance":
         gap = (gap.square().sum(-1, keepdim=True) + _EPSILON_M2).sqrt()
     mean, last = huber(gap, valid, config.huber_m)
-    count = valid.any(-1).sum().clamp(min=1)
-    return mean.sum() / count, last.sum() / count
+    return mean.sum(), last.sum()
 
 
 def huber(gap: Tensor, valid: Tensor, beta: float) -> tuple[Tensor, Tensor]:
@@ -201,7 +200,7 @@ def _world_terms(forecast: Forecast, target: Tensor, valid: Tensor, config: Worl
     ade, fde = ((error.view(*known.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
     real = known.any(-1)
     [(scene, world, _)] = match_layers((config.cost_ade * ade + config.cost_fde * fde)[None, ..., None], real[:, None])
-    count = real.sum().clamp(min=1)
+    count = total(real)
     gap = forecast.position[scene, :, world] - target  # [B, S, F, 2]
     mean, last = huber(gap, valid, config.huber_m)
     return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from trajformer.data.batch import SceneBatch
 from trajformer.errors import Config
@@ -40,6 +40,20 @@ class ModelLoss(nn.Module):
     def forward(self, model: nn.Module, batch: SceneBatch) -> Terms:
         """The terms of the loss by name."""
         return self.config.terms(model, batch)
+
+
+def total(weight: Tensor, minimum: float = 1.0) -> Tensor:
+    """The sum of weights (bool or float), at least `minimum`: the divisor of a mean over a batch.
+
+    With several processes it is the mean of their sums. The mean of their losses, and of their gradients, then is the one of all
+    scenes together, also if the processes have different numbers of agents.
+    """
+    value = weight.sum()
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return value.clamp(min=minimum)
+    value = value.float()
+    distributed.all_reduce(value)
+    return value.clamp(min=minimum) / distributed.get_world_size()
 
 
 def weigh(terms: Terms, config: object) -> Tensor:

@@ -45,7 +45,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import WorldLossConfig, confidence_divergence, huber, last_valid, pairwise_errors
-from trajformer.losses.terms import LossConfig, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus, endpoint_nms
@@ -260,7 +260,7 @@ def _layer_terms(forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], 
     """Terms of one decoder layer; `truth`: futures [n, F, 2] and bool [n, F] of n agents, their regions [n], and M."""
     target, valid, region, count = truth
     known = valid.any(-1)
-    agents = known.sum().clamp(min=1)
+    agents = total(known)
     position = forecast.position.flatten(0, 1).unflatten(1, (count, -1))  # [n, M, N, F, 2]
     logit = forecast.logit.flatten(0, 1).unflatten(1, (count, -1))  # [n, M, N]
     row = torch.arange(len(region), device=region.device)

@@ -37,7 +37,7 @@ from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
 from trajformer.losses.matching import Match, match_layers
 from trajformer.losses.set_loss import MatchedLossConfig, huber, pairwise_errors
-from trajformer.losses.terms import Terms, combine
+from trajformer.losses.terms import Terms, combine, total
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
@@ -136,7 +136,7 @@ def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs:
     gap = modes.take_along_dim(mode[:, None, None, None], 1).squeeze(1) - target
     mean, last = huber(gap, valid, config.huber_m)
     known = valid[:, 0].float()  # the first position is the current one, which all targets to match have
-    count = known.sum().clamp(min=1)
+    count = total(known)
     exists = torch.zeros_like(logit)
     exists[scene, query] = known
     real = ~logit.isneginf()
@@ -145,7 +145,7 @@ def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs:
     return {
         "regression": mean.sum() / count,
         "endpoint": last.sum() / count,
-        "classification": entropy / weight.sum().clamp(min=1e-6),
+        "classification": entropy / total(weight, 1e-6),
         "mode": (F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="none") * known).sum() / count,
     }
 

@@ -40,7 +40,7 @@ from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import huber, last_valid
-from trajformer.losses.terms import LossConfig, Terms
+from trajformer.losses.terms import LossConfig, Terms, total
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
@@ -108,7 +108,8 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         terms["score"] = -(aim * forecast.logit.log_softmax(-1)).sum(-1)
         terms["calibration"] = _calibration(model, forecast, path, last)
         weight = self._weights(batch, path[:, :, 0])
-        means = {name: (value * weight).sum() / weight.sum().clamp(min=1e-6) for name, value in terms.items()}
+        divisor = total(weight, 1e-6)
+        means = {name: (value * weight).sum() / divisor for name, value in terms.items()}
         pick, world = forecast.worlds()
         means["worlds"] = world_loss(pick, world, aim, weight)
         loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
@@ -146,7 +147,7 @@ def world_loss(pick: Tensor, world: Tensor, aim: Tensor, weight: Tensor) -> Tens
     """
     counts = (weight > 0).float()
     agreement = ((pick * aim[:, None]).sum(-1) * counts[:, None]).sum(-1)  # [B, W]
-    return -(world.log_softmax(-1) + agreement).logsumexp(-1).sum() / counts.sum().clamp(min=1)
+    return -(world.log_softmax(-1) + agreement).logsumexp(-1).sum() / total(counts)
 
 
 @dataclass(frozen=True)

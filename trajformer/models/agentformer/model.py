@@ -35,7 +35,7 @@ from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import Config, ConfigError, TrajformerError
 from trajformer.losses.set_loss import last_valid
-from trajformer.losses.terms import LossConfig, Terms, combine
+from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.models.agentformer.networks import (
     Context,
     ContextEncoder,
@@ -151,7 +151,8 @@ def _scene_means(terms: Terms, known: Tensor, config: CVAELossConfig | SamplerLo
     means = {name: torch.where(known, value, 0.0).sum(-1) / known.sum(-1).clamp(min=1) for name, value in terms.items()}
     means["divergence"] = means["divergence"].clamp(min=config.free)
     scenes = known.any(-1)
-    means = {name: torch.where(scenes, value, 0.0).sum() / scenes.sum().clamp(min=1) for name, value in means.items()}
+    count = total(scenes)
+    means = {name: torch.where(scenes, value, 0.0).sum() / count for name, value in means.items()}
     return combine([means], config)
 
 

@@ -216,8 +216,9 @@ def _scenario_files(mapping: Path) -> list[Path]:
         raise SceneError(f"{mapping}: expected a dict of file names and folders")
     files = []
     for name, folder in folders.items():
-        inside = type(name) is type(folder) is str and "\0" not in name + folder
-        if not inside or PurePosixPath(name).name != name or PurePosixPath(folder).is_absolute() or ".." in Path(folder).parts:
+        text = type(name) is type(folder) is str and "\0" not in name + folder
+        outside = not text or "/" in name or PurePosixPath(folder).is_absolute() or ".." in PurePosixPath(folder).parts
+        if outside or not name.endswith(".pkl"):
             entry = printable(f"{str(name)[:80]!r}: {folder[:80]!r}" if type(folder) is str else str(name)[:80])
             raise SceneError(f"{mapping}: {entry}: not a file in a folder inside {mapping.parent}: copy or link the folder there")
         files.append(mapping.parent / folder / name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from support import fixtures, sensor_logs, tables
+from support import fixtures, scenarios, sensor_logs, tables
 from support.recordings import crowd, write_recording
 
 from data_prep.reader import Reader
@@ -34,6 +34,12 @@ def eth_ucy(raw: Path) -> Reader:
     return READERS["eth_ucy"]()
 
 
+def scenarionet(raw: Path) -> Reader:
+    """One scenario, cut into two windows."""
+    scenarios.write(raw / "val", scenarios.scenario())
+    return READERS["scenarionet"](history_s=0.8, future_s=0.7, stride_s=1.0)
+
+
 def table(raw: Path) -> Reader:
     """The same tracks as CSV and as Parquet, with lanes."""
     tables.write(raw / "val" / "drive.csv", tables.two_tracks())
@@ -45,5 +51,5 @@ def table(raw: Path) -> Reader:
 
 
 FOLDERS: dict[str, Callable[[Path], Reader]] = {
-    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, table)
+    function.__name__: function for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, scenarionet, table)
 }

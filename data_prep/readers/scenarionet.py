@@ -265,6 +265,8 @@ def _parse(path: Path) -> _Scenario:
     if EGO_ID in agent_id and ego != EGO_ID:
         raise SceneError(f"{path}: tracks[{EGO_ID}]: this id is reserved for the ego car (metadata.sdc_id)")
     listed = _get(metadata, "tracks_to_predict", dict, f"{path}: metadata.") if "tracks_to_predict" in metadata else ()
+    is_ego = np.array([name == ego for name in agent_id])
+    table[is_ego, :, 3:5] = np.sort(table[is_ego, :, 3:5])[..., ::-1]  # in nuScenes, the ego car's length and width are exchanged
     lanes, number = _map(features, path)
     light_lane, light_state = _lights(lights, number, length, path)
     city = metadata.get("map")
@@ -274,7 +276,7 @@ def _parse(path: Path) -> _Scenario:
         agent_id=agent_id,
         listed=[str(name) for name in listed],
         kind=np.array(kinds, np.uint8),
-        is_ego=np.array([name == ego for name in agent_id]),
+        is_ego=is_ego,
         position=table[..., :2],
         heading=wrap(table[..., 2]),
         size=table[..., 3:5],

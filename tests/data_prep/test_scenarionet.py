@@ -297,6 +297,7 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         assert AgentKind(scene.agent_kind[index]).name == {"TRAFFIC_CONE": "CONSTRUCTION"}.get(one["type"], one["type"])
         assert scene.agent_role[index] == (AgentRole.FOCAL if name == target else AgentRole.CONTEXT)
         sizes = np.concatenate([state["length"], state["width"]], 1)[valid]
+        sizes = sizes[:, ::-1] if name == "ego" else sizes  # 1.73 m long and 4.08 m wide in the file
         assert (np.abs(sizes - scene.agent_size[index]).max(1) < 1e-5).any()
 
     groups = {"LANE": (0, 1, 2), "CROSSWALK": (3,), "ROAD_LINE": (5,), "ROAD_EDGE": (6,)}

@@ -37,7 +37,7 @@ def scenario() -> dict[str, Any]:
     """The ego car, a listed car, a late walker and a cone; two lanes, other features, and the light of the first lane."""
     tracks = {
         "car": track("VEHICLE", (0.0, 0.0), (10.0, 0.0)),
-        "ego": track("VEHICLE", (-20.0, 0.0), (8.0, 0.0)),
+        "ego": track("VEHICLE", (-20.0, 0.0), (8.0, 0.0), length=np.full(STEPS, 2.0), width=np.full(STEPS, 4.5)),  # exchanged
         "walker": track("PEDESTRIAN", (5.0, 6.0), (0.0, -1.0), slice(7, 20)),
         "cone": track("TRAFFIC_CONE", (9.0, 3.0), (0.0, 0.0)),
     }

@@ -32,7 +32,8 @@ def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: An
 def draw_map(ax: Axes, scene: Scene) -> Axes:
     """Draw all polylines of a scene, metres relative to its `origin`; without a map nothing is drawn.
 
-    Artists have the gids "drivable", "crosswalks", "lanes:<KIND>", "lanes:<KIND>:intersection" and "lanes:arrows".
+    Artists have the gids "drivable", "crosswalks", "lines:<KIND>", "lanes:<KIND>", "lanes:<KIND>:intersection" and
+    "lanes:arrows".
     """
     if drivable := _polylines(scene, scene.polyline_kind == PolylineKind.DRIVABLE_AREA):
         areas = PolyCollection(drivable, facecolors=style.DRIVABLE_FACE, edgecolors=style.DRIVABLE_EDGE)
@@ -40,6 +41,10 @@ def draw_map(ax: Axes, scene: Scene) -> Axes:
     if crosswalks := _polylines(scene, scene.polyline_kind == PolylineKind.CROSSWALK):
         stripes = PolyCollection(crosswalks, facecolors=style.PAPER, edgecolors=style.CROSSWALK, label="crosswalk")
         _add(ax, stripes, linewidth=0.5, hatch="/" * 5, hatch_linewidth=0.6, gid="crosswalks", zorder=style.Z_CROSSWALK)
+    for kind, color in style.ROAD_LINES.items():
+        if lines := _polylines(scene, scene.polyline_kind == kind):
+            borders = LineCollection(lines, colors=color, linewidths=0.5, label=kind.name.lower().replace("_", " "))
+            _add(ax, borders, autolim=False, gid=f"lines:{kind.name}", zorder=style.Z_CROSSWALK)
     inside = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0
     for kind, look in style.LANES.items():
         of_kind, gid = scene.polyline_kind == kind, f"lanes:{kind.name}"
@@ -102,13 +107,18 @@ _LOOKS = {
 
 
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
-    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box of the kind."""
+    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box."""
     shapes = []
-    for pose, kind in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), strict=True):
-        size = np.array(style.AGENT_SIZE_M[AgentKind(kind)])
+    for pose, kind, size in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), _size(scene, agents), strict=True):
         circle = pose[:2] + size[0] / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
         shapes.append(circle if kind == AgentKind.PEDESTRIAN else from_frame(_CORNERS * size / 2, pose))
     return shapes
+
+
+def _size(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Length and width [n, 2] of agents in metres: the recorded ones, else those of the kind."""
+    usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in scene.agent_kind[agents].tolist()])
+    return np.where(scene.agent_size[agents] > 0.0, scene.agent_size[agents], usual) if len(scene.agent_size) else usual
 
 
 def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
@@ -154,14 +164,14 @@ def _draw_boxes(ax: Axes, scene: Scene, agents: list[int], name: str, colors: Ma
     boxes = PolyCollection(outlines(scene, agents), facecolors=faces, edgecolor=look.edge, linewidth=look.edge_width)
     _add(ax, boxes, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
     noses = []  # arrowheads [3, 2] inside the front of long boxes, which show the heading
-    for pose, (length, width) in zip(poses, (style.AGENT_SIZE_M[kind] for kind in kinds), strict=True):
+    for pose, (length, width) in zip(poses, _size(scene, agents), strict=True):
         if length >= _MIN_NOSE_M:
             back = length / 2 - min(width * 0.7, length * 0.35)
             noses.append(from_frame(np.array([(back, 0.42 * width), (0.45 * length, 0.0), (back, -0.42 * width)]), pose))
     if noses:
         lines = LineCollection(noses, colors=look.nose, linewidths=0.6)
         _add(ax, lines, autolim=False, zorder=look.zorder + 0.05, gid=f"noses:{name}")
-    if name == "focal" and style.AGENT_SIZE_M[kinds[0]][0] < _MIN_BOX_M:
+    if name == "focal" and _size(scene, agents)[0, 0] < _MIN_BOX_M:
         (ring,) = ax.plot(*poses[:1, :2].T, "o", markersize=9.5, markerfacecolor="none", markeredgecolor=look.edge)
         ring.set(markeredgewidth=look.edge_width, gid="focal-ring", zorder=look.zorder)
 

@@ -38,7 +38,9 @@ LANES = {
     PolylineKind.LANE_BIKE: LaneStyle("bike lane", "#86C5AE", "#C9E6DC", (0.0, (1.2, 1.6)), 1.0),
 }
 
-# length and width in metres; a pedestrian is drawn as a circle
+ROAD_LINES = {PolylineKind.ROAD_LINE: "#D9D2B4", PolylineKind.ROAD_EDGE: "#C3C3C3"}
+
+# length and width in metres of agents without a recorded size; a pedestrian is drawn as a circle
 AGENT_SIZE_M = {
     AgentKind.UNKNOWN: (3.6, 1.6),
     AgentKind.VEHICLE: (4.6, 1.9),

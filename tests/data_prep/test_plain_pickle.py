@@ -198,7 +198,7 @@ HOSTILE: dict[str, bytes] = {
     "overflow": array(b"\x8a\x09" + (1 << 64).to_bytes(9, "little") + b"K\x00\x86", DATA),
     "bool length": array(b"\x88\x85", DATA),
     "text length": array(text("1") + b"\x85", DATA),
-    "more numbers": array(SHAPE, b"C\x10" + bytes(16)),
+    "more numbers": VIEW.replace(DATA, b"C\x10" + bytes(16)),
     "state of a view": VIEW + b"(K\x01" + SHAPE + dtype() + b"\x89" + DATA + b"tb",
     "half a number": array(SHAPE, b"C\x07" + bytes(7)),
     "odd bool": array(SHAPE, b"C\x01\x07", dtype("b1", STATE + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")),

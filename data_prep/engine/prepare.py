@@ -23,14 +23,14 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from data_prep.engine.runners import WorkerPool, run_on_ray
-from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
+from data_prep.engine.tasks import MEMORY_GB, TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
 from trajformer.scenes.files import lock_folder, read_file, write_atomically
 from trajformer.scenes.manifest import MANIFEST, MERGED, RESAMPLED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
-MAX_TIMEOUT_S = 86_400
+MAX_TIMEOUT_S, MAX_MEMORY_GB = 86_400, 1_000_000
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
@@ -47,6 +47,7 @@ class PrepareOptions:
     strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
     overwrite: bool = False  # scenes of another raw folder, or of other options, are replaced
+    memory_gb: float = MEMORY_GB  # an input that needs more memory is skipped
     retry_skipped: bool = False  # shards with skipped inputs are made again
     executor: Literal["local", "ray"] = "local"
     ray_address: str | None = None  # of a running cluster that shares the file system
@@ -130,6 +131,8 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         limit = f"at most {MAX_TIMEOUT_S} (a day)"
         raise TrajformerError(f"timeout_s must be greater than 0 and {limit}, got {options.timeout_s:g}")
+    if not 0 < options.memory_gb <= MAX_MEMORY_GB:
+        raise TrajformerError(f"memory_gb must be greater than 0 and at most {MAX_MEMORY_GB}, got {options.memory_gb:g}")
     if options.ray_address is not None and options.executor != "ray":
         raise TrajformerError("a Ray address (--ray-address) is for the executor ray (--executor ray)")
     if not raw.is_dir():
@@ -147,14 +150,14 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
     if missing := [split for split in options.splits if split not in splits]:
         raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
     raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
-    tasks = {}
+    tasks, limits = {}, (options.strict, options.timeout_s, options.memory_gb)
     for split in options.splits or splits:
         try:
             inputs = reader.inputs(raw, split)[: options.limit]
         except (OSError, ValueError, MemoryError) as error:
             raise TrajformerError(f"{raw}: split '{split}' cannot be listed: {type(error).__name__}: {error}") from error
         tasks[split] = [
-            ShardTask(reader, raw, store, split, i, tuple(inputs[i * size : (i + 1) * size]), options.strict, options.timeout_s)
+            ShardTask(reader, raw, store, split, i, tuple(inputs[i * size : (i + 1) * size]), *limits)
             for i in range(max(1, math.ceil(len(inputs) / size)))
         ]
     return tasks

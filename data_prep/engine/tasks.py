@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +22,11 @@ from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
+if sys.platform == "linux":
+    import resource
+
 TIMEOUT_S = 60.0
+MEMORY_GB = 8.0
 GROUP_SIZE = 16  # inputs read in alternation
 LONG_STAGE_S = 0.1  # an input with a longer stage is read to its end, so that only one large input is in memory
 MAX_REASON = 500  # characters; an error may quote a whole file
@@ -39,6 +45,7 @@ class ShardTask:
     inputs: tuple[Input, ...]
     strict: bool = False
     timeout_s: float = TIMEOUT_S
+    memory_gb: float = MEMORY_GB
     excluded: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and reason
 
     @property
@@ -101,7 +108,7 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
     count, size = len(task.inputs), 1 if task.strict else GROUP_SIZE
     for first in range(0, count, size):
         group = [_Reading(task, number, _stages(task, number)) for number in range(first, min(first + size, count))]
-        with Alarm() as alarm:
+        with Alarm() as alarm, memory_limit(task.memory_gb):
             while pending := [reading for reading in group if reading.scene is None and reading.error is None]:
                 for reading in pending:
                     on_input(reading.number)
@@ -151,6 +158,8 @@ class _Reading:
             self.error = error
         except (Exception, InputTimeout) as error:
             reason = self.task.timeout_text if isinstance(error, InputTimeout) else _error_text(error)
+            if isinstance(error, MemoryError):
+                reason = f"MemoryError: more than {self.task.memory_gb:g} GB are needed (--memory-gb), or no memory is left"
             self.error = SceneError(f"{self.task.inputs[self.number]}: {reason}")
         self.seconds += time.perf_counter() - start_time
 
@@ -166,6 +175,22 @@ def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
         scene = task.reader.read(item, task.split, task.raw)
     yield
     return pack(scene.validate())
+
+
+@contextmanager
+def memory_limit(gigabytes: float) -> Iterator[None]:
+    """Refuse, with a MemoryError, more memory than this process has and the given number of gigabytes. On Linux only."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_AS, (min((limit, *(b for b in before if b != resource.RLIM_INFINITY))), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class InputTimeout(BaseException):

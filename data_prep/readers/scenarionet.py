@@ -216,8 +216,9 @@ def _scenario_files(mapping: Path) -> list[Path]:
         raise SceneError(f"{mapping}: expected a dict of file names and folders")
     files = []
     for name, folder in folders.items():
-        inside = type(name) is type(folder) is str and "\0" not in name + folder
-        if not inside or PurePosixPath(name).name != name or PurePosixPath(folder).is_absolute() or ".." in Path(folder).parts:
+        text = type(name) is type(folder) is str and "\0" not in name + folder
+        outside = not text or "/" in name or PurePosixPath(folder).is_absolute() or ".." in PurePosixPath(folder).parts
+        if outside or not name.endswith(".pkl"):
             entry = printable(f"{str(name)[:80]!r}: {folder[:80]!r}" if type(folder) is str else str(name)[:80])
             raise SceneError(f"{mapping}: {entry}: not a file in a folder inside {mapping.parent}: copy or link the folder there")
         files.append(mapping.parent / folder / name)
@@ -264,6 +265,8 @@ def _parse(path: Path) -> _Scenario:
     if EGO_ID in agent_id and ego != EGO_ID:
         raise SceneError(f"{path}: tracks[{EGO_ID}]: this id is reserved for the ego car (metadata.sdc_id)")
     listed = _get(metadata, "tracks_to_predict", dict, f"{path}: metadata.") if "tracks_to_predict" in metadata else ()
+    is_ego = np.array([name == ego for name in agent_id])
+    table[is_ego, :, 3:5] = np.sort(table[is_ego, :, 3:5])[..., ::-1]  # in nuScenes, the ego car's length and width are exchanged
     lanes, number = _map(features, path)
     light_lane, light_state = _lights(lights, number, length, path)
     city = metadata.get("map")
@@ -273,7 +276,7 @@ def _parse(path: Path) -> _Scenario:
         agent_id=agent_id,
         listed=[str(name) for name in listed],
         kind=np.array(kinds, np.uint8),
-        is_ego=np.array([name == ego for name in agent_id]),
+        is_ego=is_ego,
         position=table[..., :2],
         heading=wrap(table[..., 2]),
         size=table[..., 3:5],

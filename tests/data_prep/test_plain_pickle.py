@@ -163,6 +163,7 @@ def array(shape: bytes, data: bytes, kind: bytes | None = None, core: str = "num
 SHAPE, DATA = b"K\x01\x85", b"C\x08" + bytes(8)
 HUGE = b"\x8a\x06" + (1 << 40).to_bytes(6, "little")
 STATE = b"(K\x03" + text("|")
+VIEW = name("numpy._core.numeric", "_frombuffer") + b"(" + DATA + dtype() + SHAPE + text("C") + b"tR"
 HOSTILE: dict[str, bytes] = {
     "dotted name": name("numpy", "dtype.__class__") + b").",
     "name of a module": name("collections.defaultdict", "__init__") + b").",
@@ -197,6 +198,8 @@ HOSTILE: dict[str, bytes] = {
     "overflow": array(b"\x8a\x09" + (1 << 64).to_bytes(9, "little") + b"K\x00\x86", DATA),
     "bool length": array(b"\x88\x85", DATA),
     "text length": array(text("1") + b"\x85", DATA),
+    "more numbers": VIEW.replace(DATA, b"C\x10" + bytes(16)),
+    "state of a view": VIEW + b"(K\x01" + SHAPE + dtype() + b"\x89" + DATA + b"tb",
     "half a number": array(SHAPE, b"C\x07" + bytes(7)),
     "odd bool": array(SHAPE, b"C\x01\x07", dtype("b1", STATE + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")),
     "odd character": array(SHAPE, b"C\x04\xff\xff\xff\xff", dtype("U1")),

@@ -3,9 +3,12 @@
 Preparing needs the memory of one shard.
 """
 
+import resource
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.hostile import memory_mb
 from support.odd_readers import Odd, Unreadable, odd_folder, reads, small_scene
@@ -13,7 +16,7 @@ from support.prepared import content
 
 from data_prep.engine import tasks
 from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.tasks import KILLED, ShardTask, prepare_shard
+from data_prep.engine.tasks import KILLED, ShardTask, memory_limit, prepare_shard
 from data_prep.reader import Input
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
@@ -103,6 +106,19 @@ def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, workers=2, timeout_s=2.0))
     assert summary.skipped == [(n, f"{n}: took longer than 2 s") for n in ("s/001.txt", "s/003.txt")]
     assert summary.scenes == 3
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited on Linux only")
+def test_inputs_that_need_too_much_memory_are_listed(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "gigabyte", "fine")
+    reason = "MemoryError: more than 0.5 GB are needed (--memory-gb), or no memory is left"
+    for memory_gb, skipped in ((0.5, [("s/001.txt", f"s/001.txt: {reason}")]), (2.0, [])):
+        summary = prepare(Odd(), raw, tmp_path / f"{memory_gb}", replace(SMALL, memory_gb=memory_gb))
+        assert summary.skipped == skipped
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(MemoryError), memory_limit(0.5):
+        np.empty(1_000_000_000, np.uint8)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

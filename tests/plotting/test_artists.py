@@ -16,7 +16,7 @@ from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
 from trajformer.scenes.geometry import from_frame
-from trajformer.scenes.scene import AgentKind
+from trajformer.scenes.scene import AgentKind, PolylineKind
 
 
 def test_map_artists_have_the_polylines() -> None:
@@ -41,6 +41,19 @@ def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None
     assert scene.agent_kind[2] == AgentKind.PEDESTRIAN
     (circle,) = [v for v in vertices(ax, "boxes:scored") if len(v) > 5]
     np.testing.assert_allclose(np.linalg.norm(circle - scene.position[2, now], axis=1), 0.35, atol=1e-5)
+
+
+def test_recorded_sizes_and_road_lines_are_drawn() -> None:
+    scene = make_scene(num_agents=12, num_scored=3)
+    size, kind = np.zeros((scene.num_agents, 2), np.float32), scene.polyline_kind.copy()
+    size[0], kind[:3] = (12.0, 3.0), (PolylineKind.ROAD_LINE, PolylineKind.ROAD_LINE, PolylineKind.ROAD_EDGE)
+    ax = draw_agents(draw_map(empty_axes(), replace(scene, agent_size=size, polyline_kind=kind)), replace(scene, agent_size=size))
+    front_left, back_left, back_right = vertices(ax, "boxes:focal")[0][:3]
+    assert np.hypot(*(front_left - back_left)) == pytest.approx(12.0, abs=1e-4)
+    assert np.hypot(*(back_left - back_right)) == pytest.approx(3.0, abs=1e-4)
+    (circle,) = [v for v in vertices(ax, "boxes:scored") if len(v) > 5]  # its size is unknown
+    np.testing.assert_allclose(np.linalg.norm(circle - circle[:-1].mean(0), axis=1), 0.35, atol=0.05)
+    assert len(vertices(ax, "lines:ROAD_LINE")) == 2 and len(vertices(ax, "lines:ROAD_EDGE")) == 1
 
 
 def test_targets_have_a_recorded_future() -> None:

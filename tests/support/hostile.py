@@ -1,6 +1,7 @@
 """Damages of tables, JSON and text files, and reading in a process with limited memory."""
 
 import json
+import pickle
 import random
 import re
 import resource
@@ -190,30 +191,54 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> Any:
 
 
 def random_json(rng: random.Random) -> Damage:
-    """Replace, drop or double an entry at any depth."""
+    """Replace, drop or double an entry of a JSON document at any depth."""
 
     def damage(path: Path) -> None:
         document = json.loads(path.read_text())
-        if not document:
-            return
-        inner = document
-        parent, key = document, next(iter(document))
-        for _ in range(rng.randint(1, 5)):
-            keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
-            if not keys:
-                break
-            parent, key = inner, rng.choice(keys)
-            inner = parent[key]
-        kind = rng.choice(["replace", "replace", "drop", "double"])
-        if kind == "drop":
-            del parent[key]
-        elif kind == "double" and isinstance(parent, list):
-            parent.append(inner)
-        else:
-            parent[key] = rng.choice(ODD_JSON)
-        path.write_text(json.dumps(document))
+        if document:
+            _change_entry(document, rng, ODD_JSON)
+            path.write_text(json.dumps(document))
 
     return damage
+
+
+def random_pickle(rng: random.Random) -> Damage:
+    """Replace, drop or double an entry of a pickle at any depth."""
+    odd = [
+        *ODD_JSON,
+        {"a"},
+        10**17,
+        float("nan"),
+        np.zeros(0),
+        np.full(25, np.nan),
+        np.zeros((25, 3), bool),
+        np.array(["x"] * 25),
+    ]
+
+    def damage(path: Path) -> None:
+        document = pickle.loads(path.read_bytes())
+        _change_entry(document, rng, odd)
+        path.write_bytes(pickle.dumps(document, rng.choice([3, 4, 5, 5])))
+
+    return damage
+
+
+def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
+    inner = document
+    parent, key = document, next(iter(document))
+    for _ in range(rng.randint(1, 5)):
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
+        if not keys:
+            break
+        parent, key = inner, rng.choice(keys)
+        inner = parent[key]
+    kind = rng.choice(["replace", "replace", "drop", "double"])
+    if kind == "drop":
+        del parent[key]
+    elif kind == "double" and isinstance(parent, list):
+        parent.append(inner)
+    else:
+        parent[key] = rng.choice(odd)
 
 
 # ---- a process with limited memory ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 from support.scenes import make_scene
 
@@ -75,6 +76,8 @@ def _fail(word: str, path: Path) -> None:
             raise ZeroDivisionError
         case "memory":
             raise MemoryError
+        case "gigabyte":
+            np.empty(1_000_000_000, np.uint8)  # is not touched
         case "recursion":
             _fail(word, path)
         case "arrow":

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from support import fixtures, sensor_logs, tables
+from support import fixtures, scenarios, sensor_logs, tables
 from support import interaction as interaction_files
 from support.recordings import crowd, write_recording
 
@@ -43,6 +43,12 @@ def interaction(raw: Path) -> Reader:
     """A recording of three windows, two cases, and their map."""
     interaction_files.folder(raw)
     return READERS["interaction"]()
+
+
+def scenarionet(raw: Path) -> Reader:
+    """One scenario, cut into two windows."""
+    scenarios.write(raw / "val", scenarios.scenario())
+    return READERS["scenarionet"](history_s=0.8, future_s=0.7, stride_s=1.0)
 
 
 def table(raw: Path) -> Reader:
@@ -92,5 +98,15 @@ def nuscenes_prediction(raw: Path) -> Reader:
 
 FOLDERS: dict[str, Callable[[Path], Reader]] = {
     function.__name__: function
-    for function in (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, nuscenes_prediction, sdd, table)
+    for function in (
+        argoverse1,
+        argoverse2,
+        argoverse2_sensor,
+        eth_ucy,
+        interaction,
+        nuscenes_prediction,
+        scenarionet,
+        sdd,
+        table,
+    )
 }

@@ -107,13 +107,19 @@ _LOOKS = {
 
 
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
-    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box of the kind."""
+    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box."""
     shapes = []
-    for pose, kind in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), strict=True):
-        size = np.array(style.AGENT_SIZE_M[AgentKind(kind)]) * style.SCALE[scene.unit]
+    for pose, kind, size in zip(_pose(scene, agents), scene.agent_kind[agents].tolist(), _size(scene, agents), strict=True):
         circle = pose[:2] + size[0] / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
         shapes.append(circle if kind == AgentKind.PEDESTRIAN else from_frame(_CORNERS * size / 2, pose))
     return shapes
+
+
+def _size(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Length and width [n, 2] of agents in metres: the recorded ones, else those of the kind."""
+    usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in scene.agent_kind[agents].tolist()])
+    usual = usual * style.SCALE[scene.unit]
+    return np.where(scene.agent_size[agents] > 0.0, scene.agent_size[agents], usual) if len(scene.agent_size) else usual
 
 
 def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
@@ -159,14 +165,14 @@ def _draw_boxes(ax: Axes, scene: Scene, agents: list[int], name: str, colors: Ma
     boxes = PolyCollection(outlines(scene, agents), facecolors=faces, edgecolor=look.edge, linewidth=look.edge_width)
     _add(ax, boxes, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
     noses = []  # arrowheads [3, 2] inside the front of long boxes, which show the heading
-    for pose, (length, width) in zip(poses, (style.AGENT_SIZE_M[kind] for kind in kinds), strict=True):
+    for pose, (length, width) in zip(poses, _size(scene, agents), strict=True):
         if length >= _MIN_NOSE_M:
             back = length / 2 - min(width * 0.7, length * 0.35)
             noses.append(from_frame(np.array([(back, 0.42 * width), (0.45 * length, 0.0), (back, -0.42 * width)]), pose))
     if noses:
         lines = LineCollection(noses, colors=look.nose, linewidths=0.6)
         _add(ax, lines, autolim=False, zorder=look.zorder + 0.05, gid=f"noses:{name}")
-    if name == "focal" and style.AGENT_SIZE_M[kinds[0]][0] < _MIN_BOX_M:
+    if name == "focal" and _size(scene, agents)[0, 0] < _MIN_BOX_M:
         (ring,) = ax.plot(*poses[:1, :2].T, "o", markersize=9.5, markerfacecolor="none", markeredgecolor=look.edge)
         ring.set(markeredgewidth=look.edge_width, gid="focal-ring", zorder=look.zorder)
 

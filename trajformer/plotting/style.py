@@ -46,7 +46,7 @@ ROAD_LINES = {  # lines without a direction: name, color, dashes
 # lengths of pictures in metres are multiplied by it; drone videos of pedestrians have about 20 pixels per metre
 SCALE = {METRES: 1.0, PIXELS: 20.0}
 
-# length and width in metres; a pedestrian is drawn as a circle
+# length and width in metres of agents without a recorded size; a pedestrian is drawn as a circle
 AGENT_SIZE_M = {
     AgentKind.UNKNOWN: (3.6, 1.6),
     AgentKind.VEHICLE: (4.6, 1.9),

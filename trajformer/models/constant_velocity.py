@@ -100,8 +100,8 @@ def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Ten
 def extrapolate(observation: Observation, agents: int | None = None, window_s: float = WINDOW_S) -> tuple[Tensor, Tensor]:
     """Positions in the last step and velocities, each [B, A, 2], of the first A agents, by default all.
 
-    The velocity is the mean over the last `window_s` seconds (at least one step) in which the agent is seen. The position of an
-    agent that was lost earlier is extrapolated to the last step.
+    The velocity is the mean over the last `window_s` seconds (at least one step) in which the agent is seen, or the recorded
+    one of an agent that is seen once. The position of an agent that was lost earlier is extrapolated to the last step.
     """
     steps = max(1, round(window_s / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
@@ -110,7 +110,8 @@ def extrapolate(observation: Observation, agents: int | None = None, window_s: f
     first = (valid & (index >= last[..., None] - steps)).int().argmax(-1)
     start, end = (position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last))
     span = ((last - first) * observation.period_s)[..., None]
-    velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), torch.zeros_like(end))
+    recorded = observation.velocity[:, :agents].take_along_dim(last[..., None, None], 2).squeeze(2)
+    velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), recorded)
     unseen = ((observation.num_history - 1 - last) * observation.period_s)[..., None]
     return end + velocity * unseen, velocity
 

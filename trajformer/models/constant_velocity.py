@@ -15,22 +15,22 @@ from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
 
-WINDOW_S = 0.5  # of the mean velocity, for noisy tracks
+WINDOW_S = 0.5  # of the mean velocity
 SPEED_SPREAD, TURN_SPREAD = 0.3, 0.15  # standard deviations of the factor of the speed, and of the direction in radians
 SAMPLED_TURN_SPREAD = math.radians(25.0)
 
 
 @dataclass(frozen=True)
-class ConstantVelocityConfig(ModelConfig, positive=("modes", "window_s")):
+class ConstantVelocityConfig(ModelConfig, positive=("modes",)):
     """Number of the modes.
 
     Attributes:
         modes: K; the first mode is the extrapolation, the others vary its speed and direction, equally for all agents and calls.
-        window_s: seconds over which the velocity is averaged; smooth tracks need one step only.
+        recorded: extrapolate the recorded velocity of the last observed step, which is more accurate for smooth tracks.
     """
 
     modes: int = 1
-    window_s: float = WINDOW_S
+    recorded: bool = False
 
 
 class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
@@ -48,7 +48,10 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target."""
-        start, velocity = extrapolate(observation, observation.num_targets, self.config.window_s)
+        start, velocity = extrapolate(observation, observation.num_targets)
+        if self.config.recorded:
+            last = last_valid(observation.valid[:, : observation.num_targets])[..., None, None]
+            velocity = observation.velocity[:, : observation.num_targets].take_along_dim(last, 2).squeeze(2)
         factor = (1.0 + SPEED_SPREAD * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
         turn = TURN_SPREAD * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
@@ -97,21 +100,20 @@ def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Ten
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
-def extrapolate(observation: Observation, agents: int | None = None, window_s: float = WINDOW_S) -> tuple[Tensor, Tensor]:
+def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Tensor, Tensor]:
     """Positions in the last step and velocities, each [B, A, 2], of the first A agents, by default all.
 
-    The velocity is the mean over the last `window_s` seconds (at least one step) in which the agent is seen, or the recorded
-    one of an agent that is seen once. The position of an agent that was lost earlier is extrapolated to the last step.
+    The velocity is the mean over the last `WINDOW_S` seconds (at least one step) in which the agent is seen. The position of an
+    agent that was lost earlier is extrapolated to the last step.
     """
-    steps = max(1, round(window_s / observation.period_s))
+    steps = max(1, round(WINDOW_S / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
     last = last_valid(valid)
     index = torch.arange(observation.num_history, device=valid.device)
     first = (valid & (index >= last[..., None] - steps)).int().argmax(-1)
     start, end = (position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last))
     span = ((last - first) * observation.period_s)[..., None]
-    recorded = observation.velocity[:, :agents].take_along_dim(last[..., None, None], 2).squeeze(2)
-    velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), recorded)
+    velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), torch.zeros_like(end))
     unseen = ((observation.num_history - 1 - last) * observation.period_s)[..., None]
     return end + velocity * unseen, velocity
 

@@ -274,6 +274,15 @@ def test_constant_velocity_extrapolates_a_line_and_stands_after_one_step(valid: 
     assert len(valid) == 1 or (end[1:] - end[0]).norm(dim=-1).min() > 0.01
 
 
+def test_constant_velocity_can_use_the_recorded_velocity() -> None:
+    scene = make_scene(1, num_scored=0, with_map=False)
+    observation = collate([hide(scene, 0, slice(0, 9))]).observation  # seen once
+    forecast = ConstantVelocity(ConstantVelocityConfig(recorded=True))(observation)
+    expected = scene.position[0, 9] + (FUTURE * PERIOD_S) * scene.velocity[0, 9]
+    np.testing.assert_allclose(forecast.position[0, 0, 0, -1], expected, atol=1e-4)
+    assert np.abs(scene.velocity[0, 9]).max() > 0.1
+
+
 @pytest.mark.parametrize("name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer"])
 def test_consensus_scores_modes_in_evaluation_only(name: str, batch: SceneBatch) -> None:
     logits, real = {}, batch.observation.target_mask

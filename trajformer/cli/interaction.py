@@ -30,7 +30,6 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     """
     from trajformer.data.sample import BatchConfig
     from trajformer.evaluation.protocols.interaction import (
-        PERIOD_S,
         case_figures,
         outcomes,
         summarize,
@@ -48,8 +47,7 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     predictors = {str(path): load_predictor(path, device, joint=args.joint) for path in checkpoints}
     if not checkpoints:
         name = args.model or "constant_velocity"
-        last_step = ConstantVelocityConfig(window_s=PERIOD_S).build()  # tracks are smooth: a mean over 0.5 s is less accurate
-        one_mode = Predictor(last_step.eval(), BatchConfig(), device)
+        one_mode = Predictor(ConstantVelocityConfig(recorded=True).build().to(device).eval(), BatchConfig(), device)
         predictors[name] = one_mode if name == "constant_velocity" else load_predictor(name, device)
     cases: dict[str, dict[str, list[CaseFigures]]] = {label: {} for label in predictors}  # by model and location
     for case_set in read_cases(data):

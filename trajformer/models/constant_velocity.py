@@ -15,23 +15,23 @@ from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
 
-WINDOW_S = 0.5  # of the mean velocity, for noisy tracks
+WINDOW_S = 0.5  # of the mean velocity
 SPEED_SPREAD, TURN_SPREAD = 0.3, 0.15  # standard deviations of the factor of the speed, and of the direction in radians
 SAMPLED_TURN_SPREAD = math.radians(25.0)
 
 
 @dataclass(frozen=True)
-class ConstantVelocityConfig(ModelConfig, positive=("modes", "window_s")):
+class ConstantVelocityConfig(ModelConfig, positive=("modes",)):
     """Number of the modes.
 
     Attributes:
         modes: K; the first mode is the extrapolation, the others vary its speed and direction, equally for all agents and calls.
-        window_s: seconds over which the velocity is averaged; smooth tracks need one step only.
+        recorded: extrapolate the recorded velocity of the last observed step, which is more accurate for smooth tracks.
         along_heading: move in the direction of the heading ("constant velocity and yaw" of nuScenes).
     """
 
     modes: int = 1
-    window_s: float = WINDOW_S
+    recorded: bool = False
     along_heading: bool = False
 
 
@@ -50,7 +50,10 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target."""
-        start, velocity = extrapolate(observation, observation.num_targets, self.config.window_s)
+        start, velocity = extrapolate(observation, observation.num_targets)
+        if self.config.recorded:
+            last = last_valid(observation.valid[:, : observation.num_targets])[..., None, None]
+            velocity = observation.velocity[:, : observation.num_targets].take_along_dim(last, 2).squeeze(2)
         if self.config.along_heading:
             speed = velocity.norm(dim=-1, keepdim=True)
             velocity = rotate(torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, : observation.num_targets, 2])
@@ -102,13 +105,13 @@ def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Ten
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
-def extrapolate(observation: Observation, agents: int | None = None, window_s: float = WINDOW_S) -> tuple[Tensor, Tensor]:
+def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Tensor, Tensor]:
     """Positions in the last step and velocities, each [B, A, 2], of the first A agents, by default all.
 
-    The velocity is the mean over the last `window_s` seconds (at least one step) in which the agent is seen. The position of an
+    The velocity is the mean over the last `WINDOW_S` seconds (at least one step) in which the agent is seen. The position of an
     agent that was lost earlier is extrapolated to the last step.
     """
-    steps = max(1, round(window_s / observation.period_s))
+    steps = max(1, round(WINDOW_S / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
     last = last_valid(valid)
     index = torch.arange(observation.num_history, device=valid.device)

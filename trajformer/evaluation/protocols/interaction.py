@@ -32,7 +32,7 @@ from trajformer.scenes.files import atomically
 from trajformer.scenes.geometry import rotate
 from trajformer.scenes.scene import AgentRole, Scene
 
-K, NUM_HISTORY, NUM_FUTURE, PERIOD_S, PERIOD_MS = 6, 10, 30, 0.1, 100
+K, NUM_HISTORY, NUM_FUTURE, PERIOD_MS = 6, 10, 30, 100
 TARGET_SETS = {"HPNet": "cars with all 40 steps", "FJMP": "cars at steps 9 and 39"}
 FIGURES = (
     *("minJointADE", "minJointFDE", "minJointMR", "consistent_minJointMR"),

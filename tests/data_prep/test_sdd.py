@@ -44,6 +44,16 @@ def test_real_counts_and_positions(real_data: Path) -> None:
             np.testing.assert_allclose((scene.position + scene.origin).reshape(-1, 2), part[["x", "y"]], atol=1e-3)
 
 
+def test_a_validation_part_is_cut_from_the_training_part(real_data: Path) -> None:
+    reader, raw = Sdd(val_scenes=600), real_data / "sdd"
+    assert reader.splits(raw) == ["test", "train", "val"]
+    train, val = ([int(item.part) for item in reader.inputs(raw, split)] for split in ("train", "val"))
+    assert len(val) == 600 and max(train) < min(val)
+    assert train + val == [int(item.part) for item in Sdd().inputs(raw, "train")]
+    scene = reader.read(reader.inputs(raw, "val")[0], "val", raw).validate()
+    assert (scene.scene_id, scene.split) == (f"val-{val[0]}", "val")
+
+
 @pytest.mark.parametrize("stride", [1, 3])
 def test_windows_of_a_text_file(tmp_path: Path, stride: int) -> None:
     rows = [f"{6 * frame} 5 {3.0 * frame} 4.0" for frame in range(27)] + [f"{6 * frame} 6 0.0 {frame}" for frame in range(9, 12)]

@@ -8,6 +8,8 @@ A pixel has a different size in every place, and the files do not name it. So po
 records this unit. The files name no types of agents either. As in the benchmark, all count as pedestrians; some are cyclists.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -37,9 +39,11 @@ class Sdd:
 
     Attributes:
         stride: of the windows of a text file, every `stride`-th is used.
+        val_scenes: the last scenes of the training part of the parquet file become the split val, which the benchmark lacks.
     """
 
     stride: int = 1
+    val_scenes: int = 0
     name: ClassVar[str] = "sdd"
     layout: ClassVar[str] = (
         "RAW/*.parquet with columns split, scene, agent, step, x, y, or RAW/<split>/<scene>.txt with frame id x y"
@@ -47,7 +51,7 @@ class Sdd:
     published: ClassVar[dict[str, int]] = {"train": 6_097, "test": 1_951}
 
     def __post_init__(self) -> None:
-        check_options(self, stride=1)
+        check_options(self, stride=1, val_scenes=0)
 
     def splits(self, raw: Path) -> list[str]:
         """Splits of the parquet file (the published ones if it cannot be read), and folders with text files."""
@@ -57,6 +61,7 @@ class Sdd:
                 names |= set(read_tracks(path).splits)
             except SceneError:
                 names |= set(self.published)
+            names |= {"val"} if self.val_scenes else set()
         return sorted(names)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -64,15 +69,23 @@ class Sdd:
         items: list[Input] = []
         for path in sorted(raw.glob("[!.]*.parquet")):
             try:
-                items += [Input(path, f"{scene}") for scene in read_tracks(path).scenes(split)]
+                items += [Input(path, f"{scene}") for scene in self._scenes(read_tracks(path), split)]
             except SceneError:
                 items.append(Input(path))
         return items + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
 
+    def _scenes(self, tracks: Tracks, split: str) -> list[int]:
+        """Numbers of the scenes of a split."""
+        if not self.val_scenes or split not in ("train", "val"):
+            return tracks.scenes(split)
+        scenes = tracks.scenes("train")
+        return scenes[-self.val_scenes :] if split == "val" else scenes[: -self.val_scenes]
+
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene; SceneError also if it has no scored agent."""
         if item.path.suffix == ".parquet":
-            recording, first = read_tracks(item.path).recording(split, item), 0
+            source = "train" if self.val_scenes and split == "val" else split
+            recording, first = read_tracks(item.path).recording(source, item), 0
             name, place = f"{split}-{item.part}", ""
         else:
             recording = read_recording(item.path, LAYOUT)

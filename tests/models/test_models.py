@@ -33,10 +33,11 @@ from trajformer.models.forecaster import Forecaster
 from trajformer.models.mmtransformer import RegionConfig
 from trajformer.models.modes import consensus
 from trajformer.models.scene_set import SceneSet
-from trajformer.models.tokens import nearest
+from trajformer.models.tokens import NUM_ATTRIBUTES, nearest, polyline_attributes
 from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.choices import MODELS
 from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.scenes.scene import PolylineKind
 from trajformer.testing.models import CHECKS, build_random, check_model, pose_error
 
 LEARNED = [name for name in MODEL_CONFIGS if not name.startswith("constant")]
@@ -60,6 +61,14 @@ def small_model(kind: str) -> Forecaster:
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_contract(name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch) -> None:
     check(build_random(MODEL_CONFIGS[name]), batch)
+
+
+def test_kinds_of_polylines_have_different_features_in_as_many_columns_as_before() -> None:
+    kinds = torch.tensor([[int(kind) for kind in PolylineKind if kind != PolylineKind.DRIVABLE_AREA]])
+    observation = collate([make_scene()]).observation
+    features = polyline_attributes(replace(observation, polyline_kind=kinds, polyline_flags=torch.zeros_like(kinds)))[0]
+    assert len(features.unique(dim=0)) == kinds.numel() == 6
+    assert features.shape[1] == NUM_ATTRIBUTES == 9  # as the weights of all earlier versions
 
 
 def test_check_model_has_scenes_for_any_horizon() -> None:

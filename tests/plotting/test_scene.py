@@ -28,7 +28,8 @@ from trajformer.plotting.scene import (
     plot_scene,
     save_scene_plots,
 )
-from trajformer.scenes.scene import AgentRole, Scene
+from trajformer.plotting.style import SCALE
+from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -45,6 +46,17 @@ def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None
     assert x1 - x0 == pytest.approx(y1 - y0) and x1 - x0 >= 50.0
     for line in (*lines(ax, "truth"), *lines(ax, "mode")):
         assert (path_of(line) > np.array([x0, y0])).all() and (path_of(line) < np.array([x1, y1])).all()
+
+
+def test_pixels_and_road_lines_are_named() -> None:
+    scene = make_scene()
+    kind = np.where(scene.polyline_kind == PolylineKind.LANE_VEHICLE, PolylineKind.ROAD_EDGE, scene.polyline_kind)
+    kind[scene.polyline_kind == PolylineKind.LANE_BUS] = PolylineKind.ROAD_LINE
+    ax = plot_scene(replace(scene, unit="px", polyline_kind=kind.astype(np.uint8)).validate(), fans(scene)).axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x (px)", "y (px)") and " px, minFDE " in ax.get_title()
+    assert np.ptp(ax.get_xlim()) >= 50.0 * SCALE["px"]
+    legend = ax.get_legend()
+    assert legend is not None and {"road edge", "road line", "bike lane"} <= {text.get_text() for text in legend.get_texts()}
 
 
 def test_title_has_id_city_and_errors() -> None:

@@ -61,12 +61,12 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     check_outputs(args, json="json", export="json")
     scenes = _open(data, NuscenesPrediction() if is_nuscenes else Sdd(), benchmark.split)
     predictors = _predictors(args, checkpoints, pick_device(args.accelerator))
+    if wrong := [label for label, predictor in predictors.items() if predictor.trained_on.split == benchmark.split]:
+        raise TrajformerError(f"{wrong[0]}: the model was trained on split '{benchmark.split}', which is scored")
     rows = {}
     for label, predictor in predictors.items():
         if bars():
             tqdm.write(label, file=sys.stderr)
-        if predictor.trained_on.split == benchmark.split:
-            raise TrajformerError(f"{label}: the model was trained on split '{benchmark.split}', which is scored")
         results = run(predictor, scenes, batch_size=args.batch_size, progress=bars())
         if args.export is not None and label == list(predictors)[-1 if checkpoints else 0]:
             results = nuscenes.write_challenge(args.export, results)

@@ -92,9 +92,9 @@ def _print_split(store: Path, split: str) -> None:
     size, scenes = sum(bytes_of.values()), len(sizes)
     each = f" ({size / scenes / 1e3:.1f} kB a scene)" if scenes else ""
     print(f"  {split}: {scenes} scenes, {size / 1e6:.1f} MB{each}, {len(shards)} shard{'s' * (len(shards) != 1)}")
-    names = ("source", "software", "unit")
-    sources, software, units = (", ".join(sorted({getattr(shard, name) for shard, _ in shards})) for name in names)
-    print(f"    from {sources}, prepared by version {software}" + (f", lengths in {units}" if units != METRES else ""))
+    sources, software = (sorted({getattr(shard, name) for shard, _ in shards}) for name in ("source", "software"))
+    lengths = f", lengths in {unit}" if (unit := SceneStore(store, split).unit) != METRES else ""
+    print(f"    from {', '.join(sources)}, prepared by version {', '.join(software)}{lengths}")
     skipped = [entry for shard, _ in shards for entry in shard.skipped]
     if scenes:
         figures = zip(("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True)

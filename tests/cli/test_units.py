@@ -1,0 +1,102 @@
+"""One unit of lengths from the store to the model: pixels and metres are never mixed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from support.cli import run
+from support.scenes import make_scene
+from support.training import recipe
+
+from trajformer.data.batch import collate
+from trajformer.errors import SceneError, StoreError, TrajformerError
+from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.recipes.checkpoint import describe
+from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.scene import Scene, scenes_equal
+from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+from trajformer.training.forecasting import TASK
+from trajformer.training.run import train
+
+
+def pixels(seed: int = 0) -> Scene:
+    return replace(make_scene(5, seed=seed), unit="px").validate()
+
+
+def store(root: Path, *scenes: Scene) -> Path:
+    for split in ("train", "val"):
+        write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
+    write_shard(shard_path(root, "val", 1), [], ShardInfo("synthetic", "val"))  # all inputs skipped: no unit
+    write_manifest(root)
+    return root
+
+
+def checkpoint(path: Path, unit: str) -> Path:
+    config = TrainConfig(ConstantVelocityConfig(modes=6), DataConfig(unit=unit))  # type: ignore[arg-type]
+    torch.save({"trajformer": describe(config), "state_dict": {}}, path)
+    return path
+
+
+def test_a_shard_records_the_unit_of_its_scenes(tmp_path: Path) -> None:
+    scenes = SceneStore(store(tmp_path / "s", pixels()), "val")
+    assert scenes.unit == "px" and scenes_equal(scenes[0], pixels()) and not scenes_equal(scenes[0], make_scene(5))
+    with pytest.raises(StoreError, match=r"scenes in m and in px: all scenes of a split must have one unit"):
+        write_shard(tmp_path / "mixed.arrow", [pixels(), make_scene(5, seed=1)], ShardInfo("synthetic", "val"))
+    with pytest.raises(SceneError, match="unit: 'feet', expected one of m, px"):
+        replace(pixels(), unit="feet").validate()
+
+
+def test_a_store_without_a_unit_is_in_metres(tmp_path: Path) -> None:
+    path = store(tmp_path, make_scene(5)) / "val" / "00000.arrow"
+    with pa.OSFile(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all()
+    info = json.loads(table.schema.metadata[b"trajformer"])
+    assert info.pop("unit") == "m"
+    with pa.OSFile(str(path), "wb") as sink:
+        schema = table.schema.with_metadata({b"trajformer": json.dumps(info).encode()})
+        with pa.ipc.new_file(sink, schema) as writer:
+            writer.write_table(table.cast(schema))
+    assert SceneStore(tmp_path, "val").unit == "m" and scenes_equal(Shard(path).scene(0), make_scene(5))
+
+
+def test_scenes_of_different_units_are_not_joined(tmp_path: Path, fails: Callable[..., str]) -> None:
+    with pytest.raises(SceneError, match=r"period, H, F and unit .* differ"):
+        collate([make_scene(5), pixels()])
+    stores = store(tmp_path / "a", make_scene(5)), store(tmp_path / "b", pixels(1))
+    line = fails("store", "merge", *stores, "--out", tmp_path / "c")
+    assert "stores of different units cannot be merged" in line and "has lengths in m, " in line and line.endswith("in px\n")
+    assert not (tmp_path / "c").exists()
+    assert run("store", "merge", stores[1], "--out", tmp_path / "c") == 0
+
+
+@pytest.mark.parametrize(("ours", "other"), [("m", "px"), ("px", "m")])
+def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str], ours: str, other: str) -> None:
+    scenes = {"m": make_scene(5), "px": pixels()}
+    stores = {unit: store(tmp_path / unit, scene) for unit, scene in scenes.items()}
+    model = checkpoint(tmp_path / "model.ckpt", ours)
+    assert run("evaluate", "--checkpoint", model, "--store", stores[ours]) == 0
+    refused = f"has lengths in {other}, but the model was trained on lengths in {ours}"
+    assert refused in fails("evaluate", "--checkpoint", model, "--store", stores[other])
+    assert refused in fails("predict", "--checkpoint", model, "--store", stores[other], "--out", "f.parquet")
+    assert run("evaluate", "--model", "constant_velocity", "--store", stores[other]) == 0
+
+    config = recipe(stores[ours], data={"val": str(stores[other]), "unit": ours}, trainer={"epochs": 1})
+    with pytest.raises(TrajformerError, match=f"data.val: .* has lengths in {other}, but data.unit of the recipe is {ours}"):
+        train(config, TASK, tmp_path / "run", progress=False)
+    config = recipe(stores[other], data={"unit": other}, init=str(model))
+    with pytest.raises(TrajformerError, match=f"was trained on lengths in {ours}, but data.unit is {other}"):
+        train(config, TASK, tmp_path / "run", progress=False)
+
+
+def test_output_names_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = store(tmp_path / "s", pixels())
+    assert run("store", "info", raw) == run("evaluate", "--model", "constant_velocity", "--store", raw) == 0
+    assert capsys.readouterr().out.count("lengths in px") == 3  # two splits and the figures
+    assert run("store", "export-scene", raw, "--split", "val", "--scene", pixels().scene_id, "--out", tmp_path / "s.json") == 0
+    assert json.loads((tmp_path / "s.json").read_text())["unit"] == "px"

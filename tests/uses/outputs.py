@@ -19,7 +19,7 @@ from trajformer.scenes.files import lock_folder
 FILES, RULE, PREPARE = "trajformer/scenes/files.py", "trajformer/cli/files.py", "data_prep/engine/prepare.py"
 EXISTING = Guard(RULE, "        if not overwrite:\n            raise", "        if False:\n            raise")
 KIND = Guard(RULE, "if head and not re.match(KINDS[kind], head, re.DOTALL):", "if False:")
-INPUT = Guard(RULE, "if within or target == other.resolve():", "if False:")
+INPUT = Guard(RULE, "if target == source or (", "if False and (")
 FULL_FOLDER = Guard(RULE, "any(path.iterdir()) and not overwrite", "False")
 SPECIAL = Guard(FILES, "return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None", "return False")
 LINK = Guard(FILES, "Path(os.path.realpath(path))\n        folder", "path\n        folder")

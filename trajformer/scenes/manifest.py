@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import SceneError, StoreError
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import read_file, write_atomically
 from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard_info
 
 MANIFEST = "manifest.json"
+MAX_BYTES = 1 << 30  # of a manifest
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
 _PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
@@ -104,7 +105,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
     """The content of `manifest.json` (StoreError: the file is missing, is not a manifest, or has another schema version)."""
     path = root / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_file(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: no readable manifest ({error}); run `trajformer preprocess`") from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None

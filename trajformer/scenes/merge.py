@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trajformer.errors import StoreError
-from trajformer.scenes.files import LOCK, atomically, lock_folder, write_atomically
-from trajformer.scenes.manifest import MERGED, checksum, manifest_matches_files, read_manifest, shard_sizes, write_manifest
+from trajformer.scenes.files import LOCK, atomically, lock_folder, read_file, write_atomically
+from trajformer.scenes.manifest import (
+    MAX_BYTES,
+    MERGED,
+    checksum,
+    manifest_matches_files,
+    read_manifest,
+    shard_sizes,
+    write_manifest,
+)
 from trajformer.scenes.shard import read_scene_ids, shard_path
 
 
@@ -103,7 +111,9 @@ def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) 
     if not all(path.match(f".{MERGED}.*.tmp") or path.name == LOCK for path in out.iterdir()):
         present = {f"{path.parent.name}/{path.name}" for path in out.glob("*/*.arrow")}
         try:
-            earlier = {target: shard["sha256"] for target, shard in json.loads((out / MERGED).read_text())["shards"].items()}
+            earlier = {
+                target: shard["sha256"] for target, shard in json.loads(read_file(out / MERGED, MAX_BYTES))["shards"].items()
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             earlier = {}
         if earlier != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():

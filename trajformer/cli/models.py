@@ -29,7 +29,7 @@ from trajformer.recipes.names import (
     recipe_header,
     recipe_names,
 )
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import read_file, write_atomically
 from trajformer.scenes.scene import METRES
 from trajformer.scenes.spec import DataSpec, check_scenes
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trajformer.scenes.store import SceneStore
 
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
+MAX_LABELS = 10_000_000  # bytes
 DEFAULT_COUNT = 8  # pictures
 STANDING_M, NEAR_M = 0.5, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
@@ -433,7 +434,7 @@ def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, T
 
 def _read_labels(path: Path) -> tuple[str, ...]:
     try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        names = tuple(line.strip() for line in read_file(path, MAX_LABELS).decode("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise TrajformerError(f"{path}: labels cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if "" in names or len(set(names)) < len(names):

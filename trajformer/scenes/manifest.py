@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import SceneError, StoreError
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import read_file, write_atomically
 from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard_info
 
 MANIFEST = "manifest.json"
+MAX_BYTES = 1 << 30  # of a manifest
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 RESAMPLED = "resampled.json"  # the source of a store that `trajformer store resample` made
 _CHECKSUM = re.compile(r'\{\n "checksum": "([0-9a-f]{8})",\n')  # CRC-32 of the text after it
@@ -129,7 +130,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
     """The content of `manifest.json` (StoreError: the file is missing, is not a manifest, or has another schema version)."""
     path = root / MANIFEST
     try:
-        text = path.read_text()
+        text = read_file(path, MAX_BYTES).decode()
         head = _CHECKSUM.match(text)  # earlier versions wrote none
         if head and zlib.crc32(text[head.end() :].encode()) != int(head[1], 16):
             raise ValueError("its checksum differs")

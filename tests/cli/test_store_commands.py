@@ -1,6 +1,7 @@
 """`trajformer store`: output, files and errors of info, head, verify, merge and export-scene."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,8 +68,9 @@ def test_info_prints_the_content_of_a_store(run: Run) -> None:
     assert lines[1] == f"  train: 3 scenes, {size / 1e6:.1f} MB ({size / 3e3:.1f} kB a scene), 2 shards"
     assert lines[2] == f"    from made, random, prepared by version 0.0.7, {trajformer.__version__}"
     assert lines[3].startswith("    in the median scene: agents 4 (at most 9), polylines 1 (at most 5), points ")
-    assert lines[4:6] == ["    1 skipped", "    skipped bad: a reason"]
-    assert "  val: 1 scenes" in lines[6] and lines[6].endswith(", 1 shard")
+    assert re.fullmatch(r"    first scene: \d steps observed, \d to predict, 0\.\d s apart, positions in m", lines[4])
+    assert lines[5:7] == ["    1 skipped", "    skipped bad: a reason"]
+    assert "  val: 1 scenes" in lines[7] and lines[7].endswith(", 1 shard")
 
 
 def test_info_of_an_unfinished_store(run: Run) -> None:

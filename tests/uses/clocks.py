@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import torch
 from support.cli import run
 from support.uses import Case, Guard
@@ -100,6 +101,11 @@ def old_manifest() -> None:
     """The manifest without its checksum, as earlier versions wrote it."""
     path = Path("store/manifest.json")
     path.write_text(re.sub(r' "checksum".*\n', "", path.read_text()))
+
+
+def damaged_clock() -> None:
+    """The forecasts "file" with metadata that are not JSON."""
+    pq.write_table(pq.read_table("forecasts.parquet").replace_schema_metadata({"trajformer": "{"}), "file")
 
 
 def score_in_python(checkpoint: str, store: str) -> Callable[[], object]:
@@ -209,6 +215,20 @@ CASES = [
         "evaluate --checkpoint file.ckpt --store store",
         trained_on(split=None),
         "file.ckpt ",
+    ),
+    refused(
+        "score another horizon with a checkpoint of an earlier version",
+        "evaluate --checkpoint file.ckpt --store other",
+        lambda: (trained_on(split=None)(), SHORT()),
+        "other: split 'val' does not fit the model: scenes have 30 future steps, the model predicts 60",
+        None,
+    ),
+    refused(
+        "draw forecasts with a damaged clock",
+        "plot store --forecasts file --out p",
+        damaged_clock,
+        "file: damaged properties of the scenes",
+        None,
     ),
     refused(
         "a word as the clock of a checkpoint",

@@ -17,6 +17,7 @@ from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
 from trajformer.scenes.scene import METRES, AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
+from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore, store_splits
 
 ACTIONS = {
@@ -100,6 +101,9 @@ def _print_split(store: Path, split: str) -> None:
         figures = zip(("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True)
         counts = (f"{name} {median:.0f} (at most {largest})" for name, median, largest in figures)
         print(f"    in the median scene: {', '.join(counts)}")
+        first = DataSpec.of(SceneStore(store, split)[0])
+        clock = f"{first.num_history} steps observed, {first.num_future} to predict, {first.period_s} s apart"
+        print(f"    first scene: {clock}, positions in {first.unit}")
     print(f"    {len(skipped)} skipped")
     for name, reason in skipped:
         print(f"    skipped {name}: {reason}")

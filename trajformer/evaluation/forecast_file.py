@@ -143,9 +143,16 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 
 
 def read_spec(path: Path) -> DataSpec:
-    """Properties of the scenes of a readable forecast file, unknown if another program wrote it."""
+    """Properties of the scenes of a readable forecast file, unknown if another program wrote it.
+
+    Raises:
+        TrajformerError: they are damaged.
+    """
     metadata = pq.read_schema(path).metadata or {}
-    return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))
+    try:
+        return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))
+    except (ValueError, TrajformerError) as error:
+        raise TrajformerError(f"{path}: damaged properties of the scenes: {error}") from error
 
 
 def _check_columns(schema: pa.Schema) -> None:

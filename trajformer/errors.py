@@ -70,7 +70,8 @@ class Config:
         cls.limits = {**cls.limits, **limits}
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        kind: Any = type(self)
+        hints = _hints(kind)
         for item in fields(self):
             value = getattr(self, item.name)
             if (value == "" or (value == () and item.name in self.positive)) and item.default != value:

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 from filelock import lock_descriptor
 from tqdm import tqdm
 
+from data_prep.engine.plausible import MAX_SPEED_M_S
 from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
@@ -42,6 +43,7 @@ class PrepareOptions:
     shard_size: int = 250  # a shard is packed, written and checked while it fits into a cache of tens of megabytes
     strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
+    max_speed_m_s: float = MAX_SPEED_M_S  # a scene with over 1 % faster steps is skipped
     retry_skipped: bool = False  # shards with skipped inputs are made again
     executor: Literal["local", "ray"] = "local"
     ray_address: str | None = None  # of a running cluster that shares the file system
@@ -132,7 +134,10 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
     if missing := [split for split in options.splits if split not in splits]:
         raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
+    if not options.max_speed_m_s > 0:
+        raise TrajformerError(f"max_speed_m_s must be greater than 0, got {options.max_speed_m_s:g}")
     raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
+    common = options.strict, options.timeout_s, options.max_speed_m_s
     tasks = {}
     for split in options.splits or splits:
         try:
@@ -140,7 +145,7 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         except (OSError, ValueError, MemoryError) as error:
             raise TrajformerError(f"{raw}: split '{split}' cannot be listed: {type(error).__name__}: {error}") from error
         tasks[split] = [
-            ShardTask(reader, raw, store, split, i, tuple(inputs[i * size : (i + 1) * size]), options.strict, options.timeout_s)
+            ShardTask(reader, raw, store, split, i, tuple(inputs[i * size : (i + 1) * size]), *common)
             for i in range(max(1, math.ceil(len(inputs) / size)))
         ]
     return tasks

@@ -1,8 +1,8 @@
 """The command line, `trajformer COMMAND --help`.
 
 An error of the user ends in one line on standard error and exit status 1 (2 for a malformed command line). A bug ends in a
-traceback, a line on how to report it, and exit status 70. To add a command, write `NAME_parser` and `run_NAME` in a module of this
-package and add a line to `COMMANDS`.
+traceback, a line on how to report it, and exit status 70. To add a command, write `NAME_parser` and `run_NAME` in a module of
+this package and add a line to `COMMANDS`.
 """
 
 from __future__ import annotations

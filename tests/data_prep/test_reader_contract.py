@@ -59,20 +59,6 @@ def process() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def random_damage(suffix: str, rng: random.Random) -> Damage:
-    """Random change of bytes, or of the table or document in the file."""
-    structured: dict[str, Callable[[random.Random], Damage]] = {
-        ".parquet": hostile.random_table,
-        ".feather": hostile.random_table,
-        ".csv": hostile.random_table,
-        ".json": hostile.random_json,
-        ".geojson": hostile.random_json,
-    }
-    if suffix in structured and rng.random() < 0.6:
-        return structured[suffix](rng)
-    return change_bytes(random_edit(rng))
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: ProcessPoolExecutor, name: str) -> None:
     reader = FOLDERS[name](tmp_path / "raw")
@@ -81,7 +67,7 @@ def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: 
         for seed in range(TRIES):
             raw = tmp_path / f"{file.name}-{seed}"
             shutil.copytree(tmp_path / "raw", raw)
-            random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
+            hostile.random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
             outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(timeout=60)
             scenes += [outcome for outcome in outcomes if isinstance(outcome, Scene)]
             assert growth_mb < MAX_MB, (file, seed)

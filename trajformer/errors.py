@@ -41,7 +41,7 @@ class ConfigError(TrajformerError):
 MAX_TEXT = 4_096  # characters
 _SMALLEST = {int: 1, float: 1e-12}  # of numbers that must be more than 0
 _LARGEST = {int: 10_000, float: 1e6}  # unless the last word of the name is one of these
-_LARGEST_BY_NAME = {"layers": 1_000, "epochs": 1_000_000, "every": 1_000_000, "seed": 2**32 - 1}  # seeds of NumPy
+_LARGEST_BY_NAME = {"layers": 200, "epochs": 1_000_000, "every": 1_000_000, "seed": 2**32 - 1}  # seeds of NumPy
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@
     python tools/fuzz.py --formats table checkpoint --first 8123 --count 1
 
 Damages are edits of bytes (bits, truncation, deletion, copies of other parts) and of fields (columns, cells, types, entries of
-documents, tensors). Another exception, the end of the process, more than 10 s or more than 2 GB for one file is a failure, printed
-with its number, with which --first repeats it. Raw formats are the folders of tests/support/raw_folders.py: a new reader adds a
-line there.
+documents, tensors). A failure is another exception, the end of the process, more than 10 s or more than 2 GB for one file; it is
+printed with its number, with which --first repeats it. Raw formats are the folders of tests/support/raw_folders.py: a new reader
+adds a line there.
 """
 
 import argparse

@@ -47,7 +47,7 @@ def main() -> None:
     if args.data is None:
         return
     results = args.out / "results.json"
-    score = ["evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results)]
+    score = ["evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results), "--overwrite"]
     subprocess.run([*COMMAND, *score, "--checkpoint", *(str(args.out / f"seed{seed}") for seed in args.seeds)], check=True)
     rows = json.loads(results.read_text())
     figures = {(name, seed): rows[f"seed{seed}"][name] for name in (*SETS, "mean") for seed in args.seeds}

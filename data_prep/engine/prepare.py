@@ -5,7 +5,9 @@ shards can be made in any order and on any machine (`runners`). A repeated run k
 with the same inputs, reader options and software version, also after the previous run was killed.
 """
 
+import hashlib
 import io
+import json
 import math
 import os
 import shutil
@@ -18,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from filelock import lock_descriptor
 from tqdm import tqdm
 
 from data_prep.engine.plausible import MAX_SPEED_M_S
@@ -26,10 +27,13 @@ from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import StoreError, TrajformerError
+from trajformer.scenes.files import lock_folder, read_file, write_atomically
 from trajformer.scenes.manifest import MANIFEST, MERGED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
 MAX_TIMEOUT_S = 86_400
+SOURCE = "source.json"  # in the folder of a split
+MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
 
 
@@ -44,6 +48,7 @@ class PrepareOptions:
     strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
     max_speed_m_s: float = MAX_SPEED_M_S  # a scene with over 1 % faster steps is skipped
+    overwrite: bool = False  # scenes of another raw folder, or of other options, are replaced
     retry_skipped: bool = False  # shards with skipped inputs are made again
     executor: Literal["local", "ray"] = "local"
     ray_address: str | None = None  # of a running cluster that shares the file system
@@ -92,11 +97,17 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     start_time = time.monotonic()
     splits = plan(reader, raw, store, options)
-    _check_source(reader, store, splits)
-    with _writable(store):
-        for split in splits:
-            (store / split).mkdir(parents=True, exist_ok=True)
-    with lock_folders([store / split for split in splits]):
+    with ExitStack() as stack:
+        with _writable(store):
+            for split in splits:
+                stack.enter_context(lock_folder(store / split))
+        sources = {split: _source(tasks) for split, tasks in splits.items()}
+        for split, source in sources.items():
+            if not options.overwrite:
+                _check_source(splits[split], source)
+        with _writable(store):
+            for split, source in sources.items():
+                write_atomically(store / split / SOURCE, json.dumps(source, indent=1) + "\n")
         manifest, made = _make_missing(store, splits, options)
     summaries = []
     for split, shards in splits.items():
@@ -127,6 +138,8 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         raise TrajformerError(f"{raw}: not a folder" if raw.exists() else f"{raw}: no such folder")
     if store.exists() and not store.is_dir():
         raise TrajformerError(f"{store}: the store cannot be written: a file of that name exists")
+    if (store / MERGED).exists():
+        raise TrajformerError(f"{store}: was made by `trajformer store merge`: prepare another store and merge again")
     if store.resolve().is_relative_to(raw.resolve()):
         raise TrajformerError(f"{store}: the store must lie outside of the raw folder {raw}")
     splits = reader.splits(raw)
@@ -151,19 +164,41 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
     return tasks
 
 
-def _check_source(reader: Reader, store: Path, splits: dict[str, list[ShardTask]]) -> None:
-    """Refuse to replace a merged store or the scenes of another reader."""
-    if (store / MERGED).exists():
-        raise TrajformerError(f"{store}: was made by `trajformer store merge`: prepare another store and merge again")
-    for split in splits:
-        for path in sorted((store / split).glob("*.arrow")):
-            try:
-                source = read_shard_info(path)[0].source
-            except StoreError:
-                continue  # a damaged shard is made again
-            if source != reader.name:
-                raise TrajformerError(f"{path}: has scenes of {source}: prepare {reader.name} into another store")
-            break  # all shards of a split come from the same reader
+def _source(tasks: list[ShardTask]) -> dict[str, Any]:
+    """The source of a split: data set, raw folder, options of the reader, number and digest of the inputs."""
+    reader, raw = tasks[0].reader, os.fsencode(tasks[0].raw).decode(errors="backslashreplace")
+    names = [item.name(task.raw) for task in tasks for item in task.inputs]
+    digest = hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()
+    return {"source": reader.name, "raw": raw, "options": repr(reader), "inputs": len(names), "sha256": digest}
+
+
+def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
+    """Refuse to replace scenes of another source. The raw folder may be moved, or get more inputs."""
+    folder = tasks[0].path.parent
+    if not any(folder.glob("*.arrow")):
+        return
+    before = _read_source(folder / SOURCE)
+    if before is None:
+        if all(task.is_finished() for task in tasks if task.path.exists()):
+            return
+        before = source | {"source": "an unknown data set in", "raw": "an unknown folder"}
+    unchanged = all(before[name] == source[name] for name in ("source", "options", "sha256"))
+    raw, now = (f"{record['source']} {record['raw']}" for record in (before, source))
+    if unchanged or (raw == now and before["options"] == source["options"] and before["inputs"] <= source["inputs"]):
+        return
+    if raw == now:
+        raw, now = (f"{record['inputs']} inputs with {record['options']}" for record in (before, source))
+    hint = "prepare another store (`trajformer store merge` joins stores), or replace the scenes with --overwrite"
+    raise TrajformerError(f"{folder}: was prepared from {raw}, not from {now}: {hint}")
+
+
+def _read_source(path: Path) -> dict[str, Any] | None:
+    """The record of a split; None if there is none, or it is damaged."""
+    try:
+        record = json.loads(read_file(path, MAX_RECORD))
+        return record if {"source", "raw", "options", "sha256"} <= record.keys() and record["inputs"] >= 0 else None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return None
 
 
 def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: PrepareOptions) -> tuple[dict[str, Any], set[Path]]:
@@ -201,30 +236,6 @@ def _writable(store: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise TrajformerError(f"{error.filename or store}: the store cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def lock_folders(folders: Sequence[Path]) -> Iterator[None]:
-    """Lock folders: two runs in one split would delete each other's temporary files.
-
-    The folders themselves are locked, so that no lock file is left behind, and the system releases the locks of a process
-    that ends. A file system without locks is not locked.
-
-    Raises:
-        TrajformerError: another run has locked a folder.
-        OSError: a folder cannot be opened.
-    """
-    with ExitStack() as stack:
-        for folder in folders:
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            try:
-                locked = lock_descriptor(descriptor, blocking=False)
-            except OSError:
-                continue
-            if not locked:
-                raise TrajformerError(f"{folder}: another run is preparing it; wait for that run, or stop it")
-        yield
 
 
 def _remove_temporary(store: Path, splits: dict[str, list[ShardTask]]) -> None:

@@ -1,39 +1,18 @@
 """Safe reading of raw files, a cache of parsed files, and one-line error messages."""
 
-import os
-import stat
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from trajformer.errors import SceneError
+from trajformer.scenes.files import read_file
+
+__all__ = ["cached_by_file", "one_line", "printable", "read_file"]
 
 MAX_MESSAGE = 300  # characters
 _Parsed = TypeVar("_Parsed")
 _Args = TypeVarTuple("_Args")
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
-def read_file(path: Path, max_bytes: int) -> bytes:
-    """Bytes of a regular file; pipes and devices are refused, because reading them may never end.
-
-    Raises:
-        OSError: the file is missing, unreadable, not a regular file, or larger than `max_bytes`.
-    """
-    descriptor = os.open(path, _FLAGS)
-    try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError("a folder" if stat.S_ISDIR(state.st_mode) else "neither a file nor a folder")
-        if state.st_size > max_bytes:
-            raise OSError(f"{state.st_size} bytes, expected at most {max_bytes}")
-        data = os.read(descriptor, state.st_size)
-        while len(data) < state.st_size and (more := os.read(descriptor, state.st_size - len(data))):
-            data += more  # a read may return fewer bytes than requested
-        return data
-    finally:
-        os.close(descriptor)
 
 
 def cached_by_file(maxsize: int) -> Callable[[Callable[[*_Args], _Parsed]], Callable[[*_Args], _Parsed]]:

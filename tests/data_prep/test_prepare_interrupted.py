@@ -171,6 +171,6 @@ def test_two_runs_at_once(raw: Path, uninterrupted: dict[str, bytes], tmp_path: 
     finally:
         first.send_signal(signal.SIGCONT)
     assert second.returncode == 1
-    assert f"{tmp_path / 'train'}: another run is preparing it" in second.stderr
+    assert f"{tmp_path / 'train'}: another run is writing to this folder (process {first.pid} on" in second.stderr
     assert first.wait(timeout=120) == 0
     assert content(tmp_path) == uninterrupted

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from support.raw_folders import FOLDERS
 from data_prep.readers.names import READERS
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import Scene
-from trajformer.testing.readers import Damage, change_bytes, check_reader, check_round_trip, example_files, random_edit
+from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
 TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 250 damages

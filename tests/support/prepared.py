@@ -4,8 +4,9 @@ from pathlib import Path
 
 
 def content(store: Path) -> dict[str, bytes]:
-    """Every file of a store by its name, hidden files too."""
-    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    """Every file of a store by its name, hidden files too, without the records of the raw folder, which have its path."""
+    files = (path for path in store.rglob("*") if path.is_file() and path.name != "source.json")
+    return {path.relative_to(store).as_posix(): path.read_bytes() for path in files}
 
 
 def preprocess_words(*arguments: object) -> list[str]:

@@ -133,12 +133,13 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatc
     files = CheckpointFiles()
     files.save_checkpoint({"step": 1}, tmp_path / "run" / "last.ckpt")
 
-    def write_half(_: Any, path: Path) -> None:
-        path.write_bytes(b"half")
+    def write_half(path: Path, data: Any) -> None:
+        with path.open("wb") as file:
+            file.write(data[:9])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", write_half)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    with pytest.raises(OSError, match=r"No space left on device: '.*last.ckpt'"):
         files.save_checkpoint({"step": 2}, tmp_path / "run" / "last.ckpt")
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True) == {"step": 1}
     assert len(list((tmp_path / "run").iterdir())) == 1

@@ -32,8 +32,8 @@ from compare.cost import cost
 from compare.trainings import Row, Training, folder_of, plan, read_table, train_all
 from measure import environment, origin, write_json
 
-from trajformer.cli import exit_status
-from trajformer.cli.files import bars, make_room, stops_cleanly
+from trajformer.cli import RERUN, exit_status
+from trajformer.cli.files import bars, check_outputs
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
@@ -118,12 +118,11 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
                 result.seeds[str(one.seed)] = figures | {"run": run}
 
 
-@stops_cleanly("compare", "the same command resumes it")
 def compare(args: argparse.Namespace) -> None:
     """Run the comparison, print the tables and write the requested files; a failed row is an error after the output."""
     results = [Result(row) for row in read_table(args.table)]
     SceneStore(args.store, "val")  # errors before the trainings
-    make_room(args.json, args.plot)
+    check_outputs(args, json="json", plot="png")
     if args.markdown:
         table.replace_between(args.markdown, args.table.stem, None)
     if not args.untrained:
@@ -163,8 +162,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=30, help="forecasts for the median latency")
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files of --json and --plot")
     args = parser.parse_args(words)
-    return exit_status("compare", lambda: compare(args))
+    return exit_status("compare", lambda: compare(args), f"{RERUN} to resume")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ this package and add a line to `COMMANDS`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -41,6 +43,14 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
 
 REPORT = "this is a bug of trajformer; please open an issue with the lines above, the command and its input"
 OUT_OF_MEMORY = ("[enforce fail at alloc_cpu", "DefaultCPUAllocator", "CUDA out of memory")  # texts of torch
+RERUN = "run the same command again"
+HINTS = {  # after an interruption
+    "synthesize": f"finished scenes are kept; {RERUN} to resume",
+    "preprocess": f"finished shards are kept; {RERUN} to resume",
+    "store": f"copied shards are kept; {RERUN} to resume",
+    "train": "continue with --resume",
+    "demo": f"finished steps are kept; {RERUN} to resume",
+}
 
 
 def load_command(name: str) -> tuple[Callable[..., Parser], Callable[[Namespace], None]]:
@@ -81,11 +91,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2
-    return exit_status(f"trajformer {words[0]}", lambda: run_command(words[0], words[1:]))
+    return exit_status(f"trajformer {words[0]}", lambda: run_command(words[0], words[1:]), HINTS.get(words[0], RERUN))
 
 
-def exit_status(program: str, run: Callable[[], object]) -> int:
-    """Run a program; an error of the user or an interrupt becomes a line on standard error and the exit status."""
+class _Terminated(BaseException):
+    """SIGTERM was received. Not an `Exception`, so that no handler of errors catches it."""
+
+
+def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the end
+    raise _Terminated
+
+
+def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> int:
+    """Run a program; an error of the user or an interrupt becomes a line on standard error and the exit status.
+
+    Ctrl-C and SIGTERM (the end of a cluster job) unwind the program. The line then has the `hint` how to resume.
+    """
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _terminate) if main_thread else None
     try:
         run()
     except TrajformerError as error:
@@ -97,8 +121,8 @@ def exit_status(program: str, run: Callable[[], object]) -> int:
     except OSError as error:  # no space, no permission: the message names the file
         print(f"{program}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt as stop:
-        print(f"{program}: interrupted{stop}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; {hint}", file=sys.stderr)
         return 130
     except MemoryError:
         print(f"{program}: out of memory", file=sys.stderr)
@@ -110,4 +134,10 @@ def exit_status(program: str, run: Callable[[], object]) -> int:
         traceback.print_exc()
         print(f"{program}: {REPORT}", file=sys.stderr)
         return 70
+    except _Terminated:
+        print(f"{program}: terminated; {hint}", file=sys.stderr)
+        return 143
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before)
     return 0

@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_folder, stops_cleanly
+from trajformer.cli.files import bars
 from trajformer.cli.parsing import Parser, add_fields, new_parser
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def run_synthesize(args: Namespace) -> None:
     """`trajformer synthesize`: write the scenes and print the number of scenes per split."""
     from data_prep.synthetic import synthesize
 
-    make_folder(args.out)
     counts = synthesize(args.out, args.scenes, args.seed, workers=args.workers, progress=bars(), branches=args.branches)
     unit = "pasts" if args.branches else "scenes"
     print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {unit} in {args.out}")
@@ -67,6 +66,7 @@ def preprocess_parser(source: str = "") -> Parser:
     speed = "skip a scene in which over 1 percent of the steps are faster (a wrong unit?); inf: no check of units"
     parser.add_argument("--max-speed-m-s", type=float, default=150.0, help=speed)
     parser.add_argument("--retry-skipped", action="store_true", help="prepare finished shards with skipped scenes again")
+    parser.add_argument("--overwrite", action="store_true", help="replace scenes of another RAW, or of other options")
     parser.add_argument("--dry-run", action="store_true", help="print the work, the size and the time; write nothing")
     shared = "local processes, or a Ray cluster on which RAW and STORE are shared folders (it uses all its CPUs)"
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help=shared)
@@ -84,13 +84,13 @@ def run_preprocess(args: Namespace) -> None:
 
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
-    names = ("workers", "limit", "shard_size", "strict", "timeout_s", "max_speed_m_s", "retry_skipped", "executor", "ray_address")
+    shared = ("workers", "limit", "shard_size", "strict", "timeout_s", "max_speed_m_s", "overwrite", "retry_skipped")
+    names = (*shared, "executor", "ray_address")
     options = PrepareOptions(splits=tuple(args.split), **{name: args[name] for name in names})
     if args.dry_run:
         print_estimate(reader, args.raw, args.store, options)
         return
-    with stops_cleanly("preprocess", "finished shards are kept; run the same command again to resume"):
-        summary = prepare(reader, args.raw, args.store, options)
+    summary = prepare(reader, args.raw, args.store, options)
     for split in summary.splits:
         kept = f", {split.kept_shards} of {split.shards} shards were already finished" if split.kept_shards else ""
         print(f"{split.split}: {split.scenes} scenes, {split.bytes / 1e6:.1f} MB, {len(split.skipped)} skipped{kept}")

@@ -57,11 +57,13 @@ def run_demo(args: Namespace) -> None:
     }.items():
         file = out / f"{name.replace(' ', '_')}.json"
         headline = "4 of 5, {}: score held-out scenes, constant velocity first" if not rows else ""
-        step(headline, "evaluate", *source, "--store", store, "--json", file)
+        step(headline, "evaluate", *source, "--store", store, "--json", file, "--overwrite")
         rows[name] = json.loads(file.read_text())
-    step("5 of 5, {}: predict and plot", "predict", "--checkpoint", checkpoint, "--store", store, "--out", forecasts)
+    step(
+        "5 of 5, {}: predict and plot", "predict", "--checkpoint", checkpoint, "--store", store, "--out", forecasts, "--overwrite"
+    )
     choice = ("--worst", 2, "--random", 4, "--seed", args.seed)
-    step("", "plot", store, "--forecasts", forecasts, "--out", out / "pictures", *choice)
+    step("", "plot", store, "--forecasts", forecasts, "--out", out / "pictures", "--overwrite", *choice)
     print(f"\n== finished in {time.monotonic() - start_time:.0f} s; held-out scenes, metres")
     print_table(rows)
     print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}\npictures    {out / 'pictures'}")

@@ -1,14 +1,26 @@
-"""Output folders and files of commands, progress bars, and a clean end on Ctrl-C and SIGTERM."""
+"""The rule for output files of commands, and progress bars."""
 
-import signal
+import argparse
+import errno
+import os
+import re
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from trajformer.errors import TrajformerError
+from trajformer.scenes.files import is_special
+
+RUN_FOLDERS = ("checkpoint", "out")  # inputs that may be folders of runs, which also receive the figures of the run
+KINDS = {  # regular expressions of the first bytes
+    "parquet": rb"PAR1",
+    "png": rb"\x89PNG",
+    "npz": rb"PK\x03\x04.{26}\w+\.npy",
+    "ckpt": rb"PK\x03\x04.{26}[\w.-]+/",
+    "safetensors": rb".{8}\{",
+    "json": rb"\s*[\[{]",
+    "csv": rb"\w+(,\w+)+\r?\n",
+    "txt": rb"[^\x00]*\Z",
+}
 
 
 def bars() -> bool:
@@ -16,55 +28,62 @@ def bars() -> bool:
     return sys.stderr.isatty()
 
 
-def make_folder(out: Path, file: Path | None = None) -> None:
-    """Make a folder before the work of a command starts; `file` is the name for the error message, by default `out`.
+def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
+    """Check the outputs of a command before its work. All commands have this rule:
+
+    An existing file is replaced only with --overwrite, and only by a file of the same kind. An output is never an input of the
+    command, and never in a store or another folder that the command reads. A folder receives files only if it is empty, or with
+    --overwrite. Devices and pipes are written to, links are followed (`atomically`).
+
+    Args:
+        args: the values of the command line; all paths that are not outputs are inputs.
+        kinds: for each option with an output, a key of `KINDS` or "folder".
 
     Raises:
-        TrajformerError: the folder cannot be made.
+        TrajformerError: an output breaks the rule, or cannot be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TrajformerError(f"{file or out}: cannot be written: {error.filename}: {error.strerror}") from error
+    values = vars(args)
+    outputs = {name: values[name] for name in kinds if values[name] is not None}
+    others = {name: value if isinstance(value, list) else [value] for name, value in values.items() if name not in kinds}
+    inputs = [(name, path) for name, paths in others.items() for path in paths if isinstance(path, Path)]
+    for name, path in outputs.items():
+        try:
+            _check_output(path, kinds[name], inputs, args.overwrite)
+        except OSError as error:
+            raise TrajformerError(f"{path}: cannot be written: {error.strerror or error}") from error
+    if len({path.resolve() for path in outputs.values()}) < len(outputs):
+        raise TrajformerError(f"{' and '.join(f'--{name}' for name in outputs)}: give different files")
 
 
-def make_room(*files: Path | None) -> None:
-    """Make the folders of output files before the work of a command starts.
+def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwrite: bool) -> None:
+    """Raise a TrajformerError or an OSError if an output cannot be written."""
+    if is_special(path):
+        return
+    target, folder = path.resolve(), kind == "folder"
+    refuse_inputs(path, inputs)
+    existing = next(part for part in (target, *target.parents) if part.exists())
+    if folder or existing != target:
+        if not existing.is_dir():
+            raise TrajformerError(f"{path}: cannot be written: {existing} is not a folder")
+        if folder and existing == target and any(path.iterdir()) and not overwrite:
+            raise TrajformerError(f"{path}: has files; give another folder, or --overwrite to replace files of the same names")
+    else:
+        if target.is_dir():
+            raise TrajformerError(f"{path}: cannot be written: is a folder")
+        if not overwrite:
+            raise TrajformerError(f"{path}: exists; give another name, or --overwrite to replace it")
+        with target.open("rb") as file:
+            head = file.read(512)
+        if head and not re.match(KINDS[kind], head, re.DOTALL):
+            raise TrajformerError(f"{path}: exists and is not a {kind} file; --overwrite replaces files of the same kind only")
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    Raises:
-        TrajformerError: a folder cannot be made, or a file is a folder.
-    """
-    for file in filter(None, files):
-        if file.is_dir():
-            raise TrajformerError(f"{file}: cannot be written: is a folder")
-        make_folder(file.parent, file)
 
-
-class _Terminated(BaseException):
-    """SIGTERM was received. Not an `Exception`, so that no handler of errors catches it."""
-
-
-@contextmanager
-def stops_cleanly(command: str, hint: str) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM (the end of a cluster job) unwind the body, then report the signal and `hint` in one line.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, with the hint.
-        SystemExit: after SIGTERM, with 143.
-    """
-
-    def terminate(*_: Any) -> None:
-        raise _Terminated
-
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, terminate) if main else None
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; {hint}") from None
-    except _Terminated:
-        print(f"trajformer {command}: terminated; {hint}", file=sys.stderr)
-        raise SystemExit(143) from None
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
+def refuse_inputs(path: Path, inputs: list[tuple[str, Path]]) -> None:
+    """Raise a TrajformerError if an output is one of the inputs (option and path), or in a folder that is read."""
+    target = path.resolve()
+    for name, other in inputs:
+        within = name not in RUN_FOLDERS and other.is_dir() and other.resolve() in target.parents
+        if within or target == other.resolve():
+            raise TrajformerError(f"{path}: cannot be written: {other} is an input of this command ({name})")

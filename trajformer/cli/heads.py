@@ -14,8 +14,8 @@ from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_folder, make_room
-from trajformer.cli.parsing import Parser, add_accelerator, new_parser
+from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
@@ -37,6 +37,7 @@ def _add_model_options(parser: Parser, batch_size: int, items: str) -> Parser:
     parser.add_argument("--checkpoint", type=Path, required=True, help="of a run, or made by `trajformer weights convert`")
     parser.add_argument("--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch")
     add_accelerator(parser)
+    add_overwrite(parser)
     return parser
 
 
@@ -55,9 +56,8 @@ def _read_batches(args: Namespace, read: Callable[[Path], T]) -> Iterator[list[t
 
     if not args.images:
         raise TrajformerError("give images or folders, or --split SPLIT to score a split of labeled ones")
+    check_outputs(args, out="folder")
     files, size, skipped = list_images(args.images), args.batch_size, []
-    if args.out is not None:
-        make_folder(args.out)
     for first in range(0, len(files), size):
         batch = []
         for path in files[first : first + size]:
@@ -233,8 +233,7 @@ def _score_detector(args: Namespace) -> None:
     model, recipe, device = _load_model(args, DetectionRecipe)
     if folder:
         recipe = replace(recipe, data=replace(recipe.data, voc=VocConfig(root=folder)))
-    if args.out is not None:
-        make_folder(args.out)
+    check_outputs(args, out="folder")
     data, names, pairs, lines = recipe.load(args.split), recipe.names(), [], []
     for line in data.skipped:
         print(line)
@@ -280,6 +279,7 @@ def run_translate(args: Namespace) -> None:
     """Translate a file line by line and print the translation or write it to --out; with a reference, print BLEU."""
     from trajformer.heads.translation import TranslationRecipe, read_lines
 
+    check_outputs(args, out="txt", attention="folder")
     model, _, _ = _load_model(args, TranslationRecipe)
     piped = str(args.file) == "-"
     sentences = [line.strip() for line in sys.stdin.read().splitlines()] if piped else read_lines(args.file)
@@ -288,7 +288,6 @@ def run_translate(args: Namespace) -> None:
     reference = None if args.reference is None else read_lines(args.reference)
     if reference is not None and len(reference) != len(sentences):
         raise TrajformerError(f"{args.reference}: has {len(reference)} lines, {args.file} has {len(sentences)}")
-    make_room(args.out)
     output = [""] * len(sentences)
     translations = model.translate(sentences, args.beam, args.length_penalty, args.batch_size)
     for index, text in tqdm(translations, total=len(sentences), unit="sentence", disable=not bars(), dynamic_ncols=True):
@@ -309,7 +308,6 @@ def run_translate(args: Namespace) -> None:
     if args.attention is not None:
         from trajformer.heads.plot import save_cross_attention
 
-        make_folder(args.attention)
         drawn = [pair for pair in zip(sentences, output, strict=True) if all(pair)][: args.pictures]
         for number, (source, target) in enumerate(drawn, 1):
             path = args.attention / f"sentence_{number:03d}.png"

@@ -16,8 +16,8 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli.files import bars, make_folder, make_room
-from trajformer.cli.parsing import Parser, add_accelerator, new_parser
+from trajformer.cli.files import bars, check_outputs, refuse_inputs
+from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
 from trajformer.recipes.names import (
     PRETRAINED,
@@ -136,10 +136,14 @@ def run_train(args: Namespace) -> None:
 
     from trajformer.cli.tasks import TASKS
     from trajformer.recipes.plain import from_plain
-    from trajformer.training.run import train
+    from trajformer.training.run import CONFIG, train
 
     task, plain = TASKS[args.task], args.as_dict()
     recipe = from_plain(task.recipe, {item.name: plain[item.name] for item in fields(task.recipe)})
+    stores = [(f"data.{part}", Path(store)) for part in ("train", "val") if (store := getattr(recipe.data, part, ""))]
+    refuse_inputs(args.out, stores)
+    if not args.resume:
+        refuse_inputs(args.out / CONFIG, [("config", Path(str(path))) for path in args.config or []])
     rank_zero_only(print)(train(recipe, task, args.out, resume=args.resume))
 
 
@@ -152,6 +156,7 @@ def _add_model_options(parser: Parser) -> None:
     parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen at the last observed step")
     parser.add_argument("--joint", action="store_true", help="joint futures of the whole scene, for models with worlds")
     add_accelerator(parser)
+    add_overwrite(parser)
 
 
 def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predictor, str]:
@@ -206,8 +211,8 @@ def run_evaluate(args: Namespace) -> None:
         raise TrajformerError("several checkpoints are only allowed with --protocol")
     from trajformer.evaluation.evaluate import evaluate
 
+    check_outputs(args, json="json", csv="csv")
     scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
-    make_room(args.json, args.csv)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
     print_table({source: evaluation.figures})
     if args.agents != "scored":
@@ -262,8 +267,8 @@ def run_predict(args: Namespace) -> None:
     from trajformer.evaluation.evaluate import track_forecasts
     from trajformer.evaluation.forecast_file import write_forecasts
 
+    check_outputs(args, out="parquet")
     scenes, predictor, _ = _load(args, args.checkpoint)
-    make_room(args.out)
     count = write_forecasts(args.out, track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars()))
     if not count:
         raise TrajformerError(f"{args.store}: split '{args.split}' has no agent to forecast ({args.agents})")
@@ -284,6 +289,7 @@ def plot_parser() -> Parser:
     parser.add_argument("--random", type=PositiveInt, help="number of random scenes")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
     parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files, or one file .png with all scenes")
+    add_overwrite(parser)
     return parser
 
 
@@ -295,16 +301,13 @@ def run_plot(args: Namespace) -> None:
 
     if args.forecasts is None and (args.worst is not None or args.density):
         raise TrajformerError(f"--{'density' if args.density else 'worst'} needs --forecasts")
+    check_outputs(args, out="png" if args.out.suffix == ".png" else "folder")
     modes = read_forecasts(args.forecasts) if args.forecasts is not None else {}
     scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes)))
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
         raise TrajformerError(f"{args.store}: split '{scenes.split}' has no scene to draw (--worst needs recorded futures)")
-    if args.out.suffix == ".png":
-        make_room(args.out)
-    else:
-        make_folder(args.out)
     for path in save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density):
         print(path)
 
@@ -358,6 +361,7 @@ def weights_parser() -> Parser:
     parser.add_argument("out", type=Path, help="the checkpoint to write, as safetensors if it ends in .safetensors")
     parser.add_argument("--heads", type=PositiveInt, help="number of attention heads (default: as listed for the layout)")
     parser.add_argument("--labels", type=Path, help="text file with one class name per line, in the order of the outputs")
+    add_overwrite(parser)
     return parser
 
 
@@ -367,9 +371,9 @@ def run_weights(args: Namespace) -> None:
     from trajformer.core.weights import Options
     from trajformer.recipes.checkpoint import write_checkpoint
 
+    check_outputs(args, out="safetensors" if args.out.suffix == ".safetensors" else "ckpt")
     labels = _read_labels(args.labels) if args.labels is not None else ()
     recipe, weights = convert(args.layout, args.file, Options(args.heads, labels))
-    make_room(args.out)
     write_checkpoint(args.out, recipe, weights)
     numbers = sum(tensor.numel() for tensor in weights.values())
     print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")

@@ -76,6 +76,11 @@ def add_accelerator(parser: Parser) -> None:
     parser.add_argument("--accelerator", choices=get_args(Accelerator), default="auto", help="auto: a GPU if there is one")
 
 
+def add_overwrite(parser: Parser) -> None:
+    """Add the option --overwrite of commands with output files."""
+    parser.add_argument("--overwrite", action="store_true", help="replace existing output files of the same kind")
+
+
 def add_fields(parser: Parser, kind: type[Any]) -> None:
     """Add an option for each field of a dataclass (--map-radius-m for `map_radius_m`) with help from its docstring."""
     help_of = {param.arg_name: param.description for param in docstring_parser.parse(kind.__doc__ or "").params}

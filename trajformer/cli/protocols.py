@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_folder, make_room
+from trajformer.cli.files import bars, check_outputs
 from trajformer.errors import TrajformerError
 from trajformer.recipes.names import WEIGHTS
 from trajformer.scenes.files import write_atomically
@@ -38,7 +38,7 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     from trajformer.recipes.checkpoint import UNTRAINED, load_predictor, pick_device
 
     device, models = pick_device(args.accelerator), models_of(checkpoints or [CROWD_WEIGHTS])
-    make_room(args.json)
+    check_outputs(args, json="json", export="folder")
     sets = {test_set.name: test_set for test_set in read_test_sets(data)}
     sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}
     sources |= {label: dict(files) for label, files in models.items()}
@@ -69,7 +69,6 @@ def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_s
     forecasts = outcomes(predictor, test_set, batch_size=batch_size, progress=bars())
     if folder is None:
         return score(test_set.name, forecasts)
-    make_folder(folder.parent)
     with sample_folder(folder, test_set) as write:
         return score(test_set.name, map(write, forecasts))
 

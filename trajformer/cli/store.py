@@ -11,8 +11,8 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, make_room, stops_cleanly
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
 from trajformer.scenes.scene import AgentRole, Scene
@@ -54,6 +54,7 @@ def store_parser(action: str = "") -> Parser:
     if action == "export-scene":
         parser.add_argument("--scene", required=True, help="id of the scene")
         parser.add_argument("--out", type=Path, required=True, help="file to write; the suffix .json or .npz selects the format")
+        add_overwrite(parser)
     return parser
 
 
@@ -157,8 +158,7 @@ def merge(args: Namespace) -> None:
     """Merge stores and print the content of the new store."""
     from trajformer.scenes.merge import merge_stores
 
-    with stops_cleanly("store", "copied shards are kept; run the same command again to resume"):
-        manifest = merge_stores(args.stores, args.out, _bar("merge"))
+    manifest = merge_stores(args.stores, args.out, _bar("merge"))
     for split, entry in manifest["splits"].items():
         shards, skipped = len(entry["shards"]), len(entry["skipped"])
         print(f"{split}: {entry['scenes']} scenes, {entry['bytes'] / 1e6:.1f} MB, {shards} shards, {skipped} skipped")
@@ -169,6 +169,7 @@ def export(args: Namespace) -> None:
     """Write one scene to a file (StoreError: no split has the scene, or several splits have it and --split is not given)."""
     from trajformer.scenes.export import export_scene
 
+    check_outputs(args, out="npz" if args.out.suffix == ".npz" else "json")
     splits = [SceneStore(args.store, name) for name in _splits(args.store, args.split)]
     matches = [(scenes, index) for scenes in splits for index in scenes.indices([args.scene]).values()]
     if not matches:
@@ -178,6 +179,5 @@ def export(args: Namespace) -> None:
         raise StoreError(f"{args.store}: scene {args.scene} is in {names}; choose with --split")
     scenes, index = matches[0]
     scene = scenes[index]
-    make_room(args.out)
     export_scene(scene, args.out)
     print(f"{args.out}: scene {args.scene} of {scenes.split}, {scene.num_agents} agents, {scene.num_polylines} polylines")

@@ -3,6 +3,7 @@
 A run writes PyTorch files. A .safetensors file holds weights only, with the recipe in its header.
 """
 
+import io
 import json
 import pickle
 import warnings
@@ -33,13 +34,14 @@ UNTRAINED: dict[str, Any] = {
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
 _MAY_CHANGE = ("data", "trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes
+SCHEMA_VERSION = 1  # of checkpoints; files without it have version 1
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
 
 
 def describe(config: Any) -> dict[str, Any]:
     """Version, task and recipe of a checkpoint as plain values."""
-    return {"version": trajformer.__version__, "task": config.task, "config": to_plain(config)}
+    return {"version": trajformer.__version__, "schema": SCHEMA_VERSION, "task": config.task, "config": to_plain(config)}
 
 
 def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn.Module, R]:  # type: ignore[assignment]
@@ -115,7 +117,7 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
 def _read(path: Path) -> dict[str, Any]:
     file = checkpoint_file(path)
     if not file.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
+        raise CheckpointError(f"{path}: {'not a file' if file.exists() else 'no such checkpoint'}")
     try:
         if file.suffix == ".safetensors":
             raw: Any = _read_safetensors(file)
@@ -126,6 +128,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not a readable checkpoint (damaged, or not plain tensors)") from error
     if not isinstance(raw, dict) or not isinstance(raw.get(CONFIG_KEY), dict) or "state_dict" not in raw:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
+    schema = raw[CONFIG_KEY].get("schema", 1)
+    if schema != SCHEMA_VERSION:
+        versions = f"schema version {schema}, this software ({trajformer.__version__}) reads {SCHEMA_VERSION}"
+        raise CheckpointError(f"{path}: {versions}: made by version {raw[CONFIG_KEY].get('version')}, install that version")
     return raw
 
 
@@ -158,7 +164,11 @@ def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor]) -> None
             temporary.write_bytes(save(weights, {CONFIG_KEY: json.dumps(describe(recipe))}))
         else:
             tensors = {_PREFIX + name: tensor for name, tensor in weights.items()}
-            torch.save({CONFIG_KEY: describe(recipe), "state_dict": tensors}, temporary)
+            buffer = io.BytesIO()
+            torch.save(
+                {CONFIG_KEY: describe(recipe), "state_dict": tensors}, buffer
+            )  # errors of a file would not name the reason
+            temporary.write_bytes(buffer.getbuffer())
 
 
 def recipe_name(path: Path) -> str:

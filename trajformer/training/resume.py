@@ -1,5 +1,6 @@
 """Stop and resume within an epoch: `last.ckpt` is written every few minutes and before a requested stop."""
 
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback
 
+from trajformer.scenes.files import atomically
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOP, _EPOCHS, _BATCHES = "fit_loop", "epoch_progress", "epoch_loop.batch_progress"
 
@@ -23,14 +26,12 @@ class CheckpointFiles(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Replace the file at `path` by this checkpoint."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")  # a fixed name, so that repeated kills do not fill the disk
-        try:
-            torch.save(checkpoint, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        path, buffer = Path(path), io.BytesIO()
+        for left in path.parent.glob(f".{path.name}.*.tmp"):  # repeated kills must not fill the disk
+            left.unlink()
+        torch.save(checkpoint, buffer)  # a file would hide the reason of an error
+        with atomically(path) as temporary:
+            temporary.write_bytes(buffer.getbuffer())
 
 
 class KeepProgress(Callback):
@@ -72,6 +73,11 @@ class KeepProgress(Callback):
             self.saving = True
             trainer.save_checkpoint(self.path, weights_only=False)
             self.saving = False
+        if _any_process(trainer, self.stopping):
+            raise KeyboardInterrupt
+
+    def on_validation_batch_start(self, trainer: L.Trainer, *rest: Any) -> None:
+        """Stop on request; the steps since the last checkpoint are repeated."""
         if _any_process(trainer, self.stopping):
             raise KeyboardInterrupt
 

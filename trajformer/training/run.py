@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 import warnings
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.training.base import Recipe, Task, TaskData, TaskModule
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.resume import CheckpointFiles, KeepProgress
 
-LAST = "last.ckpt"
+BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
 
 
 class Bar(TQDMProgressBar):
@@ -110,17 +111,15 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         The path of the best checkpoint.
 
     Raises:
-        TrajformerError: the recipe, the stores or the folder cannot be used, or `out` holds another run and `resume`
-            is off.
+        TrajformerError: the recipe, the stores or the folder cannot be used, `out` holds another run and `resume`
+            is off, or another process writes to `out`.
         KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` contains all completed steps.
     """
     config.check()
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
-    out = Path(out)
-    last = out / LAST
-    if last.exists() and not resume:
-        raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")
+    out, first_process = Path(out), getattr(rank_zero_only, "rank", 0) == 0
+    last = _last_checkpoint(out, resume)
     data = task.data(config)
     _quiet()
     keep_freed_memory()
@@ -134,18 +133,33 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
-    if not last.exists():  # otherwise the checkpoint has the results
+    if last is None:  # otherwise the checkpoint has the results
         module.prepare(data)
-    done = check_resume(last, module.config) if last.exists() else 0  # a module may complete the recipe
-    try:
-        if getattr(rank_zero_only, "rank", 0) == 0:
-            plain = {"task": config.task} | to_plain(module.config)
-            write_atomically(out / "config.yaml", yaml.safe_dump(plain, sort_keys=False))
-        trainer = build_trainer(module, task, out, progress, done)
-    except OSError as error:
-        raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
-    fit(trainer, module, data, last if last.exists() else None)
-    return out / "best.ckpt"
+    done = check_resume(last, module.config) if last else 0  # a module may complete the recipe
+    with ExitStack() as stack:
+        try:
+            if first_process:
+                stack.enter_context(lock_folder(out))
+                last = _last_checkpoint(out, resume)  # another run may have finished in the meantime
+                plain = {"task": config.task} | to_plain(module.config)
+                write_atomically(out / CONFIG, yaml.safe_dump(plain, sort_keys=False))
+            trainer = build_trainer(module, task, out, progress, done)
+        except OSError as error:
+            raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
+        if resume and last is None and first_process:
+            sys.stderr.write(f"{out}: has no {LAST} to resume from; a new run starts\n")
+        fit(trainer, module, data, last)
+    return out / BEST
+
+
+def _last_checkpoint(out: Path, resume: bool) -> Path | None:
+    """The checkpoint to resume from, if there is one (TrajformerError: the folder has results that would be lost)."""
+    last = out / LAST
+    if last.exists() and not resume:
+        raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")
+    if (out / BEST).exists() and not (out / CONFIG).exists():
+        raise TrajformerError(f"{out}: has a {BEST} that is not from a run in this folder; give another --out")
+    return last if last.exists() else None
 
 
 def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
@@ -209,7 +223,7 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     if trainer.interrupted:
         if not trainer.is_global_zero:
             raise SystemExit(0)  # only the first process reports
-        raise KeyboardInterrupt("; continue with --resume")
+        raise KeyboardInterrupt("continue with --resume")
 
 
 def make_loggers(out: Path, step: int) -> list[Logger]:

@@ -129,7 +129,7 @@ def _attempt(read: Open, folder: Path) -> tuple[str, str]:
         reasons = read()
     except TrajformerError as error:
         reasons = [str(error)]
-        if "\n" in str(error) or str(folder) not in str(error):
+        if "\n" in str(error) or not (str(folder) in str(error) or str(error).startswith("scene ")):
             return "failure", f"several lines, or no file: {error}"
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -8,19 +8,19 @@ from trajformer.scenes.scene import Scene
 # Argoverse 1 has single positions that are far off: up to 1.7 % of the steps of a sequence are faster than 100 m/s, 1 % than 117.
 MAX_SPEED_M_S = 150.0
 MAX_SHARE = 0.01  # of the steps that may be faster
-_REMEDY = "check the units of positions and times (--max-speed-m-s sets the limit, inf switches this check off)"
+_REMEDY = "check the units of positions and times (--max-speed-m-s sets the limit, 0 switches this check off)"
 MIN_EXTENT_M = 0.05  # of the positions of several agents; those of ETH/UCY are at least 0.4 m apart
 
 
 def check_plausible(scene: Scene, max_speed_m_s: float) -> None:
-    """Check the 99th percentile of the speed, and the extent of a scene with several agents.
+    """Check the 99th percentile of the speed, and the extent of a scene with several agents; a limit of 0 means no check.
 
     A wrong unit affects all steps, so a few steps are looked at first: all steps would take a tenth of the preparation.
 
     Raises:
         SceneError: the values indicate another unit than metres and seconds.
     """
-    if getattr(scene, "unit", "m") != "m" or max_speed_m_s == np.inf:
+    if getattr(scene, "unit", "m") != "m" or not max_speed_m_s:
         return
     position, valid, length = scene.position, scene.valid, max_speed_m_s * scene.period_s
     stride = max(1, scene.num_steps // 8)

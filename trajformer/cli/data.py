@@ -63,7 +63,7 @@ def preprocess_parser(source: str = "") -> Parser:
     parser.add_argument("--shard-size", type=PositiveInt, default=250, help="scenes per file")
     parser.add_argument("--strict", action="store_true", help="stop at the first scene with an error")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="skip a scene after this number of seconds")
-    speed = "skip a scene in which over 1 percent of the steps are faster (a wrong unit?); inf: no check of units"
+    speed = "skip a scene in which over 1 percent of the steps are faster (a wrong unit?); 0: no check of units"
     parser.add_argument("--max-speed-m-s", type=float, default=150.0, help=speed)
     parser.add_argument("--retry-skipped", action="store_true", help="prepare finished shards with skipped scenes again")
     parser.add_argument("--overwrite", action="store_true", help="replace scenes of another RAW, or of other options")

@@ -14,6 +14,7 @@ from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard
 MANIFEST = "manifest.json"
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
+MAX_COUNT = 2**60  # of scenes, bytes and shards
 _PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
     "shards": {"name": str, "scenes": int, "bytes": int, "sha256": str},
     "skipped": {"input": str, "reason": str},
@@ -113,7 +114,8 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
     def check(position: str, value: Any, types: dict[str, type]) -> None:
         for name, expected in types.items():
-            if not isinstance(value, dict) or type(value.get(name)) is not expected:
+            found = value.get(name) if isinstance(value, dict) else None
+            if type(found) is not expected or (expected is int and not 0 <= found < MAX_COUNT):
                 raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 
     check("manifest", manifest, {"splits": dict})

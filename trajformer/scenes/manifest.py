@@ -114,7 +114,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
     def check(position: str, value: Any, types: dict[str, type]) -> None:
         for name, expected in types.items():
-            found = value.get(name) if isinstance(value, dict) else None
+            found: Any = value.get(name) if isinstance(value, dict) else None
             if type(found) is not expected or (expected is int and not 0 <= found < MAX_COUNT):
                 raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 

@@ -11,19 +11,23 @@ OUT/results.json has the figures of all runs.
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 from compare.trainings import COMMAND, Row, Training, train_all
 
+from trajformer.cli import RERUN, exit_status
+from trajformer.errors import TrajformerError
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.yaml_text import parse_yaml
+from trajformer.scenes.files import lock_folder
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
 
 
-def main() -> None:
-    """Train missing runs, then print the table, and mean and standard deviation over seeds."""
+def main() -> int:
+    """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
@@ -32,8 +36,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
     args, options = parser.parse_known_args()
+    return exit_status("train_eth_ucy", lambda: run(args, options), f"{RERUN} to resume")
 
+
+def run(args: argparse.Namespace, options: list[str]) -> None:
+    """Train missing runs, then print the table, and mean and standard deviation over seeds."""
     words = [part for word in options for part in word.split("=", 1)]  # --name=value or --name value
+    if len(words) % 2:
+        raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
     changes = {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
     changes |= {"data.train": str(args.store), "data.val": str(args.store)}
     runs = []
@@ -42,8 +52,9 @@ def main() -> None:
             splits = {"data.train_split": f"{name}_train", "data.val_split": f"{name}_val"}
             recipe = read_recipe(args.config, changes | splits | {"seed": seed})
             runs.append(Training(Row(name, str(args.config)), seed, args.out / f"seed{seed}" / name, recipe, futures=0))
-    if failed := train_all([run for run in runs if not run.record()["done"]], args.jobs):
-        raise SystemExit("\n".join(f"{run.folder}: {line}" for run, line in failed.items()))
+    with lock_folder(args.out):
+        if failed := train_all([run for run in runs if not run.record()["done"]], args.jobs):
+            raise TrajformerError("; ".join(f"{run.folder}: {line}" for run, line in failed.items()))
     if args.data is None:
         return
     results = args.out / "results.json"
@@ -56,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

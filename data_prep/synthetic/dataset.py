@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -249,11 +250,14 @@ def synthesize(
         (Path(out) / split).mkdir(parents=True, exist_ok=True)
     write = partial(_simulate_and_write, Path(out), seed, branches)
     # "spawn": forking a process that has threads (pyarrow, torch) may deadlock. One process is this one.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        chunk = max(1, min(16, num_scenes // (4 * workers)))
-        run = map if workers == 1 else partial(pool.map, chunksize=chunk)
+    # A terminal sends Ctrl-C to all processes; only this one handles it.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        run = map if workers == 1 else pool.map
         for _ in tqdm(run(write, range(num_scenes), splits), "synthesize", num_scenes, unit="scene", disable=not progress):
             pass
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interruption, a process finishes the scenes it has received
     return {split: splits.count(split) for split in SPLITS}
 
 

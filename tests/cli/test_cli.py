@@ -156,7 +156,7 @@ def test_argoverse1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("store", "verify", store) == 0
     who = ("--model", "constant_velocity", "--store", store)
     for split in ("train", "test_obs"):
-        assert run("predict", *who, "--split", split, "--out", out) == 0
+        assert run("predict", *who, "--split", split, "--out", out, "--overwrite") == 0
         found = pd.read_parquet(out).groupby("scenario_id").first()
         assert found.predicted_trajectory_x.map(len).tolist() == [30] * 3
         assert found.index.tolist() == ["1", "2", "3"]

@@ -394,7 +394,7 @@ def test_export_scene_finds_the_scene(run: Run) -> None:
         "new/scene.json: scene scene-2 of train, 3 agents, 2 polylines\n",
     )
     assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
-    words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz")
+    words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz", "--overwrite")
     assert "s: scene scene-3 is in train and in val; choose with --split" in error_of(run(*words))
     assert run(*words, "--split", "val")[0] == 0
     assert from_npz(Path("scene.npz")).split == "val"

@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 def convert(layout: str, file: Path, out: Path, *options: object) -> int:
-    return run("weights", "convert", layout, file, out, "--heads", HEADS, *options)
+    return run("weights", "convert", layout, file, out, "--heads", HEADS, "--overwrite", *options)
 
 
 def make_image(folder: Path) -> tuple[Path, Tensor]:
@@ -90,14 +90,17 @@ def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
     assert (tmp_path / "ours.ckpt").stat().st_size < 4 * numbers + 40_000
 
 
+BEFORE = b"PK\3\4" + bytes(26) + b"ours/data.pkl"  # looks like a checkpoint
+
+
 def assert_rejected(capsys: Any, tmp_path: Path, file: Path, complaint: str, layout: str = "timm_vit", *options: object) -> None:
     """The command fails with a one-line error that contains `complaint`, and writes nothing."""
     out = tmp_path / "ours.ckpt"
-    out.write_bytes(b"as it was")
+    out.write_bytes(BEFORE)
     assert convert(layout, file, out, *options) == 1
     error = capsys.readouterr().err
     assert complaint in error and error.startswith("trajformer weights: ") and error.count("\n") == 1
-    assert out.read_bytes() == b"as it was"
+    assert out.read_bytes() == BEFORE
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 

@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compare(folder: Path, *words: object) -> int:
     """Exit status of the tool with the default options of this test and further options."""
     files = [f"--{name}={folder / file}" for name, file in (("json", "r.json"), ("markdown", "results.md"), ("plot", "p.png"))]
-    length = ["--futures=8", "--seeds=3", "--jobs=1", "--repeats=1"]
+    length = ["--futures=8", "--seeds=3", "--jobs=1", "--repeats=1", "--overwrite"]
     where = [f"--store={folder / 'store'}", f"--out={folder / 'out'}", f"--table={folder / 'tiny.yaml'}"]
     return models.main([*where, *length, *files, *map(str, words)])
 

@@ -40,7 +40,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.recipes.checkpoint import load_predictor
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.scenes.store import SceneStore
 
 
@@ -125,12 +125,13 @@ def compare(args: argparse.Namespace) -> None:
     check_outputs(args, json="json", plot="png")
     if args.markdown:
         table.replace_between(args.markdown, args.table.stem, None)
-    if not args.untrained:
-        train_and_score(results, args)
-    for result in results:
-        if result.seeds or not result.failed:
-            with result.list_failure("cost: "):
-                result.cost = cost(result.row.recipe, args.out / folder_of(result.row.name), args.store, args.repeats)
+    with lock_folder(args.out):
+        if not args.untrained:
+            train_and_score(results, args)
+        for result in results:
+            if result.seeds or not result.failed:
+                with result.list_failure("cost: "):
+                    result.cost = cost(result.row.recipe, args.out / folder_of(result.row.name), args.store, args.repeats)
     rows = [{"name": result.row.name, **asdict(result), **table.summarize(result.seeds)} for result in results]
     tables = table.tables(rows)
     failures = [f"- {result.row.name}: {reason}" for result in results for reason in result.failed]

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars
 from trajformer.cli.parsing import Parser, add_fields, new_parser
+from trajformer.scenes.files import lock_folder
 
 if TYPE_CHECKING:
     from data_prep.engine.prepare import PrepareOptions
@@ -40,7 +41,8 @@ def run_synthesize(args: Namespace) -> None:
     """`trajformer synthesize`: write the scenes and print the number of scenes per split."""
     from data_prep.synthetic import synthesize
 
-    counts = synthesize(args.out, args.scenes, args.seed, workers=args.workers, progress=bars(), branches=args.branches)
+    with lock_folder(args.out):
+        counts = synthesize(args.out, args.scenes, args.seed, workers=args.workers, progress=bars(), branches=args.branches)
     unit = "pasts" if args.branches else "scenes"
     print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {unit} in {args.out}")
 

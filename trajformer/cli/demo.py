@@ -11,7 +11,7 @@ from trajformer.cli import run_command
 from trajformer.cli.models import print_table
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import lock_folder, write_atomically
 
 
 def demo_parser() -> Parser:
@@ -30,6 +30,11 @@ def run_demo(args: Namespace) -> None:
     Raises:
         TrajformerError: a step failed, or the folder holds a demo with other arguments.
     """
+    with lock_folder(args.out):
+        _run(args)
+
+
+def _run(args: Namespace) -> None:
     start_time, out = time.monotonic(), args.out
     raw, store, run, forecasts = out / "raw", out / "store", out / "run", out / "forecasts.parquet"
     checkpoint = run / "last.ckpt"  # the best one would be chosen by the scenes that are scored

@@ -51,7 +51,7 @@ def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
             _check_output(path, kinds[name], inputs, args.overwrite)
         except OSError as error:
             raise TrajformerError(f"{path}: cannot be written: {error.strerror or error}") from error
-    if len({path.resolve() for path in outputs.values()}) < len(outputs):
+    if len({os.path.realpath(path) for path in outputs.values()}) < len(outputs):
         raise TrajformerError(f"{' and '.join(f'--{name}' for name in outputs)}: give different files")
 
 
@@ -59,7 +59,7 @@ def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwri
     """Raise a TrajformerError or an OSError if an output cannot be written."""
     if is_special(path):
         return
-    target, folder = path.resolve(), kind == "folder"
+    target, folder = Path(os.path.realpath(path)), kind == "folder"
     refuse_inputs(path, inputs)
     existing = next(part for part in (target, *target.parents) if part.exists())
     if folder or existing != target:
@@ -82,8 +82,8 @@ def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwri
 
 def refuse_inputs(path: Path, inputs: list[tuple[str, Path]]) -> None:
     """Raise a TrajformerError if an output is one of the inputs (option and path), or in a folder that is read."""
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # `resolve` raises a RuntimeError for a loop of links
     for name, other in inputs:
-        within = name not in RUN_FOLDERS and other.is_dir() and other.resolve() in target.parents
-        if within or target == other.resolve():
+        source = Path(os.path.realpath(other))
+        if target == source or (name not in RUN_FOLDERS and other.is_dir() and source in target.parents):
             raise TrajformerError(f"{path}: cannot be written: {other} is an input of this command ({name})")

@@ -28,7 +28,7 @@ from trajformer.recipes.names import (
     recipe_header,
     recipe_names,
 )
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import read_file, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trajformer.scenes.store import SceneStore
 
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
+MAX_LABELS = 10_000_000  # bytes
 DEFAULT_COUNT = 8  # pictures
 STANDING_M, NEAR_M = 0.5, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
@@ -414,7 +415,7 @@ def convert(layout: str, path: Path, options: Options) -> Converted:
 
 def _read_labels(path: Path) -> tuple[str, ...]:
     try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        names = tuple(line.strip() for line in read_file(path, MAX_LABELS).decode("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise TrajformerError(f"{path}: labels cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if "" in names or len(set(names)) < len(names):

@@ -65,6 +65,8 @@ class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket"), limits
 
 def read_lines(path: Path) -> list[str]:
     """The sentences of a text file, plain or gzipped, one per line; an error if it is no readable UTF-8 text."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise TrajformerError(f"{path}: cannot be read: not a file")
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import SceneError, StoreError
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.files import read_file, write_atomically
 from trajformer.scenes.shard import SCHEMA_VERSION, Shard, ShardInfo, read_shard_info
 
 MANIFEST = "manifest.json"
+MAX_BYTES = 1 << 30  # of a manifest
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
 MAX_COUNT = 2**60  # of scenes, bytes and shards
@@ -105,7 +106,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
     """The content of `manifest.json` (StoreError: the file is missing, is not a manifest, or has another schema version)."""
     path = root / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_file(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: no readable manifest ({error}); run `trajformer preprocess`") from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
@@ -115,7 +116,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
     def check(position: str, value: Any, types: dict[str, type]) -> None:
         for name, expected in types.items():
             found: Any = value.get(name) if isinstance(value, dict) else None
-            if type(found) is not expected or (expected is int and not 0 <= found < MAX_COUNT):
+            if type(found) is not expected or (isinstance(found, int) and not 0 <= found < MAX_COUNT):
                 raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 
     check("manifest", manifest, {"splits": dict})

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trajformer.errors import StoreError
-from trajformer.scenes.files import atomically, write_atomically
-from trajformer.scenes.manifest import MERGED, checksum, manifest_matches_files, read_manifest, shard_sizes, write_manifest
+from trajformer.scenes.files import LOCK, atomically, lock_folder, read_file, write_atomically
+from trajformer.scenes.manifest import (
+    MAX_BYTES,
+    MERGED,
+    checksum,
+    manifest_matches_files,
+    read_manifest,
+    shard_sizes,
+    write_manifest,
+)
 from trajformer.scenes.shard import read_scene_ids, shard_path
 
 
@@ -53,7 +61,15 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
         if folder in (target, *target.parents) or target in folder.parents:
             raise StoreError(f"{out}: the new store and {store} must not contain each other")
     copies = _plan(stores)
-    _prepare_folder(stores, out, copies)
+    if out.exists() and not out.is_dir():
+        raise StoreError(f"{out}: not a folder")
+    with lock_folder(out):
+        _prepare_folder(stores, out, copies)
+        _copy(copies, out, progress)
+        return write_manifest(out, {out / copy.target: copy.sha256 for copy in copies})
+
+
+def _copy(copies: Sequence[_Copy], out: Path, progress: Progress) -> None:
     for copy in progress(iter(copies), len(copies)):
         path = out / copy.target
         if not (path.is_file() and checksum(path) == copy.sha256):
@@ -64,7 +80,6 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
                     raise StoreError(f"{copy.source}: {reason}")
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
-    return write_manifest(out, {out / copy.target: copy.sha256 for copy in copies})
 
 
 def _plan(stores: Sequence[Path]) -> list[_Copy]:
@@ -91,14 +106,14 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
 
 def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) -> None:
     """Write `merged.json` and remove temporary files of an interrupted merge (StoreError: the folder has other content)."""
-    if out.exists() and not out.is_dir():
-        raise StoreError(f"{out}: not a folder")
     shards = {copy.target: {"from": str(copy.source), "sha256": copy.sha256} for copy in copies}
     record = {"stores": [str(store) for store in stores], "shards": shards}
-    if out.is_dir() and not all(path.match(f".{MERGED}.*.tmp") for path in out.iterdir()):
+    if not all(path.match(f".{MERGED}.*.tmp") or path.name == LOCK for path in out.iterdir()):
         present = {f"{path.parent.name}/{path.name}" for path in out.glob("*/*.arrow")}
         try:
-            earlier = {target: shard["sha256"] for target, shard in json.loads((out / MERGED).read_text())["shards"].items()}
+            earlier = {
+                target: shard["sha256"] for target, shard in json.loads(read_file(out / MERGED, MAX_BYTES))["shards"].items()
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             earlier = {}
         if earlier != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():

@@ -1,0 +1,406 @@
+"""Outputs on existing files, on inputs, on devices, pipes and links, and on places that cannot be written."""
+
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support.uses import Case, Guard
+
+from trajformer.scenes.files import lock_folder
+
+FILES, RULE, PREPARE = "trajformer/scenes/files.py", "trajformer/cli/files.py", "data_prep/engine/prepare.py"
+EXISTING = Guard(RULE, "        if not overwrite:\n            raise", "        if False:\n            raise")
+KIND = Guard(RULE, "if head and not re.match(KINDS[kind], head, re.DOTALL):", "if False:")
+INPUT = Guard(RULE, "if target == source or (", "if False and (")
+FULL_FOLDER = Guard(RULE, "any(path.iterdir()) and not overwrite", "False")
+SPECIAL = Guard(FILES, "return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None", "return False")
+LINK = Guard(FILES, "Path(os.path.realpath(path))\n        folder", "path\n        folder")
+LOCKED = Guard(FILES, "lock.acquire(timeout=LOCK_S)", "lock = SoftFileLock(folder / 'unused')\n        lock.acquire()")
+SOURCE = Guard(PREPARE, "            if not options.overwrite:\n", "            if False:\n")
+RIGHTS = Guard(RULE, "if not os.access(existing, os.W_OK):", "if False:")
+FINISHED = Guard("trajformer/training/run.py", "if last.exists() and not resume:", "if False:")
+FOREIGN = Guard("trajformer/training/run.py", "if (out / BEST).exists() and not (out / CONFIG).exists():", "if False:")
+
+CONSTANT = "--model constant_velocity --store store"
+TRAINED = "--checkpoint run/best.ckpt --store store"
+SCORE, PREDICT = f"evaluate {CONSTANT}", f"predict {CONSTANT}"
+TRAIN = "train --config recipe.yaml --out"
+EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "is an input of this command"
+
+
+holders: list[Any] = []  # keeps the pipes of processes open
+
+
+# ---- preparation ---------------------------------------------------------------------------------------------------
+
+
+def also(*steps: Callable[[], object]) -> Callable[[], object]:
+    """Several steps."""
+    return lambda: [step() for step in steps]
+
+
+def table() -> None:
+    """A table of models to compare."""
+    Path("table.yaml").write_text("- {name: constant velocity, model: constant_velocity}\n")
+
+
+def pipe() -> None:
+    """A pipe, and a process that copies its content to the file "copy"."""
+    os.mkfifo("pipe")
+    subprocess.Popen(["sh", "-c", "cat pipe > copy"])
+
+
+def unix_socket() -> None:
+    """A socket in the folder."""
+    socket.socket(socket.AF_UNIX).bind("socket")
+
+
+def loop() -> None:
+    """Two links to each other."""
+    Path("a").symlink_to("b")
+    Path("b").symlink_to("a")
+
+
+def linked(name: str, target: str) -> Callable[[], object]:
+    """A link."""
+    return lambda: Path(name).symlink_to(target)
+
+
+def copied(source: str, target: str) -> Callable[[], object]:
+    """A copy of a file."""
+    return lambda: shutil.copy(source, target)
+
+
+def small_files(size: int = 5000) -> None:
+    """A limit on the size of files, which fails like a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def as_nobody(*folders: str) -> Callable[[], object]:
+    """Continue as a user without rights, who may write to the folder of the case except to these folders."""
+
+    def change() -> None:
+        for path in (Path.cwd(), *Path.cwd().rglob("*")):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        for folder in folders:
+            Path(folder).chmod(0o555 if Path(folder).is_dir() else 0o444)
+        for parent in Path.cwd().parents[:-2]:
+            parent.chmod(0o755)
+        if os.getuid() == 0:
+            os.setuid(65534)
+
+    return change
+
+
+def locked(folder: str) -> Callable[[], object]:
+    """A folder that another process has locked, which lives as long as the process of the case."""
+    hold = "import sys, pathlib; from trajformer.scenes.files import lock_folder"
+    hold += "\nwith lock_folder(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+
+    def lock() -> None:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        holders.append(subprocess.Popen([sys.executable, "-c", hold, folder], start_new_session=True, **pipes))
+        holders[-1].stdout.readline()
+
+    return lock
+
+
+def abandoned(folder: str) -> Callable[[], object]:
+    """A folder with the lock of a process that was killed."""
+
+    def lock() -> None:
+        if child := os.fork():
+            os.waitpid(child, 0)
+            return
+        with lock_folder(Path(folder)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return lock
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
+
+
+def on(command: str, output: str, line: str, guard: Guard, prepare: Callable[[], object] = list) -> Case:
+    """A command on an output that must be kept."""
+    use = f"{command} {output}" + (", prepared" if prepare is not list else "")
+    return Case(use=use.replace("/", ":"), run=f"{command} {output}", line=line, guard=guard, prepare=prepare)
+
+
+EXISTING_FILES = [
+    on(SCORE, "--json figures.json", f"figures.json: {EXISTS}", EXISTING),
+    on(SCORE, "--csv notes.txt", f"notes.txt: {EXISTS}", EXISTING),
+    on(PREDICT, "--out forecasts.parquet", f"forecasts.parquet: {EXISTS}", EXISTING),
+    on("plot store", "--out p.png", f"p.png: {EXISTS}", EXISTING, lambda: Path("p.png").write_bytes(b"\x89PNG")),
+    on("store export-scene store --scene raw-val-0", "--out s.json", EXISTS, EXISTING, copied("figures.json", "s.json")),
+    on("weights convert trajformer run/last.ckpt", "c.ckpt", EXISTS, EXISTING, copied("run/best.ckpt", "c.ckpt")),
+    on("plot store", "--out other_raw", "other_raw: has files; give another folder", FULL_FOLDER),
+    on(SCORE, "--overwrite --json notes.txt", "notes.txt: exists and is not a json file; --overwrite replaces", KIND),
+    on(SCORE, "--overwrite --json run/best.ckpt", "best.ckpt: exists and is not a json file", KIND),
+    on(SCORE, "--overwrite --csv figures.json", "figures.json: exists and is not a csv file", KIND),
+    on(PREDICT, "--overwrite --out run/best.ckpt", "best.ckpt: exists and is not a parquet file", KIND),
+    on("plot store", "--overwrite --out best.png", "is not a png file", KIND, copied("run/best.ckpt", "best.png")),
+    on("weights convert trajformer run/last.ckpt", "--overwrite figures.json", "figures.json: exists and is not a ckpt", KIND),
+    Case(
+        use="replace figures on request",
+        run=f"{SCORE} --overwrite --json figures.json",
+        status=0,
+        changes=("figures.json",),
+        makes=(("figures.json", "minFDE6"),),
+    ),
+    Case(
+        use="replace forecasts on request",
+        run=f"{PREDICT} --overwrite --out forecasts.parquet",
+        status=0,
+        changes=("forecasts.parquet",),
+    ),
+]
+INPUTS = [
+    on(f"predict {TRAINED}", "--overwrite --out run/best.ckpt", f"run/best.ckpt {AN_INPUT} .checkpoint.", INPUT),
+    on(PREDICT, "--overwrite --out store/val/00000.arrow", f"store {AN_INPUT} .store.", INPUT),
+    on(PREDICT, "--out store/val/00001.arrow", f"store {AN_INPUT} .store.", INPUT),
+    on(SCORE, "--overwrite --json store/manifest.json", f"store {AN_INPUT}", INPUT),
+    on(SCORE, "--json store", f"store {AN_INPUT}", INPUT),
+    on("plot store", "--out store/pictures", f"store {AN_INPUT}", INPUT),
+    on(
+        "plot store --forecasts forecasts.parquet",
+        "--overwrite --out link.png",
+        AN_INPUT,
+        INPUT,
+        linked("link.png", "forecasts.parquet"),
+    ),
+    on("store export-scene store --scene raw-val-0", "--out store/val/x.json", f"store {AN_INPUT}", INPUT),
+    on("weights convert trajformer run/best.ckpt", "--overwrite run/best.ckpt", f"run/best.ckpt {AN_INPUT} .file.", INPUT),
+    on("train --config recipe.yaml", "--out store", f"store {AN_INPUT} .data.train.", INPUT),
+    on("train --config recipe.yaml", "--out store/val/run", f"store {AN_INPUT} .data.train.", INPUT),
+    on(
+        "train --config mine/config.yaml",
+        "--out mine",
+        AN_INPUT,
+        INPUT,
+        also(lambda: os.mkdir("mine"), copied("recipe.yaml", "mine/config.yaml")),
+    ),
+    on(SCORE, "--json x --csv x", "--json and --csv: give different files", Guard(RULE, "< len(outputs):", "< 0:")),
+    on(
+        TRAIN,
+        "run",
+        "run: already contains a run; continue it with --resume or give another --out",
+        FINISHED,
+    ),
+    on(
+        TRAIN,
+        "mine",
+        "mine: has a best.ckpt that is not from a run",
+        FOREIGN,
+        also(lambda: os.mkdir("mine"), copied("run/best.ckpt", "mine")),
+    ),
+    Case(
+        use="resume where nothing was started",
+        run=f"{TRAIN} fresh --resume",
+        status=0,
+        line="fresh: has no last.ckpt to resume from; a new run starts",
+        guard=Guard("trajformer/training/run.py", "if resume and last is None and first_process:", "if False:"),
+    ),
+]
+SOURCES = [
+    on(
+        "preprocess argoverse2 other_raw",
+        "store",
+        "store/test: was prepared from argoverse2 .*/raw, not from argoverse2 .*/other_raw: ",
+        SOURCE,
+    ),
+    on(
+        "preprocess argoverse1 argoverse1",
+        "store --split train",
+        "was prepared from argoverse2 .*raw, not from argoverse1 ",
+        SOURCE,
+    ),
+    on(
+        "preprocess argoverse2 raw --map-radius-m 9",
+        "store",
+        "not from 1 inputs with .*map_radius_m=9.0|with .*map_radius_m=9.0",
+        SOURCE,
+    ),
+    on("preprocess argoverse2 raw --limit 1", "store", "was prepared from 3 inputs .* not from 1 inputs", SOURCE),
+    on(
+        "preprocess argoverse2 other_raw",
+        "store --split val",
+        "store/val: was prepared from an unknown data set in an unknown folder",
+        SOURCE,
+        lambda: Path("store/val/source.json").unlink(),
+    ),
+    Case(
+        use="prepare the same store again",
+        run="preprocess argoverse2 raw store",
+        status=0,
+        line="1 of 1 shards were already",
+        changes=("source.json",),
+    ),
+    Case(
+        use="prepare from a moved raw folder",
+        prepare=lambda: Path("raw").rename("moved"),
+        run="preprocess argoverse2 moved store",
+        status=0,
+        line="1 of 1 shards were already",
+        changes=("source.json",),
+    ),
+    Case(
+        use="replace the scenes of another raw folder on request",
+        run="preprocess argoverse2 other_raw store --overwrite",
+        status=0,
+        line="val: 2 scenes",
+        changes=("store/**", "store/*/*"),
+        makes=(("store/val/source.json", "/other_raw"),),
+    ),
+    Case(
+        use="prepare a store within its raw folder", run="preprocess argoverse2 raw raw/store", line="must lie outside of the raw"
+    ),
+    Case(
+        use="merge onto a store",
+        run="store merge store --out run",
+        line="run: not empty, and not from an earlier run of this merge",
+    ),
+]
+HELD = r"another run is writing to this folder \(process \d+ on .*\); wait"
+LOCKS = [
+    replace(on(command, output, f"{folder}: {HELD}", LOCKED, also(table, locked(folder))), changes=(".lock",))
+    for command, output, folder in (
+        (TRAIN, "fresh", "fresh"),
+        ("demo --scenes 4 --epochs 1 --out", "demo", "demo"),
+        ("synthesize --scenes 1", "fresh", "fresh"),
+        ("preprocess argoverse2 raw", "fresh", "fresh/test"),
+        ("store merge store --out", "fresh", "fresh"),
+        ("tools/compare/models.py --store store --table table.yaml --out", "fresh", "fresh"),
+        ("tools/train_eth_ucy.py --config recipe.yaml --store store --out", "fresh", "fresh"),
+    )
+] + [
+    Case(
+        use="take over the lock of a killed training",
+        prepare=abandoned("fresh"),
+        run=f"{TRAIN} fresh",
+        status=0,
+        changes=("fresh/.lock",),
+        makes=(("fresh/config.yaml", "num_future: 60"),),
+    ),
+]
+DEVICES = [
+    on(SCORE, "--json /dev/full", "/dev/full: No space left on device", SPECIAL),
+    on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
+    on("plot store", "--out full.png", "full.png: No space left on device", SPECIAL, linked("full.png", "/dev/full")),
+    Case(use="figures to nowhere", run=f"{SCORE} --json /dev/null", status=0, line="minFDE6", guard=SPECIAL),
+    Case(use="figures to the screen", run=f"{SCORE} --json /dev/stdout", status=0, line=r'(?s)constant_velocity .*"minFDE6": '),
+    Case(
+        use="figures to a pipe",
+        prepare=pipe,
+        run=f"{SCORE} --json pipe",
+        status=0,
+        changes=("copy",),
+        makes=(("copy", '"minFDE6"'),),
+        guard=SPECIAL,
+    ),
+    Case(
+        use="forecasts to a pipe",
+        prepare=pipe,
+        run=f"{PREDICT} --out pipe",
+        status=0,
+        changes=("copy",),
+        makes=(("copy", "^PAR1"),),
+        guard=SPECIAL,
+    ),
+    on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),
+    on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, unix_socket),
+    Case(
+        use="figures behind a link",
+        prepare=also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json")),
+        run=f"{SCORE} --json near.json",
+        status=0,
+        makes=(("far/figures.json", "minFDE6"),),
+        guard=LINK,
+    ),
+    Case(
+        use="replace figures behind a link on request",
+        prepare=linked("near.json", "figures.json"),
+        run=f"{SCORE} --json near.json --overwrite",
+        status=0,
+        changes=("figures.json",),
+        makes=(("figures.json", "minFDE6"),),
+        guard=LINK,
+    ),
+    on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, linked("near.json", "figures.json")),
+    on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", SPECIAL, loop),
+]
+UNWRITABLE = [
+    Case(use=f"an output that cannot be made: {command}".replace("/", ":"), run=command, line=line)
+    for command, line in (
+        ("synthesize notes.txt/out --scenes 1", "notes.txt"),
+        ("synthesize notes.txt --scenes 1", "notes.txt"),
+        ("preprocess argoverse2 raw notes.txt/out", "notes.txt"),
+        (f"{TRAIN} notes.txt/out", "notes.txt.*cannot be written|cannot be written.*notes.txt"),
+        (f"{SCORE} --json notes.txt/out", "notes.txt is not a folder"),
+        (f"{PREDICT} --out notes.txt/out", "notes.txt is not a folder"),
+        ("plot store --out notes.txt/out", "notes.txt is not a folder"),
+        ("demo --out notes.txt/out", "notes.txt"),
+        ("plot store --out notes.txt", "notes.txt is not a folder"),
+        (f"evaluate {CONSTANT} --csv other_raw", "other_raw: cannot be written: is a folder"),
+    )
+] + [
+    on(
+        SCORE,
+        "--json dir/f",
+        "dir/f: cannot be written: Permission denied",
+        RIGHTS,
+        also(lambda: os.mkdir("dir"), as_nobody("dir")),
+    ),
+    on(
+        SCORE,
+        "--overwrite --json figures.json",
+        "Permission denied",
+        RIGHTS,
+        as_nobody("figures.json"),
+    ),
+    on(TRAIN, "dir", "dir.*: .*Permission denied", LOCKED, also(lambda: os.mkdir("dir"), as_nobody("dir"))),
+    on("preprocess argoverse2 raw", "dir", "dir/.*Permission denied", LOCKED, also(lambda: os.mkdir("dir"), as_nobody("dir"))),
+    Case(use="a full disk: forecasts", prepare=small_files, run=f"{PREDICT} --out f.parquet", line="f.parquet: .*File too large"),
+    Case(use="a full disk: pictures", prepare=small_files, run="plot store --out p.png", line="p.png: File too large"),
+    Case(
+        use="a full disk: a store",
+        prepare=small_files,
+        run="preprocess argoverse2 raw s --workers 1",
+        line="arrow: cannot be written: File too",
+    ),
+    Case(use="a full disk: checkpoints", prepare=lambda: small_files(20_000), run=f"{TRAIN} fresh", line="ckpt: File too large"),
+    Case(
+        use="a full disk: weights",
+        prepare=small_files,
+        run="weights convert trajformer run/best.ckpt c.ckpt",
+        line="c.ckpt: File too large",
+    ),
+    Case(
+        use="spaces, lines and pictures in names",
+        prepare=lambda: shutil.copytree("store", "a\n🚗 b"),
+        run=("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b", "--json", "ü 🚗.json"),
+        status=0,
+        makes=(("ü 🚗.json", "minFDE6"),),
+    ),
+    Case(
+        use="an odd name that does not exist",
+        run=("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b"),
+        line="a 🚗 b: no such store",
+    ),
+    Case(
+        use="a name that is not text",
+        run=("evaluate", "--model", "constant_velocity", "--store", os.fsdecode(b"\xff")),
+        status=2,
+        line="store: .*surrogates not allowed",
+    ),
+]
+
+CASES = [*EXISTING_FILES, *INPUTS, *SOURCES, *LOCKS, *DEVICES, *UNWRITABLE]

@@ -1,0 +1,72 @@
+"""Ctrl-C and SIGTERM: each long command ends within seconds, also its child processes, and prints how to resume."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from support.uses import Case, Guard, Stop
+
+HANDLER = Guard(
+    "trajformer/cli/__init__.py",
+    "before = signal.signal(signal.SIGTERM, _terminate) if main_thread else None",
+    "before = signal.SIG_DFL",
+)
+LINE = Guard("trajformer/cli/__init__.py", "    except KeyboardInterrupt:\n", "    except ZeroDivisionError:\n")
+RERUN = "run the same command again"
+LONG = "--trainer.epochs 100000"
+
+
+def compare_table() -> None:
+    """A table with one model that trains for long."""
+    Path("table.yaml").write_text("- {name: mm, config: recipe.yaml, epochs: 100000}\n")
+
+
+def eth_store() -> None:
+    """Splits of the five leave-one-out sets."""
+    for name in ("eth", "hotel", "univ", "zara1", "zara2"):
+        for part in ("train", "val"):
+            Path(f"store/{name}_{part}").symlink_to(part)
+
+
+COMMANDS: list[tuple[str, str, str, str, Callable[[], object]]] = [  # name, words, file that shows progress, hint, preparation
+    ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list),
+    ("prepare", "preprocess argoverse2 raw out --timeout-s 600", "out/*/source.json", "finished shards are kept; run the", list),
+    ("train", f"train --config recipe.yaml --out out {LONG}", "out/last.ckpt", "continue with --resume", list),
+    (
+        "train with workers",
+        f"train --config recipe.yaml --out out {LONG} --data.workers 1",
+        "out/last.ckpt",
+        "continue with --res",
+        list,
+    ),
+    ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list),
+    (
+        "ETH/UCY",
+        f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}",
+        "out/seed0/*/last.ckpt",
+        f"{RERUN} to resume",
+        eth_store,
+    ),
+    (
+        "compare",
+        "tools/compare/models.py --store store --table table.yaml --out out",
+        "out/mm/seed0/last.ckpt",
+        RERUN,
+        compare_table,
+    ),
+]
+
+CASES = [
+    Case(
+        use=f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: {name}",
+        prepare=prepare,
+        run=words,
+        stop=Stop(number, file, 0.2),
+        status=130 if number == signal.SIGINT or name.startswith("train") else 143,
+        line=f"(interrupted|terminated); .*{hint}",
+        guard=LINE if number == signal.SIGINT else HANDLER,
+        limit_s=60.0,
+    )
+    for name, words, file, hint, prepare in COMMANDS
+    for number in (signal.SIGINT, signal.SIGTERM)
+]

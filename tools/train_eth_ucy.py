@@ -42,6 +42,8 @@ def main() -> int:
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing runs, then print the table, and mean and standard deviation over seeds."""
     words = [part for word in options for part in word.split("=", 1)]  # --name=value or --name value
+    if len(words) % 2:
+        raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
     changes = {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
     changes |= {"data.train": str(args.store), "data.val": str(args.store)}
     runs = []

@@ -45,7 +45,7 @@ class ConfigError(TrajformerError):
 MAX_TEXT = 4_096  # characters
 _SMALLEST = {int: 1, float: 1e-12}  # of numbers that must be more than 0
 _LARGEST = {int: 10_000, float: 1e6}  # unless the last word of the name is one of these
-_LARGEST_BY_NAME = {"layers": 1_000, "epochs": 1_000_000, "every": 1_000_000, "seed": 2**32 - 1}  # seeds of NumPy
+_LARGEST_BY_NAME = {"layers": 200, "epochs": 1_000_000, "every": 1_000_000, "seed": 2**32 - 1}  # seeds of NumPy
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Config:
         cls.limits = {**cls.limits, **limits}
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        kind: Any = type(self)
+        hints = _hints(kind)
         for item in fields(self):
             value = getattr(self, item.name)
             if (value == "" or (value == () and item.name in self.positive)) and item.default != value:

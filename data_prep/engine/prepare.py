@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
+from data_prep.engine.plausible import MAX_SPEED_M_S
 from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import MEMORY_GB, TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
@@ -46,6 +47,7 @@ class PrepareOptions:
     shard_size: int = 250  # a shard is packed, written and checked while it fits into a cache of tens of megabytes
     strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
+    max_speed_m_s: float = MAX_SPEED_M_S  # a scene with over 1 % faster steps is skipped; 0: no check of units
     overwrite: bool = False  # scenes of another raw folder, or of other options, are replaced
     memory_gb: float = MEMORY_GB  # an input that needs more memory is skipped
     retry_skipped: bool = False  # shards with skipped inputs are made again
@@ -149,8 +151,10 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
     if missing := [split for split in options.splits if split not in splits]:
         raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
+    if not options.max_speed_m_s >= 0:
+        raise TrajformerError(f"max_speed_m_s must be at least 0, got {options.max_speed_m_s:g}")
     raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
-    tasks, limits = {}, (options.strict, options.timeout_s, options.memory_gb)
+    tasks, limits = {}, (options.strict, options.timeout_s, options.memory_gb, options.max_speed_m_s)
     for split in options.splits or splits:
         try:
             inputs = reader.inputs(raw, split)[: options.limit]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from data_prep.engine.plausible import MAX_SPEED_M_S, check_plausible
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scenes.manifest import checksum
@@ -46,6 +47,7 @@ class ShardTask:
     strict: bool = False
     timeout_s: float = TIMEOUT_S
     memory_gb: float = MEMORY_GB
+    max_speed_m_s: float = MAX_SPEED_M_S  # see `check_plausible`
     excluded: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and reason
 
     @property
@@ -56,7 +58,8 @@ class ShardTask:
     def digest(self) -> str:
         """SHA-256 of the reader's options and the inputs' names and stamps."""
         names = (f"{item.name(self.raw)} {item.stamp}".rstrip() for item in self.inputs)
-        text = "\n".join([repr(self.reader), self.split, *names])
+        limit = [] if self.max_speed_m_s == MAX_SPEED_M_S else [repr(self.max_speed_m_s)]
+        text = "\n".join([repr(self.reader), self.split, *limit, *names])
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
     def is_finished(self, retry_skipped: bool = False) -> bool:
@@ -174,7 +177,12 @@ def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
     else:
         scene = task.reader.read(item, task.split, task.raw)
     yield
-    return pack(scene.validate())
+    scene.validate()
+    try:
+        check_plausible(scene, task.max_speed_m_s)
+    except SceneError as error:
+        raise SceneError(f"{item}: {error}") from error
+    return pack(scene)
 
 
 @contextmanager

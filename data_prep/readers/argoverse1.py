@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from data_prep.reader import Input, StagedReader
+from data_prep.reader import Input, StagedReader, check_options
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
@@ -59,6 +59,9 @@ class Argoverse1(StagedReader):
     name: ClassVar[str] = "argoverse1"
     layout: ClassVar[str] = "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
     published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
+
+    def __post_init__(self) -> None:
+        check_options(self, map_radius_m=0)
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder that have a `data` folder with csv files."""

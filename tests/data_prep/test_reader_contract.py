@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from support.raw_folders import FOLDERS
 from data_prep.readers.names import READERS
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import Scene
-from trajformer.testing.readers import Damage, change_bytes, check_reader, check_round_trip, example_files, random_edit
+from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
 TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 250 damages
@@ -60,21 +60,6 @@ def process() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def random_damage(suffix: str, rng: random.Random) -> Damage:
-    """Random change of bytes, or of the table or document in the file."""
-    structured: dict[str, Callable[[random.Random], Damage]] = {
-        ".parquet": hostile.random_table,
-        ".feather": hostile.random_table,
-        ".csv": hostile.random_table,
-        ".json": hostile.random_json,
-        ".geojson": hostile.random_json,
-        ".pkl": hostile.random_pickle,
-    }
-    if suffix in structured and rng.random() < 0.6:
-        return structured[suffix](rng)
-    return change_bytes(random_edit(rng))
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: ProcessPoolExecutor, name: str) -> None:
     reader = FOLDERS[name](tmp_path / "raw")
@@ -83,7 +68,7 @@ def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: 
         for seed in range(TRIES):
             raw = tmp_path / f"{file.name}-{seed}"
             shutil.copytree(tmp_path / "raw", raw)
-            random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
+            hostile.random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
             outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(timeout=60)
             scenes += [outcome for outcome in outcomes if isinstance(outcome, Scene)]
             assert growth_mb < MAX_MB, (file, seed)

@@ -272,7 +272,10 @@ BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "far": (_cell("x", 1e9), "x: 1000000000, expected at most 1e+08 either way (track 'b', step 3)"),
     "too far": (_cell("x", 60_000.0), "position: farther than 50 km"),
     "half step": (_cell("step", 3.5), "step: 3.5, expected a whole number"),
-    "twice": (lambda t: frame(t, t.iloc[[13]]), "track_id: two rows for step 3 of track 'b'"),
+    "twice": (
+        lambda t: frame(t, t.iloc[[13]]),
+        "uses the first row): two rows for step 3 of track 'b'",
+    ),
     "no name": (_cell("track_id", ""), "track_id: empty or with a line break"),
     "degrees": (_cell("heading", 90.0), "heading: 90, expected at most 6.283 either way (track 'b', step 3)"),
     "half a velocity": (lambda t: _cell("vx", 1.0)(t.assign(vx="", vy="")), "vx: one of vx and vy is empty (track 'b', step 3)"),
@@ -300,7 +303,7 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path
     assert message in str(caught.value)
     if case in (*ONE_FILE, "no agent now"):  # `good` has a role column, so that it needs no agent at the last observed step
         return
-    good = two_tracks(heading=0.1, vx=1.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
+    good = two_tracks(heading=0.1, vx=5.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
     write(path, frame(good.assign(scene_id="one"), change(good).assign(scene_id="two")))
     assert [item.part for item in SMALL.inputs(tmp_path, "val")] == ["one", "two"]
     assert scenes_equal(SMALL.read(Input(path, "one"), "val", tmp_path), replace(read(tmp_path / "alone", good), scene_id="one"))

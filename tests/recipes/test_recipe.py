@@ -115,7 +115,7 @@ def test_a_missing_recipe_is_an_error(fails: Fails) -> None:
 
 INVALID = {
     "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
-    "model.mmtransformer.block.width": (-16, "model.mmtransformer.block.width: -16, expected 1 to 10000"),
+    "model.mmtransformer.block.width": (-16, "model.mmtransformer.block.width: -16, expected 1 to 2048"),
     "model.mmtransformer.block.dropout": (2, "dropout: 2.0, expected 0 to 1"),
     "model.mmtransformer.proposals": (0, "proposals: 0, expected 1 to 10000"),
     "model.mmtransformer.social_layers": ("[1,0]", "social_layers: (1, 0), expected at least one decoder layer"),

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
+import torch
+import yaml
 from pyarrow import feather
 
-from trajformer.testing.readers import WORDS, Damage, Outcome, change_bytes, check_messages, read_all
+from trajformer.testing.readers import WORDS, Damage, Outcome, change_bytes, check_messages, random_edit, read_all
 
 MEMORY_BYTES = 8 << 30  # address space of the process
 Change = Callable[[pa.Table], pa.Table]
@@ -96,7 +98,7 @@ def table(change: Change, **options: Any) -> Damage:
 def _read(path: Path) -> pa.Table:
     if path.suffix == ".parquet":
         return pq.read_table(path)
-    if path.suffix == ".feather":
+    if path.suffix in (".feather", ".arrow"):
         return feather.read_table(path, memory_map=False)
     with pa_csv.open_csv(path) as head:
         kinds = dict.fromkeys(head.schema.names, pa.string())
@@ -239,6 +241,52 @@ def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
         parent.append(inner)
     else:
         parent[key] = rng.choice(odd)
+
+
+def random_yaml(rng: random.Random) -> Damage:
+    """The same for a YAML document."""
+
+    def damage(path: Path) -> None:
+        path.write_text(json.dumps(yaml.safe_load(path.read_text())))
+        random_json(rng)(path)
+        path.write_text(yaml.safe_dump(json.loads(path.read_text())))
+
+    return damage
+
+
+def random_checkpoint(rng: random.Random) -> Damage:
+    """Replace an entry of the recipe, or change a tensor."""
+
+    def damage(path: Path) -> None:
+        raw, recipe = torch.load(path, weights_only=True), path.with_suffix(".json")
+        if rng.random() < 0.7:
+            recipe.write_text(json.dumps(raw["trajformer"]))
+            random_json(rng)(recipe)
+            raw["trajformer"] = json.loads(recipe.read_text())
+            recipe.unlink()
+        else:
+            name, odd = rng.choice(sorted(raw["state_dict"])), [torch.ones(1), torch.ones(2, 2).bool(), torch.ones(0), None]
+            raw["state_dict"][rng.choice([name, name[:-1]])] = rng.choice(odd)
+        torch.save(raw, path)
+
+    return damage
+
+
+STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys((".parquet", ".feather", ".arrow", ".csv"), random_table)
+STRUCTURED |= {
+    ".json": random_json,
+    ".geojson": random_json,
+    ".pkl": random_pickle,
+    ".yaml": random_yaml,
+    ".ckpt": random_checkpoint,
+}
+
+
+def random_damage(suffix: str, rng: random.Random) -> Damage:
+    """Random change of bytes, or of the table or document in the file."""
+    if suffix in STRUCTURED and rng.random() < 0.6:
+        return STRUCTURED[suffix](rng)
+    return change_bytes(random_edit(rng))
 
 
 # ---- a process with limited memory ---------------------------------------------------------------------------------

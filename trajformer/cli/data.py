@@ -66,6 +66,8 @@ def preprocess_parser(source: str = "") -> Parser:
     parser.add_argument("--strict", action="store_true", help="stop at the first scene with an error")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="skip a scene after this number of seconds")
     parser.add_argument("--memory-gb", type=float, default=8.0, help="skip a scene that needs more memory")
+    speed = "skip a scene in which over 1 percent of the steps are faster (a wrong unit?); 0: no check of units"
+    parser.add_argument("--max-speed-m-s", type=float, default=150.0, help=speed)
     parser.add_argument("--retry-skipped", action="store_true", help="prepare finished shards with skipped scenes again")
     parser.add_argument("--overwrite", action="store_true", help="replace scenes of another RAW, or of other options")
     parser.add_argument("--dry-run", action="store_true", help="print the work, the size and the time; write nothing")
@@ -85,8 +87,8 @@ def run_preprocess(args: Namespace) -> None:
 
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
-    names = ("workers", "limit", "shard_size", "strict", "timeout_s", "memory_gb", "overwrite", "retry_skipped", "executor")
-    names += ("ray_address",)
+    shared = ("workers", "limit", "shard_size", "strict", "timeout_s", "memory_gb", "max_speed_m_s", "overwrite", "retry_skipped")
+    names = (*shared, "executor", "ray_address")
     options = PrepareOptions(splits=tuple(args.split), **{name: args[name] for name in names})
     if args.dry_run:
         print_estimate(reader, args.raw, args.store, options)

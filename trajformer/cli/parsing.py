@@ -6,6 +6,7 @@ from argparse import ArgumentError
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import docstring_parser
@@ -56,7 +57,10 @@ class Parser(ArgumentParser):
         """The values of a command line; exits with status 2 if it is malformed."""
         self.recipes = [word for before, word in pairwise(words) if before == "--config" and "\n" not in word]
         try:
-            return self.parse_args(words)
+            args = self.parse_args(words)
+            if "" in words and Path() in [value for value in args.values() if isinstance(value, Path)]:
+                self.error("an empty path (an unset variable?)")
+            return args
         except UnicodeDecodeError as error:
             self.error(f"not a text file: {error}")
             raise AssertionError from error  # `self.error` has raised already

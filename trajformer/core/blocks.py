@@ -30,9 +30,9 @@ class SqueezeConfig(Config, positive=("reduction",)):
 @dataclass(frozen=True)
 class BlockConfig(
     Config,
-    positive=("width", "heads", "norm_eps", "d_k", "d_v"),
+    positive=("heads", "norm_eps", "d_k", "d_v"),
     shares=("dropout", "attention_dropout"),
-    limits={"feedforward": (1, 100_000)},
+    limits={"width": (1, 2_048), "feedforward": (1, 16_384)},  # larger ones exhaust the memory of one device
 ):
     """Sizes and options of a transformer block.
 

@@ -136,7 +136,8 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
             track = check_forecast(TrackForecast(scene_id, track_id, probability, position))
             scenes.setdefault(scene_id, []).append(track)
     except (pa.ArrowException, OSError) as error:
-        raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {error}") from error
+        reason = " ".join(str(error).split())
+        raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {reason}") from error
     except TrajformerError as error:
         raise TrajformerError(f"{path}: {error}") from error
     return scenes
@@ -158,6 +159,8 @@ def read_spec(path: Path) -> DataSpec:
 def _check_columns(schema: pa.Schema) -> None:
     if missing := [name for name in COLUMNS if name not in schema.names]:
         raise TrajformerError(f"not a forecast file: no column {', '.join(missing)}")
+    if twice := [name for name in COLUMNS if schema.names.count(name) > 1]:
+        raise TrajformerError(f"not a forecast file: two columns {', '.join(twice)}")
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     for name in COLUMNS:
         kind = schema.field(name).type

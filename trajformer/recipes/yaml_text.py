@@ -49,8 +49,9 @@ def parse_yaml(text: str, where: str | Path) -> Any:
             raise ValueError(f"{len(text)} characters, expected at most {MAX_BYTES}")
         return yaml.load(text, _Loader)  # a subclass of the safe loader
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = f"line {mark.line + 1}: {error.problem}" if mark else str(error)
+        reason = str(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+            reason = f"line {error.problem_mark.line + 1}: {error.problem}"
         raise TrajformerError(f"{where}: not readable as YAML: {' '.join(reason.split())}") from error
 
 

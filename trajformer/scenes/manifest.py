@@ -20,6 +20,7 @@ RESAMPLED = "resampled.json"  # the source of a store that `trajformer store res
 _CHECKSUM = re.compile(r'\{\n "checksum": "([0-9a-f]{8})",\n')  # CRC-32 of the text after it
 _FIELDS = {"schema_version", "splits", "records"}
 _SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
+MAX_COUNT = 2**60  # of scenes, bytes and shards
 _PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
     "shards": {"name": str, "scenes": int, "bytes": int, "sha256": str},
     "skipped": {"input": str, "reason": str},
@@ -143,7 +144,8 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
     def check(position: str, value: Any, types: dict[str, type]) -> None:
         for name, expected in types.items():
-            if not isinstance(value, dict) or type(value.get(name)) is not expected:
+            found: Any = value.get(name) if isinstance(value, dict) else None
+            if type(found) is not expected or (isinstance(found, int) and not 0 <= found < MAX_COUNT):
                 raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
 
     manifest.pop("checksum", None)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -139,9 +139,13 @@ MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
 MAX_NAME_BYTES = 150
 MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
+MOVING_M_S, MIN_MOVING = 0.3, 8  # steps whose recorded speed is compared with the displacement
+MAX_RATIO = 2.5  # feet and metres differ by 3.3, km/h and m/s by 3.6
 BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 _ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
+_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
+_TWICE = "track_id (--drop-duplicates uses the first row)"
 _THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
 
 
@@ -151,6 +155,9 @@ class Table:
 
     Attributes:
         period_s: seconds between steps; timestamps are rounded to multiples of it.
+        time_unit: unit of the column `timestamp`.
+        step_interval: difference of the column `step` between two steps of a scene, 10 for example if every tenth frame has rows.
+        drop_duplicates: use the first row of a track and step; otherwise a second row is an error.
         num_history: observed steps of a scene.
         num_future: steps to predict.
         stride: steps between the starts of windows, into which a scene of more than history + future steps is cut.
@@ -158,6 +165,9 @@ class Table:
     """
 
     period_s: float = 0.1
+    time_unit: Literal["s", "ms", "us", "ns"] = "s"
+    step_interval: int = 1
+    drop_duplicates: bool = False
     num_history: int = 50
     num_future: int = 60
     stride: int = 10
@@ -167,7 +177,9 @@ class Table:
     published: ClassVar[dict[str, int]] = {}
 
     def __post_init__(self) -> None:
-        check_options(self, num_history=2, num_future=1, stride=1, map_radius_m=0)
+        check_options(self, step_interval=1, num_history=2, num_future=1, stride=1, map_radius_m=0)
+        if self.time_unit not in _UNITS:
+            raise TrajformerError(f"{self.name}: time_unit: {self.time_unit!r}, expected one of {', '.join(_UNITS)}")
         if not 0.0 < self.period_s < 60.0:
             raise TrajformerError(f"{self.name}: period_s: {self.period_s}, expected more than 0 and less than 60 seconds")
 
@@ -206,7 +218,10 @@ class Table:
         if name not in cuts:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
         cut = cuts[name]
-        rows = slice(cut.begin, cut.end)
+        rows = np.arange(cut.begin, cut.end)
+        if self.drop_duplicates:
+            _, first = np.unique(np.stack([step[rows], columns.code["track_id"][rows]]), axis=1, return_index=True)
+            rows = rows[np.sort(first)]
         try:
             if cut.problem:
                 raise SceneError(cut.problem)
@@ -222,10 +237,23 @@ class Table:
         origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # of the focal agent, else of a scored one
         position = tracks.fill(xy - origin)
         heading, velocity = tracks.motion(position)
+        if "vx" in tracks.columns.number:
+            history = slice(0, self.num_history)  # whether a scene is used must not depend on its future
+            self._check_velocity(position[:, history], velocity[:, history], tracks.valid[:, history])
         polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
         agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
         clock = self.period_s, self.num_history, self.num_future
         return agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
+
+    def _check_velocity(self, position: np.ndarray, velocity: np.ndarray, valid: np.ndarray) -> None:
+        """SceneError if recorded velocities [A, T, 2] and the displacements per second have different units."""
+        pairs = valid[:, 1:] & valid[:, :-1]
+        moved = np.linalg.norm(np.diff(position, axis=1), axis=-1)[pairs] / self.period_s
+        recorded = np.linalg.norm(velocity[:, 1:], axis=-1)[pairs]
+        moving = np.minimum(moved, recorded) > MOVING_M_S
+        if moving.sum() >= MIN_MOVING and not 1 / MAX_RATIO < (ratio := np.median(recorded[moving] / moved[moving])) < MAX_RATIO:
+            reason = f"speeds are {ratio:.3g} times the displacements per second (median)"
+            raise SceneError(f"vx: {reason}; check the units of x, y, vx, vy and time, or remove vx and vy")
 
 
 def _stamp(*files: Path | None) -> str:
@@ -293,7 +321,9 @@ def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray,
     start = np.flatnonzero(np.concatenate([[True], np.diff(scene) != 0]))
     end = np.append(start[1:], count)
     with np.errstate(invalid="ignore", over="ignore"):
-        exact = (time - np.repeat(time[start], end - start)) / options.period_s if name == "timestamp" else time
+        exact = (time - np.repeat(time[start], end - start)) / (options.period_s * _UNITS[options.time_unit])
+        if name == "step":
+            exact = time / options.step_interval
         step = np.rint(exact)
         bad = ~((np.abs(exact - step) <= (MAX_OFF_GRID if name == "timestamp" else 0.0)) & (np.abs(step) <= MAX_STEP))
     step = np.where(bad, 0.0, step).astype(np.int64)
@@ -317,7 +347,10 @@ def _cut_scene(name: str, step: np.ndarray, begin: int, options: Table) -> dict[
     """The scene or its windows, from its sorted steps [n]."""
     history, window = options.num_history, options.num_history + options.num_future
     first, last, end = int(step[0]), int(step[-1]), begin + len(step)
-    length = last - first + 1
+    length, interval = last - first + 1, np.median(np.diff(np.unique(step))) if first < last else 1
+    if interval > 1:
+        remedy = "--step-interval sets their interval, --period-s and --time-unit the clock of timestamps"
+        return {name: Cut(begin, end, problem=f"most steps are missing: steps with rows are {interval:g} apart; {remedy}")}
     if length < history:
         problem = f"{length} steps from its first to its last row, expected at least the {history} of the history"
         return {name: Cut(begin, end, problem=problem)}
@@ -353,12 +386,12 @@ class Tracks:
 
     def __init__(self, columns: Columns, step: np.ndarray, cut: Cut, options: Table) -> None:
         """Arrange rows, of which `step` (int64 [n]) is the step; SceneError if a track has no name or two rows for one step."""
-        self._columns, self._step, self._options = columns, step, options
+        self.columns, self._step, self._options = columns, step, options
         present, self._agent = np.unique(columns.code["track_id"], return_inverse=True)
         self.agent_id = tuple(columns.word["track_id"][code] for code in present.tolist())
         if "" in self.agent_id or any("\n" in name for name in self.agent_id):
             raise SceneError("track_id: empty or with a line break")
-        self._cell, self.valid = cells(self.agent_id, self._agent, step - cut.first, cut.num_steps, "track_id")
+        self._cell, self.valid = cells(self.agent_id, self._agent, step - cut.first, cut.num_steps, _TWICE)
         self.row = self.fill(np.arange(1, len(step) + 1)) - 1  # index of the row, int64 [A, T], -1 without a row
         observed = self.row[:, : options.num_history]
         last = options.num_history - 1 - (observed[:, ::-1] >= 0).argmax(1)
@@ -399,7 +432,7 @@ class Tracks:
         """
         observed = self.valid[:, : self._options.num_history]
         role = self.words("role", _ROLES)
-        if "role" not in self._columns.word:
+        if "role" not in self.columns.word:
             role[observed[:, -1] & (observed.sum(1) >= 2) & ~np.isin(kind, _THINGS)] = AgentRole.SCORED
         focal = [self.agent_id[index] for index in np.flatnonzero(role == AgentRole.FOCAL)]
         if len(focal) > 1:
@@ -410,18 +443,18 @@ class Tracks:
 
     def city(self) -> str:
         """City of the scene, "" without the column."""
-        cities = np.unique(self._columns.code.get("city", np.zeros(1, np.int64))).tolist()
+        cities = np.unique(self.columns.code.get("city", np.zeros(1, np.int64))).tolist()
         if len(cities) > 1:
             raise SceneError(f"city: {len(cities)} cities in one scene")
-        return self._columns.word.get("city", [""])[cities[0]]
+        return self.columns.word.get("city", [""])[cities[0]]
 
     def words(self, name: str, meaning: Mapping[str, int]) -> np.ndarray:
         """Values uint8 [A] of a text column at each agent's last observed step, or at its first step if it was not observed."""
-        if name not in self._columns.word:
+        if name not in self.columns.word:
             return np.full(len(self.agent_id), meaning[""], np.uint8)
         first = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
-        code = self._columns.code[name][np.where(self.last_observed >= 0, self.last_observed, first)]
-        words = [self._columns.word[name][index].strip().lower() for index in code.tolist()]
+        code = self.columns.code[name][np.where(self.last_observed >= 0, self.last_observed, first)]
+        words = [self.columns.word[name][index].strip().lower() for index in code.tolist()]
         for word, track in zip(words, self.agent_id, strict=True):
             if word not in meaning:
                 allowed = ", ".join(filter(None, meaning))
@@ -430,7 +463,7 @@ class Tracks:
 
     def _numbers(self, name: str, limit: float, optional: bool = False) -> np.ndarray:
         """A column float64 [n], finite; if it is optional, an empty cell is NaN."""
-        values = self._columns.number.get(name, np.full(len(self._step), np.nan))
+        values = self.columns.number.get(name, np.full(len(self._step), np.nan))
         if not optional and (empty := np.isnan(values)).any():
             raise SceneError(f"{name}: empty or NaN {self._where(empty)}")
         if (beyond := np.abs(values) > limit).any():

@@ -1,0 +1,242 @@
+"""Values outside their range or of another type, YAML that is no recipe, tables in other units, mistyped command lines."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from support import tables
+from support.uses import Case
+
+from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.readers.table.reader import Table
+from trajformer import build_model
+from trajformer.data.sample import BatchConfig
+from trajformer.models.crowd import CrowdConfig
+from trajformer.recipes.names import read_recipe
+from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+
+# ---- values of recipes ---------------------------------------------------------------------------------------------
+
+BLOCK = "model.mmtransformer"
+VALUES = {  # field: value, and the rest of the line
+    "optim.learning_rate": ("1e30", "1e.30, expected 1e-12 to 10.0"),
+    "optim.clip": (".nan", "nan, expected 0 to"),
+    "optim.weight_decay": (".inf", "inf, expected 0 to"),
+    "optim.warmup": ("1.5", "1.5, expected 0 to 1"),
+    "optim.betas": ("[0.9, 1.0]", "1.0, expected 0.0 to 0.999999"),
+    "data.batch.polyline_length_m": ("1e-9", "1e-09, expected 0.1 to 10000.0"),
+    "data.batch.agent_radius_m": ("-1", "-1.0, expected 0 to"),
+    "data.batch_size": ("0", "0, expected 1 to 10000"),
+    "data.workers": ("100000", "100000, expected 0 to 1000"),
+    "data.train_split": ("''", "empty"),
+    "data.train": (r'"a\0b"', "'a.x00b', expected up to 4096 characters without zero bytes"),
+    f"{BLOCK}.modes": ("0", "0, expected 1 to 10000"),
+    f"{BLOCK}.motion_layers": ("[10000000, 1]", "10000000, expected 0 to 200"),
+    f"{BLOCK}.block.width": ("1000000", "1000000, expected 1 to 2048"),
+    f"{BLOCK}.block.dropout": ("-0.1", "-0.1, expected 0 to 1"),
+    f"{BLOCK}.max_polylines": ("-5", "-5, expected 1 to 10000"),
+    "trainer.epochs": ("10000000", "10000000, expected 1 to 1000000"),
+    "trainer.minutes": ("0", "0.0, expected 1e-12 to"),
+    "seed": ("9223372036854775808", "9223372036854775808, expected 0 to 4294967295"),
+}
+TYPES = {  # malformed for the parser, with exit status 2
+    "trainer.minutes": ("cpu", "trainer.minutes: .*Given value: cpu"),
+    "trainer.epochs": ("1.5", "trainer.epochs: Expected a int. Got value: 1.5"),
+    "optim.schedule": ("random", "optim.schedule: Expected a .*Got value: random"),
+    "optim.betas": ("[0.9]", "optim.betas: Expected a tuple with 2 elements"),
+    "data.cache": ("3", "data.cache: Expected a bool"),
+}
+
+
+def quoted(value: str) -> str:
+    """A word of a shell."""
+    return value if value == "''" else f"'{value}'"
+
+
+def written(field: str, value: str) -> Callable[[], object]:
+    """recipe.yaml with a value."""
+    inner = f"{{{field.split('.')[-1]}: {value}}}"
+    for name in reversed(field.split(".")[:-1]):
+        inner = f"{{{name}: {inner}}}"
+    return lambda: Path("value.yaml").write_text(inner)
+
+
+CASES = [
+    Case(
+        use=f"{field} {value}",
+        prepare=written(field, value),
+        run="train --config recipe.yaml --config value.yaml --out r",
+        line=f"^trajformer train: {field}: {line}",
+    )
+    for field, (value, line) in VALUES.items()
+]
+CASES += [
+    Case(use=f"--{field} {value}", run=f"train --config recipe.yaml --{field} {quoted(value)} --out r", status=2, line=line)
+    for field, (value, line) in TYPES.items()
+]
+
+# ---- YAML ----------------------------------------------------------------------------------------------------------
+
+BOMB = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi"))
+YAML = {  # text: the rest of the line
+    "a YAML bomb": (BOMB, "line 2: aliases are not supported"),
+    "a recursive alias": ("model: &a [*a]\n", "line 1: aliases are not supported"),
+    "a recipe of 50 MB": ("a: " + "x" * 50_000_000, "50001 characters, expected at most 50000"),
+    "a key twice": ("seed: 1\ndata: {train: a}\nseed: 2\n", "line 1: seed occurs twice in this block"),
+    "a key twice in a group": ("optim:\n  clip: 1.0\n  clip: 2.0\n", "line 2: clip occurs twice"),
+    "a tab": ("optim:\n\tclip: 1.0\n", "line 2: found character '.t' that cannot start any token"),
+    "a tag with code": ("a: !!python/object/apply:os.mkdir [executed]\n", "could not determine a constructor for the tag"),
+    "an unknown tag": ("a: !speed 3\n", "could not determine a constructor for the tag '!speed'"),
+    "deep lists": ("[" * 40_000, "maximum recursion depth exceeded"),
+    "a number of 9000 digits": ("seed: " + "9" * 9_000, "Exceeds the limit"),
+    "a number of 30,000 hexadecimal digits": ("seed: 0x" + "f" * 30_000, "a whole number of more than 64 bits"),
+    "two documents": ("seed: 1\n---\nseed: 2\n", "line 2: but found another document"),
+    "a date": ("seed: 2001-99-99\n", "month must be in 1..12"),
+    "bytes that are not text": ("\udc80", "not a text file"),
+}
+CASES += [
+    Case(
+        use=f"a recipe with {use}" if not use.endswith("MB") else use,
+        prepare=lambda text=text: Path("file").write_bytes(text.encode(errors="surrogateescape")),
+        run="train --config file --out r",
+        line=f"^trajformer train: file: (not readable as YAML: )?.*{line}",
+        limit_s=15.0,
+    )
+    for use, (text, line) in YAML.items()
+]
+CASES += [
+    Case(
+        use="a YAML bomb as the list of a comparison",
+        prepare=lambda: Path("list.yaml").write_text(BOMB),
+        run="tools/compare/models.py --table list.yaml --store store --out out",
+        line="list.yaml: not readable as YAML: line 2: aliases are not supported",
+    ),
+    Case(
+        use="an alias on the command line",
+        run="train --config recipe.yaml --optim '&a [*a]' --out r",
+        status=2,
+        line="optim: .*line 1: aliases are not supported",
+    ),
+]
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def drive(**change: object) -> Callable[[], object]:
+    """drives/val/drive.csv with changed columns."""
+
+    def write() -> None:
+        table = tables.two_tracks(110)
+        for name, values in change.items():
+            table[name] = values(table) if callable(values) else values
+        tables.write(Path("drives/val/drive.csv"), table)
+
+    return write
+
+
+def without_step(unit: float) -> Callable[[], object]:
+    """The same with timestamps instead of steps."""
+
+    def write() -> None:
+        table = tables.two_tracks(110)
+        tables.write(Path("drives/val/drive.csv"), table.assign(timestamp=0.1 * table.step * unit).drop(columns="step"))
+
+    return write
+
+
+def one_id() -> None:
+    """Two files with a scene of one id."""
+    for name in "ab":
+        tables.write(Path(f"drives/val/{name}.csv"), tables.two_tracks(110).assign(scene_id="drive"))
+
+
+def twice() -> None:
+    """A track whose last row is there twice."""
+    table = tables.two_tracks(110)
+    tables.write(Path("drives/val/drive.csv"), tables.frame(table, table.iloc[[-1]]))
+
+
+READ_TABLE = "preprocess table drives s --workers 1"
+TABLES = {
+    "in millimetres": (drive(x=lambda t: 1e3 * t.x), "the 99th percentile of the speed is 5000 m/s, expected 150"),
+    "in degrees": (drive(x=lambda t: t.x / 1e5, y=lambda t: t.y / 1e5), "degrees instead of metres"),
+    "in feet": (drive(x=lambda t: 3.281 * t.x, y=lambda t: 3.281 * t.y, vx=5.0, vy=1.0), "vx: speeds are 0.305 times"),
+    "at 300 m/s": (drive(x=lambda t: 30.0 * t.step), "the 99th percentile of the speed is 300 m/s"),
+    "with jumps of 900 m": (drive(x=lambda t: 900.0 * (t.step % 2)), "the 99th percentile of the speed is 9000 m/s"),
+    "with milliseconds": (without_step(1e3), "most steps are missing: steps with rows are 1000 apart; .*--time-unit"),
+    "with every tenth frame": (drive(step=lambda t: 10 * t.step), "steps with rows are 10 apart; --step-interval"),
+    "with a row twice": (twice, "track_id .--drop-duplicates uses the first row.: two rows for step 109 of track 'b'"),
+    "of a scene in two files": (one_id, "scene_id: scene 'drive' is also in .*a.csv"),
+    "with steps of 0.5": (drive(step=lambda t: t.step / 2), "step: 0.5, expected a whole number"),
+    "with a word for x": (drive(x="east"), "x: infinite or no number"),
+    "with lanes of YAML": (
+        lambda: (drive()(), Path("drives/lanes.json").write_text("a: 1")),
+        "lanes.json: ",
+    ),
+}
+CASES += [
+    Case(use=f"a table {use}", prepare=prepare_table, run=READ_TABLE, line=f"drives.*{line}")
+    for use, (prepare_table, line) in TABLES.items()
+]
+OPTIONS = {
+    "milliseconds with their unit": (without_step(1e3), "--time-unit ms"),
+    "every tenth frame with its interval": (drive(step=lambda t: 10 * t.step), "--step-interval 10"),
+    "a row twice, of which one is dropped": (twice, "--drop-duplicates true"),
+    "a fast table with a higher limit": (drive(x=lambda t: 30.0 * t.step), "--max-speed-m-s 400"),
+    "unsorted rows": (drive(x=lambda t: t.x[::-1].to_numpy(), step=lambda t: t.step[::-1].to_numpy()), ""),
+}
+CASES += [
+    Case(use=use, prepare=prepare_table, run=f"{READ_TABLE} {option}", status=0, line="val: 1 scenes, .* 0 skipped")
+    for use, (prepare_table, option) in OPTIONS.items()
+]
+
+# ---- command lines and Python --------------------------------------------------------------------------------------
+
+LINES = {  # words: exit status, line
+    "": (2, ""),
+    "trian --config recipe.yaml": (2, "no command 'trian'"),
+    "train": (2, "the following arguments are required: out"),
+    "train --config recipe.yaml --out ''": (2, "an empty path"),
+    "train --config recipe.yaml --out r --task fly": (2, "invalid choice: 'fly'"),
+    "train --config recipe.yaml --out r --optim.speed 3": (2, "optim.speed"),
+    "train --config recipe.yaml --out r --loss.regions '{}'": (1, "RegionLossConfig is not for MMTransformer, expected set"),
+    "train --config heads/vit_digits --out r --labels '[a, a]'": (1, "model.classes"),
+    "train --config compare/models --out r": (1, "no such file and no recipe of this name"),
+    "evaluate --model constant_velocity --store ''": (2, "an empty path"),
+    "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
+    "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name"),
+    "evaluate --protocol eth_ucy --data raw": (1, "raw"),
+    "predict --model constant_velocity --store store": (2, "required: out"),
+    "plot store --out p --random 0": (2, "random"),
+    "store": (2, "the following arguments are required"),
+    "store info": (2, "the following arguments are required"),
+    "store fly store": (2, "invalid choice: 'fly'"),
+    "store merge store --out m --split": (2, "split"),
+    "preprocess argoverse2 raw raw/s": (1, "the store must lie outside of the raw folder"),
+    "preprocess argoverse2 raw s --timeout-s .nan": (1, "timeout_s must be greater than 0"),
+    "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s must be at least 0"),
+    "preprocess table table s --period-s .nan": (1, "period_s: nan"),
+    "preprocess table table s --time-unit h": (2, "time_unit"),
+    "synthesize s --scenes 0": (2, "scenes: Not of type"),
+    "recipes ../configs/demo": (1, "no recipe of this name"),
+    "weights convert timm_vit notes.txt out.ckpt": (1, "notes.txt"),
+    "classify --checkpoint run/best.ckpt notes.txt": (1, "run/best.ckpt: holds a model for forecasting, expected"),
+}
+CASES += [
+    Case(use=f"trajformer {words}", run=words, status=status, line=line) for words, (status, line) in LINES.items() if words
+]
+CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "TrainerConfig(minutes='cpu')": (lambda: TrainerConfig(minutes="cpu"), "minutes: expected float | None, found 'cpu'"),  # type: ignore[arg-type]
+    "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple"),  # type: ignore[arg-type]
+    "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1"),
+    "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True"),
+    "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe"),
+    "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3"),
+    "read_recipe with an unknown field": (lambda: read_recipe("demo", {"optim.speed": 1}), "optim: unknown field 'speed'"),
+    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: 'h', expected one of s, ms, us, ns"),  # type: ignore[arg-type]
+    "prepare with no workers": (
+        lambda: prepare(Table(), Path("table"), Path("s"), PrepareOptions(workers=0)),
+        "workers and limit must be at least 1",
+    ),
+}
+CASES += [Case(use=f"Python: {use}", run=call, line=line.replace("|", r"\|")) for use, (call, line) in CALLS.items()]

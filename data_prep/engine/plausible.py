@@ -3,7 +3,7 @@
 import numpy as np
 
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, Scene
 
 # Argoverse 1 has single positions that are far off: up to 1.7 % of the steps of a sequence are faster than 100 m/s, 1 % than 117.
 MAX_SPEED_M_S = 150.0
@@ -20,7 +20,7 @@ def check_plausible(scene: Scene, max_speed_m_s: float) -> None:
     Raises:
         SceneError: the values indicate another unit than metres and seconds.
     """
-    if getattr(scene, "unit", "m") != "m" or not max_speed_m_s:
+    if scene.unit != METRES or not max_speed_m_s:
         return
     position, valid, length = scene.position, scene.valid, max_speed_m_s * scene.period_s
     stride = max(1, scene.num_steps // 8)

@@ -27,7 +27,7 @@ def test_all_tables_are_measured_without_optional_packages(tmp_path: Path) -> No
     done = run_python(*words, env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tools'}"))
     assert done.returncode == 0, done.stdout + done.stderr
     tables = json.loads((tmp_path / "R.json").read_text())["rows"]
-    assert list(tables) == list(gpu_report.TABLES) and done.stdout.count("| --- |") == len(tables)
+    assert list(tables) == list(gpu_report.TABLES) and done.stdout.count("\n| --- |") == len(tables)
     models = [[row["model"] for row in rows] for rows in tables.values()]
     pair, tasks = ["mmtransformer", "agentformer_sampler"], ["detection", "translation"]
     assert models[:2] == [["constant_velocity", *pair], sorted(pair * 2, reverse=True)]

@@ -97,13 +97,11 @@ def heads(name: str) -> tuple[TaskModule, Any]:
     if name == "detection":
         model = DetrConfig(queries=6, block=block, layers=(1, 2), backbone=BackboneConfig(cnn=CnnConfig((8, 8), groups=4)))
         shapes = ShapesConfig(height=24, width=24, train=4, val=1, test=1)
-        return DetectionModule(DetectionRecipe(model, data=DetectionDataConfig(shapes=shapes))), ShapesDataset(shapes, "train")[
-            [0, 1]
-        ]
+        module = DetectionModule(DetectionRecipe(model, data=DetectionDataConfig(shapes=shapes)))
+        return module, ShapesDataset(shapes, "train")[[0, 1]]
     if name == "classification":
-        return ClassificationModule(ClassificationRecipe(ViTConfig(8, 4, 1, 10, 1, block))), ImageBatch(
-            torch.rand(3, 1, 8, 8), torch.arange(3)
-        )
+        batch = ImageBatch(torch.rand(3, 1, 8, 8), torch.arange(3))
+        return ClassificationModule(ClassificationRecipe(ViTConfig(8, 4, 1, 10, 1, block))), batch
     tokenizer: Any = SimpleNamespace(encode=lambda texts: [[4 + ord(letter) % 20 for letter in text] for text in texts])
     recipe = TranslationRecipe(TransformerConfig(block=block, layers=(1, 1)), TextConfig(vocabulary=24))
     return TranslationModule(recipe), Pairs("text", (["abc", "hello"], ["x", "wonder"]), tokenizer, None)[[0, 1]]

@@ -12,7 +12,7 @@ from support.scenes import agent, assert_same_history, named_edges
 
 from data_prep.reader import Input
 from data_prep.readers.interaction.lanelet2 import read_lanelets
-from data_prep.readers.interaction.reader import Interaction, vehicle_sizes
+from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.vector_map import distance_to_segments
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
@@ -51,8 +51,7 @@ def test_a_case_becomes_a_scene(raw: Path) -> None:
     person = agent(scene, "P7")
     assert (scene.agent_kind[person], scene.agent_role[person]) == (AgentKind.PEDESTRIAN, AgentRole.CONTEXT)
     assert np.allclose(scene.heading[person, 4:], math.pi / 2, atol=1e-3) and not scene.heading[person, 0]
-    sizes = vehicle_sizes(items[1], scene.agent_id)
-    assert sizes[agent(scene, "1")].tolist() == [4.5, 1.8] and np.isnan(sizes[person]).all()
+    assert scene.agent_size[agent(scene, "1")].tolist() == [4.5, np.float32(1.8)] and not scene.agent_size[person].any()
 
 
 def test_windows_of_a_recording(raw: Path) -> None:

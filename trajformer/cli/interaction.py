@@ -69,8 +69,8 @@ def read_cases(data: Path) -> Iterator[CaseSet]:
     Raises:
         TrajformerError: no such folder, no case, or a case that cannot be used.
     """
-    from data_prep.readers.interaction.reader import Interaction, vehicle_sizes
-    from trajformer.evaluation.protocols.interaction import Case, CaseSet
+    from data_prep.readers.interaction.reader import Interaction
+    from trajformer.evaluation.protocols.interaction import CaseSet
 
     if not data.is_dir():
         raise TrajformerError(f"{data}: no such folder")
@@ -80,6 +80,5 @@ def read_cases(data: Path) -> Iterator[CaseSet]:
     for path, items in groupby(reader.inputs(data, SPLIT), lambda item: item.path):
         cases = []
         for item in tqdm(list(items), desc=f"read {path.stem}", unit="case", disable=not bars(), dynamic_ncols=True):
-            scene = reader.read(item, SPLIT, data).validate()
-            cases.append(Case(scene, vehicle_sizes(item, scene.agent_id)))
-        yield CaseSet(cases[0].scene.city, data, cases)
+            cases.append(reader.read(item, SPLIT, data).validate())
+        yield CaseSet(cases[0].city, data, cases)

@@ -8,7 +8,7 @@ SCORED are the vehicles seen at the last observed step. Unlike the focal agent `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -106,7 +106,8 @@ class Interaction:
         arrays = (tracks.kind, role, position - origin, wrap(heading) * valid, tracks.velocity, valid)
         agents = Agents([tracks.agent_id[index] for index in observed.tolist()], *(array[observed] for array in arrays))
         clock = PERIOD_S, history, self.num_future
-        return agents.scene((name, self.name, split, location), clock, origin, lanes)
+        scene = agents.scene((name, self.name, split, location), clock, origin, lanes)
+        return replace(scene, agent_size=np.nan_to_num(tracks.size[observed]).astype(np.float32))
 
     def _list(self, path: Path) -> list[Input]:
         """The cases or windows of a file; one input without a part if there are none or the file cannot be read."""
@@ -116,12 +117,6 @@ class Interaction:
         except SceneError:
             parts = []
         return [Input(path, str(part)) for part in parts] or [Input(path)]
-
-
-def vehicle_sizes(item: Input, agent_id: tuple[str, ...]) -> np.ndarray:
-    """Lengths and widths float64 [A, 2] in metres of agents of a case, NaN if not recorded."""
-    tracks = read_rows(item.path).tracks(item, CASE_HISTORY + CASE_FUTURE)
-    return tracks.size[[tracks.agent_id.index(name) for name in agent_id]]
 
 
 def _location_and_name(item: Input) -> tuple[str, str]:

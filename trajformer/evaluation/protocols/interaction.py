@@ -48,20 +48,13 @@ LocationFigures = Mapping[str, Mapping[str, float]]  # by location or "mean", an
 _PUBLISHED = {"HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")], "FJMP": [("FJMP", ".194/.630", "Rowe et al. 2023")]}
 
 
-class Case(NamedTuple):
-    """A case with its future, and the sizes of its agents."""
-
-    scene: Scene
-    size: np.ndarray  # float64 [A, 2], length and width in metres, NaN for pedestrians and cyclists
-
-
 @dataclass(frozen=True, eq=False)
 class CaseSet:
-    """The cases of a location; an item is a scene."""
+    """The cases of a location."""
 
     name: str
     root: Path  # folder of the data set, for error messages
-    cases: Sequence[Case]
+    cases: Sequence[Scene]  # with sizes
 
     @property
     def split(self) -> str:
@@ -72,7 +65,7 @@ class CaseSet:
         return len(self.cases)
 
     def __getitem__(self, index: int) -> Scene:
-        return self.cases[index].scene
+        return self.cases[index]
 
 
 class Paths(NamedTuple):
@@ -86,7 +79,7 @@ class Paths(NamedTuple):
 class Outcome(NamedTuple):
     """The forecast of S cars of a case, the most probable world first."""
 
-    case: Case
+    scene: Scene
     row: np.ndarray  # int64 [S], index of each car in the scene
     paths: Paths  # in the frame of the scene
 
@@ -105,8 +98,7 @@ def outcomes(predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, prog
     """
     tracks = track_forecasts(predictor, cases, batch_size=batch_size, progress=progress)
     by_scene = {name: list(group) for name, group in groupby(tracks, lambda track: track.scene_id)}
-    for case in cases.cases:
-        scene = case.scene
+    for scene in cases.cases:
         position = {track.track_id: check_forecast(track).position[:K] for track in by_scene[scene.scene_id]}
         row = target_rows(scene, "FJMP")  # includes the other set
         if missing := [scene.agent_id[index] for index in row if scene.agent_id[index] not in position]:
@@ -117,7 +109,7 @@ def outcomes(predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, prog
             raise TrajformerError(f"{cases.root}: the model predicts {modes.shape[2]} steps, the protocol has {NUM_FUTURE}")
         now = NUM_HISTORY - 1
         heading = path_headings(modes, scene.position[row, None, now], scene.heading[row, None, now])
-        yield Outcome(case, row, Paths(modes, heading, case.size[row]))
+        yield Outcome(scene, row, Paths(modes, heading, scene.agent_size[row].astype(np.float64)))
 
 
 def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -> np.ndarray:
@@ -181,7 +173,7 @@ def _circles(paths: Paths, car: np.ndarray, mode: np.ndarray, step: np.ndarray) 
 
 def case_figures(outcome: Outcome) -> CaseFigures:
     """The `FIGURES` of a case by target set, and the number of its cars; sets without a car are left out."""
-    scene, row, modes = outcome.case.scene, outcome.row, outcome.paths.position
+    scene, row, modes = outcome.scene, outcome.row, outcome.paths.position
     valid, future = scene.valid[row, NUM_HISTORY:], np.s_[:, NUM_HISTORY:]
     truth = scene.position[row][future].astype(np.float64)
     gap = modes - truth[:, None]
@@ -247,13 +239,13 @@ def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
     """
     parts: list[dict[str, np.ndarray]] = []
     frame = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
-    for case, row, paths in outcomes:
-        number = float(case.scene.scene_id.rsplit("-", 1)[1])
-        for car in np.flatnonzero(np.isin(row, target_rows(case.scene, "HPNet"))):
-            columns = {"case_id": np.full(NUM_FUTURE, number), "track_id": np.full(NUM_FUTURE, case.scene.agent_id[row[car]])}
+    for scene, row, paths in outcomes:
+        number = float(scene.scene_id.rsplit("-", 1)[1])
+        for car in np.flatnonzero(np.isin(row, target_rows(scene, "HPNet"))):
+            columns = {"case_id": np.full(NUM_FUTURE, number), "track_id": np.full(NUM_FUTURE, scene.agent_id[row[car]])}
             columns |= {"frame_id": frame, "timestamp_ms": frame * PERIOD_MS}
             columns |= {"track_to_predict": np.ones(NUM_FUTURE), "interesting_agent": np.zeros(NUM_FUTURE)}
-            for mode, (xy, psi) in enumerate(zip(paths.position[car] + case.scene.origin, paths.heading[car], strict=True), 1):
+            for mode, (xy, psi) in enumerate(zip(paths.position[car] + scene.origin, paths.heading[car], strict=True), 1):
                 columns |= {f"x{mode}": xy[:, 0].round(4), f"y{mode}": xy[:, 1].round(4), f"psi_rad{mode}": psi.round(4)}
             parts.append(columns)
     if not parts:

@@ -365,7 +365,7 @@ def test_json_has_one_line_per_item(tmp_path: Path) -> None:
     position[0, 0] = (0.1, -2.3)
     export_scene(random_scene(4, 3, 2, edges=2, position=position), tmp_path / "scene.json")
     lines = (tmp_path / "scene.json").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 8 + 4 * 2 + 3 + 2 + 2 + len(scene.light_lane)
+    assert len(lines) == 2 + 9 + 4 * 2 + 3 + 2 + 2 + len(scene.light_lane)
     assert ' "city": "Zürich",' in lines
     assert '"position": [[0.1, -2.3], ' in next(line for line in lines if line.startswith('  {"id": "0"'))
 

@@ -6,6 +6,7 @@ A guard is a check in the source that a case names (`Guard` in tests/support/use
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -49,7 +50,8 @@ def main() -> int:
             by_guard[case.guard].append(case)
     passed = 0
     with tempfile.TemporaryDirectory() as name:
-        prepared = prepare_files(Path(name))
+        with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+            prepared = prepare_files(Path(name))
         for guard, cases in by_guard.items():
             text = survivors(guard, cases, prepared)
             passed += bool(text)

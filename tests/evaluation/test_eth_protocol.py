@@ -301,7 +301,7 @@ def test_figures_equal_figures_of_exported_samples(raw: Path, tmp_path: Path, ca
     assert sampled["ADE_20"] <= sampled["JADE_20"] and sampled["FDE_20"] <= sampled["FDE_at_best_ADE_20"]
     assert not list(samples.rglob(".*")) and (samples / "constant_velocity" / "eth" / "samples").is_dir()
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--export", samples) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "samples: has files; give another folder" in capsys.readouterr().err
 
 
 def test_a_failed_export_leaves_nothing(raw: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_detect_filters_by_score_and_can_join_layers(expert: tuple[Path, Path], 
     checkpoint, source = expert
     counts = {}
     for words in (("--score", "1"), ("--score", "0"), ("--score", "0", "--nms"), ("--nms",)):
-        assert command("detect", source, "--checkpoint", checkpoint, "--out", tmp_path / "out", *words) == 0
+        assert command("detect", source, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--overwrite", *words) == 0
         counts[words] = len(json.loads((tmp_path / "out" / "detections.jsonl").read_text())["objects"])
     truth = len(draw_shapes(DATA.shapes, (8, 4)).label)
     assert counts["--score", "1"] == 0 and counts["--score", "0"] == MODEL.queries and counts[("--nms",)] == truth

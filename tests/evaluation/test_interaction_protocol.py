@@ -126,7 +126,7 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
             best = np.argsort(-track.probability, kind="stable")[:6]
             forecasts[track.scene_id][track.track_id] = track.position[best]
         for outcome in outcomes(predictor, case_set, progress=False):
-            scene_id = outcome.case.scene.scene_id
+            scene_id = outcome.scene.scene_id
             figures = case_figures(outcome)
             for name in TARGET_SETS:
                 expected = figures_of_case(rows[scene_id], forecasts[scene_id], name == "HPNet")

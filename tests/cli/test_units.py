@@ -16,10 +16,11 @@ from trajformer.data.batch import collate
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.recipes.checkpoint import describe
-from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.scene import Scene, scenes_equal
 from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
+from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
@@ -38,8 +39,8 @@ def store(root: Path, *scenes: Scene) -> Path:
 
 
 def checkpoint(path: Path, unit: str) -> Path:
-    config = TrainConfig(ConstantVelocityConfig(modes=6), DataConfig(unit=unit))  # type: ignore[arg-type]
-    torch.save({"trajformer": describe(config), "state_dict": {}}, path)
+    config = TrainConfig(ConstantVelocityConfig(modes=6))
+    torch.save({"trajformer": describe(config, DataSpec(unit=unit)), "state_dict": {}}, path)
     return path
 
 
@@ -81,16 +82,16 @@ def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str
     stores = {unit: store(tmp_path / unit, scene) for unit, scene in scenes.items()}
     model = checkpoint(tmp_path / "model.ckpt", ours)
     assert run("evaluate", "--checkpoint", model, "--store", stores[ours]) == 0
-    refused = f"has lengths in {other}, but the model was trained on lengths in {ours}"
+    refused = f"unit {other}, but the training scenes have {ours}; prepare the raw data again in {ours}"
     assert refused in fails("evaluate", "--checkpoint", model, "--store", stores[other])
     assert refused in fails("predict", "--checkpoint", model, "--store", stores[other], "--out", "f.parquet")
     assert run("evaluate", "--model", "constant_velocity", "--store", stores[other]) == 0
 
-    config = recipe(stores[ours], data={"val": str(stores[other]), "unit": ours}, trainer={"epochs": 1})
-    with pytest.raises(TrajformerError, match=f"data.val: .* has lengths in {other}, but data.unit of the recipe is {ours}"):
+    config = recipe(stores[ours], data={"val": str(stores[other])}, trainer={"epochs": 1})
+    with pytest.raises(TrajformerError, match=f"unit {other}, but the training scenes have {ours}"):
         train(config, TASK, tmp_path / "run", progress=False)
-    config = recipe(stores[other], data={"unit": other}, init=str(model))
-    with pytest.raises(TrajformerError, match=f"was trained on lengths in {ours}, but data.unit is {other}"):
+    config = recipe(stores[other], init=str(model))
+    with pytest.raises(TrajformerError, match=f"unit {other}, but the training scenes of .*model.ckpt have {ours}"):
         train(config, TASK, tmp_path / "run", progress=False)
 
 

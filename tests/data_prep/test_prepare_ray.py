@@ -69,7 +69,7 @@ def test_errors_of_a_task_are_raised(cluster: str, tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "bug")
     with pytest.raises(SceneError, match=r"001\.txt: ZeroDivisionError"):
         prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, strict=True))
-    assert list((tmp_path / "store" / "s").iterdir()) == []
+    assert [path.name for path in (tmp_path / "store" / "s").iterdir()] == ["source.json"]
 
 
 def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         sizes = sizes[:, ::-1] if name == "ego" else sizes  # 1.73 m long and 4.08 m wide in the file
         assert (np.abs(sizes - scene.agent_size[index]).max(1) < 1e-5).any()
 
-    groups = {"LANE": (0, 1, 2), "CROSSWALK": (3,), "ROAD_LINE": (5,), "ROAD_EDGE": (6,)}
+    groups = {"LANE": (0, 1, 2), "CROSSWALK": (3,), "ROAD_EDGE": (5,), "ROAD_LINE": (6,)}
     names = list(data["map_features"])
     assert scene.polyline_id.tolist() == list(range(len(names)))
     for index, one in enumerate(data["map_features"].values()):

@@ -22,7 +22,8 @@ from trajformer.evaluation.protocols import nuscenes, sdd
 from trajformer.evaluation.protocols.nuscenes import MISS, check_challenge
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.recipes.checkpoint import describe
-from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.spec import DataSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 SCENES = ("scene-0003", "scene-0039", "scene-0565")  # of the official val
@@ -33,9 +34,9 @@ def expect_targets(monkeypatch: pytest.MonkeyPatch, module: Any, count: int) -> 
     monkeypatch.setattr(module, "BENCHMARK", replace(module.BENCHMARK, num_targets=count))
 
 
-def checkpoint(path: Path, **data: Any) -> Path:
-    config = TrainConfig(ConstantVelocityConfig(modes=25), DataConfig(**data))
-    torch.save({"trajformer": describe(config), "state_dict": {}}, path)
+def checkpoint(path: Path, **trained_on: Any) -> Path:
+    config = TrainConfig(ConstantVelocityConfig(modes=25))
+    torch.save({"trajformer": describe(config, DataSpec(**trained_on)), "state_dict": {}}, path)
     return path
 
 
@@ -148,7 +149,7 @@ def test_sdd_agrees_with_a_script_on_the_table(real_data: Path, tmp_path: Path, 
     assert row.pop("num_targets") == len(track) and row == pytest.approx(expected, abs=1e-3)
 
     model = checkpoint(tmp_path / "m.ckpt", unit="px")  # 25 modes
-    assert run(*words, "--checkpoint", model) == run("preprocess", "sdd", raw, store, "--workers", 1) == 0
+    assert run(*words, "--overwrite", "--checkpoint", model) == run("preprocess", "sdd", raw, store, "--workers", 1) == 0
     assert run("predict", "--checkpoint", model, "--store", store, "--split", "test", "--out", forecasts) == 0
     row = json.loads(figures.read_text())[str(model)]
     parts = []
@@ -170,10 +171,11 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, fails: Callable[...,
     assert "no split 'test' (expected RAW/*.parquet" in fails(*words)
     monkeypatch.setattr(sdd, "BENCHMARK", replace(sdd.BENCHMARK, split="train"))
     assert "split 'train': 4 targets, expected 2829: another version of the files" in fails(*words)
-    assert "the model was trained on split 'train'" in fails(*words, "--checkpoint", checkpoint(tmp_path / "a", unit="px"))
-    other = checkpoint(tmp_path / "b", train_split="mine")
+    same = checkpoint(tmp_path / "a", unit="px", split="train")
+    assert "the model was trained on split 'train'" in fails(*words, "--checkpoint", same)
+    other = checkpoint(tmp_path / "b", unit="m", split="mine")
     expect_targets(monkeypatch, sdd, 4)
-    assert "lengths in px, but the model was trained on lengths in m" in fails(*words, "--checkpoint", other)
+    assert "unit px, but the training scenes have m" in fails(*words, "--checkpoint", other)
     assert "--export is for --protocol" in fails(*words, "--export", tmp_path / "e")
     assert "no such folder" in fails("evaluate", "--protocol", "nuscenes", "--data", tmp_path / "nothing")
     assert "with --data" in fails("evaluate", "--protocol", "nuscenes")

@@ -78,7 +78,7 @@ def test_build_model_takes_names_files_and_configs(tmp_path: Path) -> None:
     assert type(trajformer.build_model(config)) is type(trajformer.build_model(config.model))
     for text, message in (
         ("[]", "not a recipe"),
-        ("{model: [", "not a readable recipe"),
+        ("{model: [", "not readable as YAML"),
         ("model: {moon: {}}", "unknown name 'moon'"),
     ):
         (tmp_path / "mine.yaml").write_text(text)

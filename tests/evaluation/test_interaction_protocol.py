@@ -197,12 +197,9 @@ def test_means_are_over_cases() -> None:
 def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
     [case_set] = read_cases(files.folder(tmp_path))
     predictor = load_predictor("constant_velocity_sampled")
-    scenes = [case.scene for case in case_set.cases]
+    scenes = case_set.cases
     changed = [np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None] for s in scenes]
-    cases = [
-        case._replace(scene=replace(case.scene, position=position.astype(np.float32)))
-        for case, position in zip(case_set.cases, changed, strict=True)
-    ]
+    cases = [replace(s, position=position.astype(np.float32)) for s, position in zip(scenes, changed, strict=True)]
     pairs = zip(*(outcomes(predictor, s, progress=False) for s in (case_set, replace(case_set, cases=cases))), strict=True)
     for left, right in pairs:
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)

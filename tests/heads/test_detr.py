@@ -89,7 +89,7 @@ def hugging_face(position: str = "sine") -> Any:
 def converted(model: Any, folder: Path) -> Detr:
     """The model after conversion of its saved weights."""
     model.save_pretrained(folder)
-    recipe, weights = convert("hf_detr", folder / "model.safetensors", Options(heads=HEADS))
+    recipe, weights, _ = convert("hf_detr", folder / "model.safetensors", Options(heads=HEADS))
     result = recipe.build_model()
     result.load_state_dict(weights)
     return result.eval()
@@ -184,7 +184,7 @@ def in_layout_of_authors(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def load(state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr") -> tuple[Any, dict[str, Tensor]]:
     """Recipe and weights of a file with these tensors."""
     torch.save({"model": state}, folder / "detr.pth")
-    return convert(layout, folder / "detr.pth", Options(heads=HEADS))
+    return convert(layout, folder / "detr.pth", Options(heads=HEADS))[:2]
 
 
 @pytest.mark.parametrize("position", ["sine", "learned"])

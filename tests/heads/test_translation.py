@@ -105,7 +105,7 @@ def test_published_weights_give_the_published_logits(tmp_path: Path) -> None:
             nn.init.zeros_(parameter)
     table, rows = torch.randn(TOKENS, WIDTH) * 0.3, [1, 2, 3, 0]  # foreign numbers of our first tokens
     torch.save(official(reference, table), tmp_path / "official.pt")
-    recipe, weights = convert("attention_is_all_you_need", tmp_path / "official.pt", Options(heads=HEADS))
+    recipe, weights, _ = convert("attention_is_all_you_need", tmp_path / "official.pt", Options(heads=HEADS))
     write_checkpoint(tmp_path / "ours.ckpt", recipe, weights)
     model, again = load_checkpoint(tmp_path / "ours.ckpt", TranslationRecipe)
     assert (again.model.block.d_k, again.model.block.d_v, again.model.tied) == (8, 8, "all")

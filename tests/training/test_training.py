@@ -113,7 +113,7 @@ def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> No
 
 
 def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_path: Path) -> None:
-    optim = {"learning_rate": 1e-30}  # the loss does not change
+    optim = {"learning_rate": 1e-12}  # the loss does not change
     for name, patience in (("off", 0), ("on", 2)):
         trainer = {"epochs": 5, "early_stopping": patience}
         train(recipe(store, trainer=trainer, optim=optim), TASK, tmp_path / name, progress=False)

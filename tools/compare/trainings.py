@@ -1,5 +1,6 @@
 """Trainings of a comparison: rows of a table, and processes that can be stopped and resumed."""
 
+import contextlib
 import functools
 import json
 import re
@@ -28,6 +29,7 @@ from trajformer.scenes.store import SceneStore
 
 COMMAND = [sys.executable, "-m", "trajformer.cli"]
 VALIDATIONS = 8  # approximate number in a training
+STOP_S = 3.0  # for trainings to end after an interruption
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +177,14 @@ def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
                     failed[training] = failure
                 print(f"{training.folder}: {failure or 'done'}, {training.record()['minutes']:.1f} minutes", flush=True)
     finally:
+        limit = time.monotonic() + STOP_S
         for training in running:
             if training.process:
                 training.process.terminate()  # a training writes a checkpoint and exits
         for training in running:
-            training.finish()
+            if training.process:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    training.process.wait(max(limit - time.monotonic(), 0.0))
+                training.process.kill()  # does nothing if it has exited
+                training.finish()
     return failed

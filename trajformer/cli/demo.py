@@ -53,8 +53,9 @@ def _run(args: Namespace) -> None:
     step(f"2 of 5, {{}}: prepare a store: {store}", "preprocess", "argoverse2", raw, store)
     stores = ("--data.train", store, "--data.val", store)
     length = ("--trainer.epochs", args.epochs, "--seed", args.seed)
+    resume = ["--resume"] if checkpoint.exists() else []
     headline = f"3 of 5, {{}}: train SE2Former further on them: {run}"
-    step(headline, "train", "--config", "demo", "--out", run, "--resume", *stores, *length)
+    step(headline, "train", "--config", "demo", "--out", run, *resume, *stores, *length)
     rows: dict[str, dict[str, float]] = {}
     for name, source in {
         "constant velocity": ("--model", "constant_velocity"),

@@ -56,8 +56,8 @@ def match_layers(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = ("laye
     an error as in `match`, but on a device other than the CPU with G = 1 their prediction is matched, so that the loss is not
     finite either.
     """
-    layers, problems, _, targets = cost.shape
-    if targets > 1:
+    layers, problems, predictions, targets = cost.shape
+    if targets != 1 or not predictions:
         problem, *others = match(cost, target_mask, axes)
         parts = (part.tensor_split(layers) for part in (problem % problems, *others))  # each layer has the same number of pairs
         return [Match(*layer) for layer in zip(*parts, strict=True)]

@@ -210,7 +210,7 @@ def nearest_polylines(observation: Observation, agents: int, radius_m: float, co
 
 def polyline_attributes(observation: Observation) -> Tensor:
     """Kinds (one-hot, zero for road lines) and flags of polylines: float [B, M, NUM_ATTRIBUTES]."""
-    kind = nn.functional.one_hot(observation.polyline_kind, len(PolylineKind))[..., _KINDS]
+    kind = torch.stack([observation.polyline_kind == kind for kind in _KINDS], -1)
     flags = torch.stack([(observation.polyline_flags & int(flag)) != 0 for flag in _FLAGS], -1)
     return torch.cat([kind, flags], -1).to(observation.polyline.dtype)
 

@@ -198,7 +198,7 @@ def _child(use: str, folder: Path, pipe: Connection) -> None:
     pipe.send(files_below(folder))
     status = _command(case)
     sys.stdout.flush()
-    os._exit(status)
+    sys.exit(status)  # also ends child processes, as at the end of a program
 
 
 def start_server() -> None:

@@ -62,7 +62,7 @@ CASES = [
         prepare=prepare,
         run=words,
         stop=Stop(number, file, 0.2),
-        status=130 if number == signal.SIGINT or name.startswith("train") else 143,
+        status=130 if number == signal.SIGINT or name.startswith(("train", "demo")) else 143,
         line=f"(interrupted|terminated); .*{hint}",
         guard=LINE if number == signal.SIGINT else HANDLER,
         limit_s=60.0,

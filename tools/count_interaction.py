@@ -21,7 +21,7 @@ SPEED_M_S, NEAR_M, ALIGNED_COS = 1.0, 3.0, np.cos(np.pi / 4)
 
 
 def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Distance [n] in metres of each driven vehicle at the last observed step to the nearest lane; and whether one is aligned."""
+    """Distance [n] in metres of each driven vehicle in the last observed step to the nearest lane; and whether one is aligned."""
     now = scene.num_history - 1
     driven = (scene.agent_role >= AgentRole.SCORED) & (np.hypot(*scene.velocity[:, now].T) >= SPEED_M_S)
     lines = [scene.polyline(index) for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)]

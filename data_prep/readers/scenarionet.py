@@ -94,8 +94,8 @@ class ScenarioNet:
         stride_s: seconds between the starts of scenes of a scenario; 0 = one scene, at the start of the scenario.
         period_s: seconds between steps; scenarios with other timestamps are skipped.
         scored: `listed` = the tracks to predict of the scenario's metadata; `all` = vehicles, cyclists and pedestrians except
-            the ego car. Both only if they are seen at the last observed step.
-        map_radius_m: polylines within this distance of a scored agent or the ego car at the last observed step are kept.
+            the ego car. Both only if they are seen in the last observed step.
+        map_radius_m: polylines within this distance of a scored agent or the ego car in the last observed step are kept.
     """
 
     history_s: float = 2.1
@@ -194,14 +194,14 @@ class ScenarioNet:
             raise SceneError(f"{path}: metadata.ts: {between} between steps, expected {self.period_s:g} s (period_s)")
 
     def _roles(self, scenario: "_Scenario", last: np.ndarray, path: Path) -> np.ndarray:
-        """AgentRole uint8 [A]; `last` is bool [A], True for agents at the last observed step."""
+        """AgentRole uint8 [A]; `last` is bool [A], True for agents in the last observed step."""
         if self.scored == "all":
             chosen = np.isin(scenario.kind, _ROAD_USERS) & ~scenario.is_ego & last
         else:
             chosen = np.isin(scenario.agent_id, scenario.listed) & last
         if not chosen.any():
             problem = f"none of {len(scenario.listed)} listed tracks is" if self.scored == "listed" else "no road user is"
-            raise SceneError(f"{path}: metadata.tracks_to_predict: {problem} seen at the last observed step (scored, history_s)")
+            raise SceneError(f"{path}: metadata.tracks_to_predict: {problem} seen in the last observed step (scored, history_s)")
         focal = self.scored == "listed" and len(scenario.listed) == 1
         return np.where(chosen, AgentRole.FOCAL if focal else AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
 

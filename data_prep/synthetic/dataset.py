@@ -176,7 +176,7 @@ def _continue_on(recording: _Recording, agent: int, route: Route) -> World:
     """Return the world in which ``agent`` follows ``route`` from now on.
 
     Paths and lateral deviations are smoothed over time, so that another future changes the last observed states a little;
-    the difference at the last observed step fades out over the next 20 steps.
+    the difference in the last observed step fades out over the next 20 steps.
     """
     now, past = recording.now, recording.world
     routes = list(now.paths.routes)

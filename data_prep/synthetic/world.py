@@ -24,7 +24,7 @@ class World:
     velocity: Array  # [M, T, 2] m/s
     present: Bools  # [M, T] within the mapped area
     turn: Ints  # [N] turn at the next junction in the future (1 left, 0 straight, -1 right), 2 if it reaches none
-    choices: Ints  # [N] number of turns still open to it at the last observed step, 0 if it reaches none
+    choices: Ints  # [N] number of turns still open to it in the last observed step, 0 if it reaches none
 
 
 def build_world(simulation: Simulation, rng: np.random.Generator) -> World:

@@ -229,7 +229,7 @@ def by_agent(batch: SceneBatch, scene: int) -> dict[str, dict[str, Tensor]]:
 @pytest.mark.parametrize("count", [1, 3, 7])
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Frame) -> None:
-    late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears at the last observed step
+    late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears in the last observed step
     scenes, config = [late, make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)], BatchConfig(frame=frame)
     result = shifted(collate(scenes, config), count)
     expected = collate([recorded_earlier(scene, count) for scene in scenes], config)

@@ -182,7 +182,7 @@ def test_the_focal_agent_is_an_option(tmp_path: Path, focal: str, expected: str)
 
 def test_a_window_without_a_scored_agent_is_refused(tmp_path: Path) -> None:
     parked = [track for track in small_tracks() if track.name in ("parked", "cone")]
-    with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: no moving agent at the last"):
+    with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: no moving agent in the last"):
         make(tmp_path, parked)
     assert named(make(tmp_path, parked, focal="ego"), AgentRole.FOCAL) == {"AV"}
 
@@ -192,7 +192,7 @@ def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path:
     rows = annotations(small_tracks())
     gone = rows["timestamp_ns"] == sensor_logs.stamps(np.array([H - 1]))[0]
     path = write_log(tmp_path / "val" / "log-1", take(rows, ~gone))
-    with pytest.raises(SceneError, match="at the last observed step"):
+    with pytest.raises(SceneError, match="in the last observed step"):
         read(path, focal=focal)
     assert read(path, "010", focal=focal).num_agents == 7
 

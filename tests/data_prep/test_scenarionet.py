@@ -176,7 +176,7 @@ BROKEN: dict[str, tuple[Damage, str]] = {
         entry("metadata", "tracks_to_predict", value=["car"]),
         r"tracks_to_predict: of type list, expected dict",
     ),
-    "late target": (entry("metadata", "tracks_to_predict", value={"none": {}}), r"none of 1 listed tracks is seen at the last"),
+    "late target": (entry("metadata", "tracks_to_predict", value={"none": {}}), r"none of 1 listed tracks is seen in the last"),
     "unknown feature": (feature("type", lambda v: "RIVER"), rf"{LANE}type: unknown value 'RIVER'"),
     "NaN point": (feature("polyline", nan_at(1)), rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]"),
     "flat points": (feature("polyline", lambda v: v[:, 0]), rf"{LANE}polyline: float64 of shape \(2,\)"),

@@ -301,7 +301,7 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path
         SMALL.read(item, "val", tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
-    if case in (*ONE_FILE, "no agent now"):  # `good` has a role column, so that it needs no agent at the last observed step
+    if case in (*ONE_FILE, "no agent now"):  # `good` has a role column, so that it needs no agent in the last observed step
         return
     good = two_tracks(heading=0.1, vx=5.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
     write(path, frame(good.assign(scene_id="one"), change(good).assign(scene_id="two")))

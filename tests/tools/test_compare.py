@@ -231,6 +231,7 @@ def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pyt
     def wait(seconds: float) -> None:
         sleep(0.02)
         if (one.folder / "ready").exists():
+            trainings.time.sleep = sleep  # one interrupt
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -158,7 +158,7 @@ def _add_model_options(parser: Parser) -> None:
     parser.add_argument("--split", default="val", help="split of the store")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
     agents = ("scored", "focal", "all")
-    parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen at the last observed step")
+    parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen in the last observed step")
     parser.add_argument("--joint", action="store_true", help="joint futures of the whole scene, for models with worlds")
     add_accelerator(parser)
     add_overwrite(parser)

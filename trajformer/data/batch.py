@@ -59,7 +59,7 @@ class Observation(TensorRecord):
     heading: Tensor  # float32 [B, A, H]
     velocity: Tensor  # float32 [B, A, H, 2]
     valid: Tensor  # bool [B, A, H]
-    pose: Tensor  # float32 [B, A, 3], position and heading at the last observed step of each agent
+    pose: Tensor  # float32 [B, A, 3], position and heading in the last observed step of each agent
     polyline: Tensor  # float32 [B, M, P, 2]
     polyline_kind: Tensor  # int64 [B, M]
     polyline_flags: Tensor  # int64 [B, M]

@@ -39,7 +39,7 @@ class BatchConfig(
             the future and end at least 5 m away.
         frame: frame of the batch.
         max_agents: largest number of agents of a scene: all targets, then the agents nearest to a target.
-        lost_agents: keep context agents that are not seen at the last observed step.
+        lost_agents: keep context agents that are not seen in the last observed step.
         agent_radius_m: context agents farther than this from every target are dropped.
         map_radius_m: polylines farther than this from every target are dropped.
         map_slack_m: if given, the radius of a target that is not a scored one is this many metres plus the way that it covers
@@ -82,7 +82,7 @@ def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     """Indices of the selected agents, targets first; the number of targets; and the pose of each agent."""
     seen = scene.valid[:, : scene.num_history]
     rows, last = np.arange(len(seen)), seen.shape[1] - 1 - seen[:, ::-1].argmax(1)
-    pose = np.empty((len(seen), 3), np.float32)  # at the last observed step of each agent
+    pose = np.empty((len(seen), 3), np.float32)  # in the last observed step of each agent
     pose[:, :2], pose[:, 2] = scene.position[rows, last], scene.heading[rows, last]
     present, role = seen.any(1), scene.agent_role
     is_target = _is_target(scene, config.targets) & present

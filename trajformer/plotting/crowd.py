@@ -49,7 +49,7 @@ def crowd_colors(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[int, 
 def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
     """Draw all modes of all pedestrians as a thin line with a dot at its end, metres relative to the scene's `origin`.
 
-    Lines start at the last observed position. Probable modes are more opaque. The lines of a track have the gid
+    Lines start in the last observed position. Probable modes are more opaque. The lines of a track have the gid
     "modes:<track id>", one path per mode in the order of the forecast; the dots have the gid "ends:<track id>".
     """
     colors = crowd_colors(scene, forecasts)

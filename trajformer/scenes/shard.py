@@ -206,7 +206,7 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
     Returns:
         The first inconsistent row and column, or an empty text.
     """
-    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks that the last bound is in range
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks thin the last bound is in range
     if impossible.any():
         return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
     length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=False))

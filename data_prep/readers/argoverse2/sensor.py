@@ -62,13 +62,13 @@ class Argoverse2Sensor:
         history_s: length of the observed part of a scene, seconds.
         future_s: length of the part to predict, seconds.
         stride_s: seconds between the starts of scenes.
-        focal: `nearest` = the scored agent nearest to the ego vehicle at the last observed step; `moving` = the scored agent
+        focal: `nearest` = the scored agent nearest to the ego vehicle in the last observed step; `moving` = the scored agent
             with the longest observed travel (it often leaves the range of the sensors before the scene ends); `farthest` =
             the scored agent with the longest travel in the complete scene, which uses the future like published data sets;
             `ego` = the ego vehicle; `none` = no agent.
-        min_observed_s: a road user at the last observed step is scored if it was observed for at least this time and ...
+        min_observed_s: a road user in the last observed step is scored if it was observed for at least this time and ...
         min_travel_m: ... if its distance from its first position reached this value; labels of parked cars move by 1 m.
-        map_radius_m: polylines within this distance of a scored agent or the ego vehicle at the last observed step are kept.
+        map_radius_m: polylines within this distance of a scored agent or the ego vehicle in the last observed step are kept.
     """
 
     history_s: float = 5.0
@@ -133,7 +133,7 @@ class Argoverse2Sensor:
         return agents.scene(name, (PERIOD_S, history, future), origin, log.lanes.near(last[near], self.map_radius_m))
 
     def _roles(self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input) -> np.ndarray:
-        """AgentRole [A] of a window; in every returned window the ego vehicle is valid at the last observed step."""
+        """AgentRole [A] of a window; in every returned window the ego vehicle is valid in the last observed step."""
         history = _steps(self.history_s)
         observed = valid[:, :history]
         travel = _travel(position[:, :history], observed)
@@ -143,11 +143,11 @@ class Argoverse2Sensor:
         role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
         if self.focal == "ego":
             if not observed[:1, -1].any():
-                raise SceneError(f"{item}: timestamp_ns: no sweep, so no ego vehicle, at the last observed step")
+                raise SceneError(f"{item}: timestamp_ns: no sweep, so no ego vehicle, in the last observed step")
             role[EGO] = AgentRole.FOCAL
         elif not scored.any():
             options = "(min_observed_s, min_travel_m)"
-            raise SceneError(f"{item}: track_uuid: no moving agent at the last observed step {options}")
+            raise SceneError(f"{item}: track_uuid: no moving agent in the last observed step {options}")
         elif self.focal != "none":
             distance = np.hypot(*(position[:, history - 1] - position[EGO, history - 1]).T)
             rank = {"nearest": -distance, "moving": travel, "farthest": _travel(position, valid)}[self.focal]

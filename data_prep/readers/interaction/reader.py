@@ -3,7 +3,7 @@
 A scene is a case of 10 + 30 steps, or a window of a recording with any number of steps. Vehicles have a recorded heading.
 Pedestrians and cyclists, which the files do not tell apart, have none, so it is estimated from their displacement.
 
-SCORED are the vehicles seen at the last observed step. Unlike the focal agent `farthest`, this does not depend on the future.
+SCORED are the vehicles seen in the last observed step. Unlike the focal agent `farthest`, this does not depend on the future.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Interaction:
             locations have 63 % of the recorded time, so a limit balances them.
         focal: `moving` = the scored vehicle with the longest observed travel; `farthest` = the one with the longest travel in
             the complete scene, which uses the future like published data sets; `none` = no vehicle.
-        map_radius_m: lanes within this distance of a scored vehicle at the last observed step are kept.
+        map_radius_m: lanes within this distance of a scored vehicle in the last observed step are kept.
     """
 
     num_history: int = CASE_HISTORY
@@ -69,7 +69,7 @@ class Interaction:
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Windows by location, recording and first frame, or cases by location and number.
 
-        Windows without a vehicle at the last observed and at the last step are left out.
+        Windows without a vehicle in the last observed and in the last step are left out.
         """
         if split != RECORDINGS:
             paths = sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv"))
@@ -85,13 +85,13 @@ class Interaction:
         """Read one window or case; SceneError also if no vehicle is seen at its last observed step."""
         rows, history = read_rows(item.path), self.num_history
         if not item.part:
-            problem = f"no window of {history} + {self.num_future} steps with a vehicle at the last ones"
+            problem = f"no window of {history} + {self.num_future} steps with a vehicle in the last ones"
             raise SceneError(f"{item.path}: frame_id: {problem}; choose shorter windows")
         tracks = rows.tracks(item, history + self.num_future)
         valid, position, heading = tracks.valid, tracks.position, tracks.heading
         scored = valid[:, history - 1] & tracks.is_vehicle
         if not scored.any():
-            raise SceneError(f"{item}: agent_type: no vehicle at the last observed step, so there is nothing to predict")
+            raise SceneError(f"{item}: agent_type: no vehicle in the last observed step, so there is nothing to predict")
         role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
         if self.focal != "none":
             steps = slice(history if self.focal == "moving" else None)

@@ -66,7 +66,7 @@ class Rows:
         return np.unique(self.time >> _FRAME_BITS).tolist()
 
     def starts(self, num_history: int, num_future: int, stride: int) -> list[int]:
-        """First frames, `stride` apart, of windows with a vehicle seen at the last observed and at the last step."""
+        """First frames, `stride` apart, of windows with a vehicle seen in the last observed and in the last step."""
         vehicle = ~np.isin(self.kind, _WITHOUT_BOX)
         count = len(self.agent_id)
         key = self.time[vehicle] * count + self.agent[vehicle]

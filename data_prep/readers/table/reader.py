@@ -303,7 +303,7 @@ def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray,
     """Find the scenes of a file.
 
     A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an
-    agent at the last observed step is left out, because there is nothing to predict.
+    agent in the last observed step is left out, because there is nothing to predict.
 
     Args:
         columns: of the file; only `scene_id` and the time columns are used.
@@ -423,7 +423,7 @@ class Tracks:
         return self.fill(heading), self.fill(velocity)
 
     def role(self, kind: np.ndarray) -> np.ndarray:
-        """AgentRole uint8 [A]; without the column, agents with a row at the last observed step and an earlier one are scored.
+        """AgentRole uint8 [A]; without the column, agents with a row in the last observed step and an earlier one are scored.
 
         This depends on the observed steps only. Objects that cannot move without help are context.
 

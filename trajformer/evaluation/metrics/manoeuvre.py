@@ -1,6 +1,6 @@
 """The manoeuvre of an agent: stop, turn, lane change or straight, to report errors by manoeuvre.
 
-Only the recorded path is used, neither map nor forecast. It starts at the last observed position. The first rule that applies
+Only the recorded path is used, neither map nor forecast. It starts in the last observed position. The first rule that applies
 decides:
 
 stop         the path stays within 2 m of its start, or the mean speed of the last second is below 0.5 m/s.
@@ -49,7 +49,7 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
     Args:
         target: [B, S, F, 2], the recorded future in metres.
         valid: bool [B, S, F]; other steps are ignored.
-        pose: [B, S, 3], position and heading (radians) at the last observed step, in the same frame.
+        pose: [B, S, 3], position and heading (radians) in the last observed step, in the same frame.
         period_s: seconds between steps.
 
     Returns:

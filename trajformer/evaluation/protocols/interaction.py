@@ -5,7 +5,7 @@ longitudinal threshold of FJMP (Rowe et al. 2023), because the formula of the RE
 for each case; results are means over cases. Two sets of cars are in use, and published figures differ in this choice:
 
 - HPNet (Tang et al. 2024): cars with all 40 steps.
-- FJMP: cars present at the last observed and at the last step. Errors count at recorded steps.
+- FJMP: cars present in the last observed and in the last step. Errors count at recorded steps.
 
 Validation cases name no ego vehicle. So none is left out, and the ego collision rate is the mean over all cars, each taken as the
 ego vehicle. World k of a marginal forecast consists of the k-th most probable mode of each car.
@@ -131,9 +131,9 @@ def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndar
     """Whether forecasts miss, bool [S, K]: an end point off by over 1 m sideways, or over 1 to 2 m lengthways.
 
     Args:
-        error: float64 [S, K, 2], metres, at the last step.
-        heading: float64 [S], the recorded one at the last step, radians.
-        speed: float64 [S], the recorded one at the last step, metres per second.
+        error: float64 [S, K, 2], metres, in the last step.
+        heading: float64 [S], the recorded one in the last step, radians.
+        speed: float64 [S], the recorded one in the last step, metres per second.
     """
     along = np.abs(rotate(error, -heading[:, None]))
     limit = 1.0 + np.clip((speed - SLOW_M_S) / (FAST_M_S - SLOW_M_S), 0.0, 1.0)

@@ -30,7 +30,7 @@ class Context:
     mask: Tensor | None  # bool [B, 1, H' * A + M], which tokens are real; None if all are
     num_lanes: int  # M
     agent: Tensor  # [B, A, D], mean over the tokens of each agent
-    present: Tensor  # bool [B, A], observed at the last step; the future of other agents is not attended to
+    present: Tensor  # bool [B, A], observed in the last step; the future of other agents is not attended to
     start: Tensor  # [B, A, 2], last observed position
     velocity: Tensor  # [B, A, 2], displacement per step that futures are offsets from; zero without `extrapolate`
     heading: Tensor  # [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings

@@ -14,16 +14,17 @@ from trajformer.data.batch import Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.evaluation.metrics.plausibility import NAMES, Plausibility, accelerations, lane_gap, smooth
+from trajformer.scenes.scene import PolylineKind
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 TIME = torch.arange(30, dtype=torch.float64) * 0.1
 
 
-def make_batch(position: Tensor, valid: Tensor | None = None, lanes: Tensor | None = None) -> Any:
+def make_batch(position: Tensor, valid: Tensor | None = None, lanes: Tensor | None = None, kind: int = 0) -> Any:
     known = torch.ones(position.shape[:-1], dtype=torch.bool) if valid is None else valid
     lanes = torch.zeros(len(position), 0, 2, 2) if lanes is None else lanes
     mask = torch.ones(lanes.shape[:2], dtype=torch.bool)
-    observation = SimpleNamespace(period_s=0.1, polyline=lanes, polyline_mask=mask)
+    observation = SimpleNamespace(period_s=0.1, polyline=lanes, polyline_mask=mask, polyline_kind=kind * mask)
     return SimpleNamespace(truth=Truth(position, known), observation=observation)
 
 
@@ -72,6 +73,7 @@ def test_figures_of_the_most_probable_modes() -> None:
     metric = Plausibility()
     metric.update(forecast, make_batch(truth, valid, lane))
     metric.update(forecast, make_batch(truth, valid))
+    metric.update(forecast, make_batch(truth, valid, lane + 100.0, int(PolylineKind.ROAD_LINE)))  # is no lane
     figures = metric.compute()
     assert list(figures) == NAMES
     assert figures["p99_acceleration"] == pytest.approx(4.0, abs=1e-3)

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.scenes.scene import PolylineKind
 
 CUT_OFF_S = 2.0
 MOVING_M_S = 1.0  # slower agents have no direction that could turn
@@ -79,9 +80,10 @@ class Plausibility(Metric):
             return
         best = forecast.probability().argmax(-1)[..., None, None, None]
         top = forecast.in_batch_frame().take_along_dim(best, 2)[:, :, 0]
-        has_lanes = counts & o.polyline_mask.any(-1, keepdim=True)
+        lanes = o.polyline_mask & (o.polyline_kind < int(PolylineKind.ROAD_EDGE))
+        has_lanes = counts & lanes.any(-1, keepdim=True)
         for prefix, path in zip(_PATHS, (top, truth.position), strict=True):
-            far = ~(lane_gap(path[..., -1, :], o.polyline, o.polyline_mask) <= OFF_LANE_M)  # also for NaN
+            far = ~(lane_gap(path[..., -1, :], o.polyline, lanes) <= OFF_LANE_M)  # also for NaN
             found = (*accelerations(smooth(path, o.period_s)[counts], o.period_s), far[has_lanes])
             for figure, value in zip(_FIGURES, found, strict=True):
                 value = value.flatten().float()

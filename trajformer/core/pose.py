@@ -36,7 +36,7 @@ from trajformer.errors import Config, ConfigError
 MULTIPLES = 2  # of the relative heading
 MOST_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
 FAR_M = 80.0
-_CELL_M = 100.0  # side of a cell
+_CELL_M = 150.0  # side of a cell
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
 _KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
 

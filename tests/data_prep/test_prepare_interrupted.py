@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support import fixtures
 from support.prepared import content, preprocess_words
-from support.processes import environment, run_python
+from support.processes import environment, run_python, session
 
 SCENES, SHARD_SIZE = 400, 5
 
@@ -69,19 +69,6 @@ def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> 
     while len(shards(store)) < count and running.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.002)
-
-
-def session(leader: int) -> list[int]:
-    """The running processes of a session."""
-    processes = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, number = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue  # has just ended
-        if int(number) == leader and state != "Z":
-            processes.append(int(folder.name))
-    return processes
 
 
 def assert_gone(leader: int) -> None:

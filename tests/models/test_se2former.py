@@ -88,6 +88,15 @@ def test_the_most_probable_mode_of_an_agent_at_rest_is_rest(model: SE2Former, ba
     assert top.diff(dim=-2).abs().max() < 1e-4 and top.abs().max() < 0.2
 
 
+def test_an_agent_that_was_seen_shortly_is_not_at_rest(batch: SceneBatch) -> None:
+    o, targets = batch.observation, batch.observation.num_targets
+    time = torch.arange(o.num_history) * o.period_s
+    for seen in (2, 4, 7, o.num_history):
+        valid = torch.arange(o.num_history) >= o.num_history - seen
+        moving = replace(o, position=5.0 * time[:, None] + torch.zeros_like(o.position), valid=valid.expand_as(o.valid))
+        assert (base_path(moving)[1][:, :targets] == 1).all()
+
+
 def test_the_median_replaces_a_mode_and_gets_the_highest_score() -> None:
     path = torch.zeros(1, 1, 3, 2, 2)
     path[0, 0, :, :, 0] = torch.tensor([0.0, 10.0, 20.0])[:, None]

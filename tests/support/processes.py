@@ -18,3 +18,16 @@ def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[st
     """Run Python in another process; `options` are those of `subprocess.run`."""
     defaults: dict[str, Any] = {"capture_output": True, "text": True, "env": environment(), "check": False}
     return subprocess.run([sys.executable, *map(str, words)], **defaults | options)
+
+
+def session(leader: int) -> list[int]:
+    """The running processes of a session."""
+    processes = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, number = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue  # has just ended
+        if int(number) == leader and state != "Z":
+            processes.append(int(folder.name))
+    return processes

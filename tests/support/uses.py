@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from support import fixtures
 from support.cli import run
-from support.processes import environment
+from support.processes import environment, session
 from support.raw_folders import FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -244,19 +244,6 @@ def run_case(case: Case, prepared: Path, folder: Path) -> End:
     out, err = (Path(f"{folder}.{name}").read_text(errors="replace") for name in ("out", "err"))
     texts = {name: path.read_text(errors="replace") for name, _ in case.makes if (path := folder / name).is_file()}
     return End(None if running else process.exitcode, out, err, before, files_below(folder), texts)
-
-
-def session(leader: int) -> list[int]:
-    """The running processes of a session."""
-    processes = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, number = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue  # has just ended
-        if int(number) == leader and state != "Z":
-            processes.append(int(folder.name))
-    return processes
 
 
 def problems(case: Case, end: End) -> list[str]:

@@ -433,16 +433,22 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
     The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
-    moved less than .5 m in their history to 1 for those that moved more than 1 m. The path is constant velocity plus `mean`
-    [F, 2] times the share, plus the centre of the last half second times the rest.
+    moved less than .5 m in their history to 1 for those that moved more than 1 m. A distance in an incomplete history is
+    divided by the square root of its share of a complete one, because motion grows with time and noise does not. The path is
+    constant velocity plus `mean` [F, 2] times the share, plus the centre of the last half second times the rest.
     """
     targets = slice(0, observation.num_targets)
-    point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
     seen, period_s = observation.valid[:, targets], observation.period_s
-    last = first_centre(point.flip(2), seen.flip(2), period_s)
-    moved = (last - first_centre(point, seen, period_s)).norm(dim=-1)
+    time = torch.arange(observation.num_history, device=seen.device) * period_s
+    point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
+    point = torch.cat([point, time[:, None].expand(*seen.shape, 1)], -1)
+    late = seen & (seen.cumsum(-1) > seen.sum(-1, keepdim=True) // 2)
+    last = first_centre(point.flip(2), late.flip(2), period_s)
+    gap = last - first_centre(point, seen & ~late, period_s)
+    part = gap[..., 2].clamp(min=period_s) / max((observation.num_history - 1) * period_s - 0.4, period_s)
+    moved = gap[..., :2].norm(dim=-1) * part.clamp(max=1).rsqrt()
     share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]
-    return share * (constant_velocity_path(observation) + mean) + (1 - share) * last[:, :, None, None], share
+    return share * (constant_velocity_path(observation) + mean) + (1 - share) * last[:, :, None, None, :2], share
 
 
 def _eight_points(point: Tensor) -> Tensor:

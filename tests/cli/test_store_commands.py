@@ -255,7 +255,7 @@ def test_an_interrupted_merge_resumes(run: Run, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", lambda *paths: copy(*paths, stop_at=3))
     code, _, text = run(*words)
-    hint = "interrupted; copied shards are kept; run the same command again to resume"
+    hint = "interrupted; shards copied by a merge are kept; run the same command again"
     assert (code, text) == (130, f"trajformer store: {hint}\n")
     assert content(Path("m")).keys() == {MERGED, *(f"train/0000{n}.arrow" for n in range(3))}
     assert "; no manifest.json" in run("info", "m")[1]

@@ -48,7 +48,7 @@ RERUN = "run the same command again"
 HINTS = {  # after an interruption
     "synthesize": f"finished scenes are kept; {RERUN} to resume",
     "preprocess": f"finished shards are kept; {RERUN} to resume",
-    "store": f"copied shards are kept; {RERUN} to resume",
+    "store": f"shards copied by a merge are kept; {RERUN}",
     "train": "continue with --resume",
     "demo": f"finished steps are kept; {RERUN} to resume",
 }

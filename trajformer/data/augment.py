@@ -17,7 +17,6 @@ from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
 _MOVING_M = 3.0  # agents whose future ends at least this far away count as moving
-_LEAD = 0.7  # of moving agents, in a draw of numbers between 0 and 1
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
 
 
 def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
-    """Keep the scored targets and randomly chosen others, `count` in all; one that moves wins against 95 % of standing ones."""
+    """Keep the scored targets and others, `count` in all: first those that move, then standing ones, each in random order."""
     o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
     if targets <= count:
         return batch
@@ -160,7 +159,7 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     moving = (end.norm(dim=-1) >= _MOVING_M) & truth.valid[..., -1]
     scored = o.agent_role[:, :targets] >= int(AgentRole.SCORED)
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
-    first = (drawn + _LEAD * moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
+    first = (drawn + 1.0 * moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
     context = torch.arange(targets, o.agent_mask.shape[1], device=o.pose.device).expand(batch.num_scenes, -1)
     return take_agents(batch, torch.cat([first, context], 1), count)
 

@@ -50,7 +50,8 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
-_REST_M = 0.5, 1.0  # agents that move less in their history are at rest, others move
+_REST_M = 0.5, 1.0  # agents that move less are at rest, others move, if they were seen long enough
+_REST_S = 1.5  # between the centres of the first and the last half second of two seconds
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 MOVED_M = 3.0  # agents that move less in their future are not used for components: most of what they leave over is noise
 _OUTLIER_M = 40.0  # errors of tracking
@@ -78,7 +79,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     """
 
     moving: float = 0.5
-    standing: float = 0.25
+    standing: float = 0.1
     moved_m: float = 3.0
     endpoint: float = 1.0
     median: float = 0.3
@@ -433,9 +434,9 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
     The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
-    moved less than .5 m in their history to 1 for those that moved more than 1 m. A distance in an incomplete history is
-    divided by the square root of its share of a complete one, because motion grows with time and noise does not. The path is
-    constant velocity plus `mean` [F, 2] times the share, plus the centre of the last half second times the rest.
+    moved less than .5 m in their history to 1 for those that moved more than 1 m. A distance in less than 1.5 s is divided by
+    the square root of this share of time, because motion grows with time and noise does not. The path is constant velocity
+    plus `mean` [F, 2] times the share, plus the centre of the last half second times the rest.
     """
     targets = slice(0, observation.num_targets)
     seen, period_s = observation.valid[:, targets], observation.period_s
@@ -445,7 +446,7 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     late = seen & (seen.cumsum(-1) > seen.sum(-1, keepdim=True) // 2)
     last = first_centre(point.flip(2), late.flip(2), period_s)
     gap = last - first_centre(point, seen & ~late, period_s)
-    part = gap[..., 2].clamp(min=period_s) / max((observation.num_history - 1) * period_s - 0.4, period_s)
+    part = gap[..., 2].clamp(min=period_s) / _REST_S
     moved = gap[..., :2].norm(dim=-1) * part.clamp(max=1).rsqrt()
     share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]
     return share * (constant_velocity_path(observation) + mean) + (1 - share) * last[:, :, None, None, :2], share

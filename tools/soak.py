@@ -1,0 +1,176 @@
+"""Run every long command again and again, and kill it at random moments.
+
+    python tools/soak.py --cycles 24 --kills 50 --json soak.json
+
+A cycle is synthesize, preprocess, train, kill, resume, evaluate, predict, plot and merge, all but the killed training in one process. All
+cycles must give the same figures and files, and the process must not gain memory, open files, threads or temporary files. Then
+each command is killed (SIGKILL) and run again; it must end with the files of a run without a kill.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trajformer.cli import load_command, main
+
+RECIPE = """
+model: {se2former: {num_future: 60, max_history: 50, block: {width: 16, heads: 2, feedforward: 16}}}
+data: {train: store, val: store, batch_size: 4, learn_from: all, batch: {max_agents: 8, polyline_points: 4}}
+augment: {max_targets: 4}
+optim: {learning_rate: 1.0e-3, muon_rate: 2.0e-3}
+trainer: {epochs: 2, threads: 1, accelerator: cpu, log_every: 1, checkpoint_minutes: 0.01}
+"""
+TRAIN = "train --config recipe.yaml --out run"
+CONVERT = "weights convert trajformer run/last.ckpt weights.safetensors --overwrite"
+CYCLE = (
+    "evaluate --checkpoint run/last.ckpt --store store --json figures.json",
+    "predict --checkpoint run/last.ckpt --store store --split val --out forecasts.parquet",
+    "plot store --split val --forecasts forecasts.parquet --random 2 --out pictures",
+    "store merge store --out merged",
+)
+KILLED = {  # command: what it must write again, and the command after a kill if it differs
+    "synthesize raw --scenes 12 --workers 1": ("raw", ""),
+    "preprocess argoverse2 raw store --workers 1": ("store", ""),
+    TRAIN: ("run", f"{TRAIN} --resume"),
+    "store merge store --out merged": ("merged", ""),
+    "store export-scene store --split train --scene {scene} --out scene.json --overwrite": ("scene.json", ""),
+    "predict --checkpoint run/last.ckpt --store store --split val --out forecasts.parquet --overwrite": ("forecasts.parquet", ""),
+    CONVERT: ("weights.safetensors", ""),
+}
+
+
+def run(command: str) -> None:
+    """One command in this process, without its output."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = main(command.split())
+        except SystemExit as error:  # a malformed command line
+            status = error.code
+    if status:
+        sys.exit(f"{command}: exit status {status}: {errors.getvalue()[-500:]}")
+
+
+def run_killed(command: str, seconds: float) -> bool:
+    """One command in a forked process, which is killed after some seconds; whether it was still running."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(2, 1)
+        os._exit(main(command.split()))
+    time.sleep(seconds)
+    ended, _ = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return not ended
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Digests of a file or of all files of a folder. Of a run, only its weights: logs and checkpoints contain times."""
+    if (path / "last.ckpt").is_file():
+        run(CONVERT)
+        path = Path("weights.safetensors")
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def remove(*names: str) -> None:
+    """Remove files and folders that exist."""
+    for path in map(Path, names):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def cycle(moment: random.Random) -> dict[str, Any]:
+    """All commands once; the figures, and what this process and the folder of temporary files hold afterwards."""
+    remove(*(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary")))
+    run("synthesize raw --scenes 12 --workers 1")
+    run("preprocess argoverse2 raw store --workers 1")
+    killed = run_killed(TRAIN, moment.uniform(0.5, 5.0))
+    run(f"{TRAIN} --resume")
+    for command in CYCLE:
+        run(command)
+    results = {**digests(Path("run")), **digests(Path("merged")), **digests(Path("forecasts.parquet"))}
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "killed": killed,
+        "figures": hashlib.sha256(Path("figures.json").read_bytes()).hexdigest(),
+        "files": hashlib.sha256(json.dumps(results).encode()).hexdigest(),
+        "memory_mb": int(status["VmRSS"].split()[0]) // 1024,
+        "open_files": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "temporary": len(list(Path("temporary").iterdir())),
+        "left_over": len([path for path in Path().rglob("*") if path.name.endswith(".tmp")]),
+    }
+
+
+def kills(command: str, output: str, again: str, count: int, moment: random.Random) -> dict[str, Any]:
+    """Kill a command `count` times, each time in a new folder of output, and compare the output of the next run."""
+    remove(output)
+    start = time.monotonic()
+    run_killed(command, 0.0) if count < 0 else run(command)
+    seconds, expected = time.monotonic() - start, digests(Path(output))
+    row: dict[str, Any] = {"command": command, "seconds": round(seconds, 1), "kills": 0, "different": 0}
+    while row["kills"] < count:
+        remove(output)
+        if run_killed(command, moment.uniform(0, 1.2 * seconds)):
+            row["kills"] += 1
+            run(again or command)
+            row["different"] += digests(Path(output)) != expected
+    return row
+
+
+def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What differs between cycles, or grows after the third one, when all modules are loaded and caches are full."""
+    problems = [name for name in ("figures", "files") if len({row[name] for row in rows}) > 1]
+    later = rows[2:]
+    problems += [name for name in ("open_files", "threads", "temporary", "left_over") if later and later[-1][name] > later[0][name]]
+    return problems + (["memory_mb"] if later and later[-1]["memory_mb"] > 1.1 * later[0]["memory_mb"] else [])
+
+
+def soak() -> int:
+    """Print a line per cycle and per killed command; the exit status is 1 if something differs or grows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=24)
+    parser.add_argument("--kills", type=int, default=50, help="kills of each command")
+    parser.add_argument("--json", type=Path, help="also write the record to this file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    moment, record, out = random.Random(0), {"cycles": [], "kills": []}, args.json and args.json.absolute()
+    for name in ("data", "store", "models"):  # forked processes start with these modules
+        load_command({"data": "preprocess", "store": "store", "models": "train"}[name])
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("recipe.yaml").write_text(RECIPE)
+        Path("temporary").mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = f"{folder}/temporary"
+        for _ in range(max(args.cycles, 1)):
+            record["cycles"].append(cycle(moment))
+            print(record["cycles"][-1], flush=True)
+        scene = next(Path("raw/train").iterdir()).name
+        for command, (output, again) in KILLED.items() if args.kills else ():
+            record["kills"].append(kills(command.format(scene=scene), output, again, args.kills, moment))
+            print(record["kills"][-1], flush=True)
+    problems = stable(record["cycles"]) + [row["command"] for row in record["kills"] if row["different"]]
+    print("differs or grows: " + (", ".join(problems) or "nothing"))
+    if out:
+        out.write_text(json.dumps(record | {"problems": problems}, indent=1) + "\n")
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(soak())

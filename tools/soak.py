@@ -2,9 +2,9 @@
 
     python tools/soak.py --cycles 24 --kills 50 --json soak.json
 
-A cycle is synthesize, preprocess, train, kill, resume, evaluate, predict, plot and merge, all but the killed training in one process. All
-cycles must give the same figures and files, and the process must not gain memory, open files, threads or temporary files. Then
-each command is killed (SIGKILL) and run again; it must end with the files of a run without a kill.
+A cycle is synthesize, preprocess, train, kill, resume, evaluate, predict, plot and merge, all but the killed training in one
+process. All cycles must give the same figures and files, and the process must not gain memory, open files, threads or temporary
+files. Then each command is killed (SIGKILL) and run again; it must end with the files of a run without a kill.
 """
 
 import argparse
@@ -139,9 +139,10 @@ def kills(command: str, output: str, again: str, count: int, moment: random.Rand
 def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What differs between cycles, or grows after the third one, when all modules are loaded and caches are full."""
     problems = [name for name in ("figures", "files") if len({row[name] for row in rows}) > 1]
-    later = rows[2:]
-    problems += [name for name in ("open_files", "threads", "temporary", "left_over") if later and later[-1][name] > later[0][name]]
-    return problems + (["memory_mb"] if later and later[-1]["memory_mb"] > 1.1 * later[0]["memory_mb"] else [])
+    for early, late in [(rows[2], rows[-1])] if len(rows) > 2 else []:
+        problems += [name for name in ("open_files", "threads", "temporary", "left_over") if late[name] > early[name]]
+        problems += ["memory_mb"] if late["memory_mb"] > 1.1 * early["memory_mb"] else []
+    return problems
 
 
 def soak() -> int:

@@ -14,7 +14,7 @@ import pytest
 from support import interaction as files
 from support.cli import error_line, run
 
-from trajformer.cli.interaction import read_cases
+from trajformer.cli.protocols import read_cases
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.protocols.interaction import (

@@ -16,7 +16,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli import benchmarks
+from trajformer.cli import protocols
 from trajformer.cli.files import bars, check_outputs, refuse_inputs
 from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
@@ -188,8 +188,7 @@ def evaluate_parser() -> Parser:
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
-    protocols = ("eth_ucy", "interaction", *benchmarks.NAMES)
-    parser.add_argument("--protocol", choices=protocols, help="score with the rules of a published benchmark")
+    parser.add_argument("--protocol", choices=protocols.PROTOCOLS, help="score with the rules of a published benchmark")
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
     export = (
         "for eth_ucy: also write all samples as text files to this folder; for interaction: also write the files of the "
@@ -211,12 +210,9 @@ def run_evaluate(args: Namespace) -> None:
     if args.protocol and (args.agents != "scored" or (args.joint and args.protocol == "eth_ucy")):
         raise TrajformerError("--agents and --joint are not allowed with --protocol")
     if args.protocol:
-        from trajformer.cli import interaction, protocols
-
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
-        score = {"eth_ucy": protocols.evaluate, "interaction": interaction.evaluate}.get(args.protocol, benchmarks.evaluate)
-        score(args.data, checkpoints, args)
+        protocols.evaluate(args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")

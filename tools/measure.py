@@ -121,10 +121,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def in_new_process(run: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a script's function in a new process, whose peak memory is its own; torch has the same number of threads."""
-    import torch
-
-    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (torch.get_num_threads(),)) as pool:
+    """The result of a function in a new process, whose peak memory is its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(run, *arguments).result()
 
 

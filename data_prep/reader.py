@@ -40,11 +40,7 @@ class Reader(Protocol):
         """
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scene.
-
-        Raises:
-            SceneError: the scene cannot be used; the message names file and field.
-        """
+        """Read one scene (SceneError: the scene cannot be used; the message names file and field)."""
 
 
 def check_options(reader: Reader, **minima: float) -> None:

@@ -87,13 +87,10 @@ class PrepareSummary(NamedTuple):
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:
     """Convert raw files to a store, keep finished shards, and write the manifest.
 
-    Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk,
-    finished shards remain and there is no incomplete file. The folder of the store is created if missing.
-
-    Raises:
-        TrajformerError: no such folder or split, an unknown layout, an unwritable store, no Ray, or a split without
-            a usable scene (then the manifest has been written and lists the reasons).
-        SceneError: with `options.strict`, the first input that cannot be used.
+    Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk, finished
+    shards remain and there is no incomplete file. The folder of the store is created if missing. Raises TrajformerError: no such
+    folder or split, an unknown layout, an unwritable store, no Ray, or a split without a usable scene (then the manifest has been
+    written and lists the reasons). SceneError: with `options.strict`, the first input that cannot be used.
     """
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     start_time = time.monotonic()
@@ -337,11 +334,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> Estimate:
-    """Plan a run of `prepare` with the same arguments and make a small shard of each split in a temporary folder.
-
-    Raises:
-        TrajformerError: for the same arguments as `prepare`.
-    """
+    """Plan a run of `prepare` and make a small shard of each split in a temporary folder; raises the errors of `prepare`."""
     raw, store = Path(raw), Path(os.path.abspath(store))
     splits = plan(reader, raw, store, options)
     with tempfile.TemporaryDirectory(prefix="trajformer-") as name, closing(WorkerPool(options.workers)) as pool:

@@ -153,11 +153,7 @@ def read_labels(path: Path) -> Labels:
 
 @cached_by_file(4)
 def trace_map(raster: Path, meta: Path) -> tuple[VectorMap, np.ndarray]:
-    """The polylines of a raster, in the frame of the city, and its first and last corner float64 [2, 2].
-
-    Raises:
-        SceneError: one of the files cannot be used.
-    """
+    """The polylines of a raster, and its first and last corner float64 [2, 2], in the city frame (SceneError: unusable files)."""
     pixels, (x, y, scale) = _read_raster(raster), _read_meta(meta)
     lines: list[np.ndarray] = []
     kinds: list[PolylineKind] = []

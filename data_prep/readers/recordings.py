@@ -190,19 +190,10 @@ def window_scene(
     direction: float,
     unit: str = METRES,
 ) -> Scene:
-    """The scene of the window that begins at a frame.
+    """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F frames).
 
-    Args:
-        recording: the file.
-        first: frame number.
-        clock: period in seconds, H and F.
-        name: scene id, source, split and city.
-        kind: type of all agents.
-        direction: shortest displacement that has a direction.
-        unit: of positions.
-
-    Raises:
-        SceneError: no agent has all H + F frames.
+    `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the type of all agents; `direction`
+    the shortest displacement that has a direction; `unit` that of positions.
     """
     where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
     agent, step, xy = recording.window(first, num_steps)

@@ -27,8 +27,7 @@ def demo_parser() -> Parser:
 def run_demo(args: Namespace) -> None:
     """`trajformer demo`: a sequence of commands. A second run reuses finished steps and resumes the interrupted one.
 
-    Raises:
-        TrajformerError: a step failed, or the folder holds a demo with other arguments.
+    Raises TrajformerError: a step failed, or the folder holds a demo with other arguments.
     """
     with lock_folder(args.out):
         _run(args)

@@ -89,12 +89,9 @@ def run_pretrained(args: Namespace) -> None:
 def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     """Resolve the recipes of a command line of `trajformer train`.
 
-    Returns:
-        The words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
-        they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string.
-
-    Raises:
-        TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
+    Returns the words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
+    they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string. Raises
+    TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.yaml_text import read_yaml

@@ -226,10 +226,8 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     """Checkpoints by the label of their model and by scene.
 
     A folder holds the checkpoints of one model: `eth.ckpt` or `eth/best.ckpt` is for the scene eth, and so on; scenes may be
-    missing. Files are recognized by the same names, and files of one folder belong to one model.
-
-    Raises:
-        TrajformerError: no checkpoint is named after a scene, or there are two checkpoints for one scene.
+    missing. Files are recognized by the same names, and files of one folder belong to one model. Raises TrajformerError: no
+    checkpoint is named after a scene, or there are two checkpoints for one scene.
     """
     from trajformer.evaluation.protocols.eth_ucy import COUNTS
     from trajformer.recipes.checkpoint import UNTRAINED

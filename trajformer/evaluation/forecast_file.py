@@ -144,11 +144,7 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 
 
 def read_spec(path: Path) -> DataSpec:
-    """Properties of the scenes of a readable forecast file, unknown if another program wrote it.
-
-    Raises:
-        TrajformerError: they are damaged.
-    """
+    """Properties of the scenes of a readable forecast file, unknown if another program wrote it (TrajformerError: damaged)."""
     metadata = pq.read_schema(path).metadata or {}
     try:
         return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))

@@ -62,10 +62,8 @@ class ViTConfig(Config, positive=("image_size", "patch_size", "channels"), limit
 class ViT(nn.Module):
     """Maps images to class scores (eqs. 1 to 4).
 
-    Positions are learned for images of `image_size` and interpolated for images of another size.
-
-    Raises:
-        ValueError: `image_size` is no multiple of `patch_size`.
+    Positions are learned for images of `image_size` and interpolated for images of another size. Raises ValueError: `image_size`
+    is no multiple of `patch_size`.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -217,11 +215,9 @@ def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
 def load_digits(split: str) -> tuple[Tensor, Tensor]:
     """The handwritten digits of scikit-learn: images [N, 1, 8, 8] in 0..1, white on black, and labels int64 [N].
 
-    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and
-    the ninth are test images and the seventh is a validation image. Every split contains all 13 writers.
-
-    Raises:
-        TrajformerError: scikit-learn is not installed.
+    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and the
+    ninth are test images and the seventh is a validation image. Every split contains all 13 writers. Raises TrajformerError:
+    scikit-learn is not installed.
     """
     try:
         from sklearn import datasets  # type: ignore[import-untyped]

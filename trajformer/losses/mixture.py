@@ -43,19 +43,11 @@ class MixtureLossConfig(LossConfig, positive=("least_m",)):
 
 
 def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
-    """The loss of a marginal forecast with a spread.
+    """The loss of a marginal forecast of K modes with a spread, sigma.
 
-    Args:
-        forecast: K modes of B x S agents; `scale` is sigma.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are ignored.
-
-    Returns:
-        Means over agents: "classification" and "regression" of the last layer, "auxiliary" of the earlier layers, and the
-        weighted sum "loss" with its gradient.
-
-    Raises:
-        ValueError: the forecast is joint or has no scale.
+    The target is [B, S, F, 2] in the batch frame, `valid` bool [B, S, F]; agents without a valid step are ignored. Returns means
+    over agents: "classification" and "regression" of the last layer, "auxiliary" of the earlier layers, and the weighted sum
+    "loss" with its gradient. Raises ValueError: the forecast is joint or has no scale.
     """
     if forecast.is_joint or forecast.scale is None:
         raise ValueError("mixture_loss: expected a marginal forecast [B, S, K] with a scale")

@@ -146,11 +146,7 @@ class TrainConfig(Config):
     task: ClassVar[str] = "forecasting"
 
     def build_model(self) -> Forecaster:
-        """The model with random weights.
-
-        Raises:
-            TrajformerError: its sizes do not fit together.
-        """
+        """The model with random weights (TrajformerError: its sizes do not fit together)."""
         try:
             model: Forecaster = self.model.build()
         except ValueError as error:
@@ -158,11 +154,7 @@ class TrainConfig(Config):
         return model
 
     def check(self) -> None:
-        """Check that model, loss and first stage fit together.
-
-        Raises:
-            TrajformerError: they do not; names the field.
-        """
+        """Check that model, loss and first stage fit together (TrajformerError: they do not; names the field)."""
         self.loss_config(self.build_model())
 
     def build_loss(self, model: Forecaster) -> nn.Module:

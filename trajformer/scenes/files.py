@@ -68,10 +68,8 @@ def _descriptor(path: Path) -> int | None:
 def atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; it is renamed to `path` if the block ends without an error.
 
-    A link is followed: the file behind it is replaced. A device or a pipe stays and receives the content.
-
-    Raises:
-        OSError: the folder or the file cannot be written; the error names `path`. The temporary file or folder is removed.
+    A link is followed: the file behind it is replaced. A device or a pipe stays and receives the content. Raises OSError: the
+    folder or the file cannot be written; the error names `path`. The temporary file or folder is removed.
     """
     with ExitStack() as stack:
         special, target = is_special(path), Path(os.path.realpath(path))
@@ -125,11 +123,8 @@ def write_atomically(path: Path, text: str) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, created if missing: two runs in one folder would replace each other's files.
 
-    The lock is a file with the process and the machine of its owner. The lock of a process that has ended is taken over.
-
-    Raises:
-        TrajformerError: another process has locked the folder.
-        OSError: the folder cannot be written.
+    The lock is a file with the process and the machine of its owner. The lock of a process that has ended is taken over. Raises
+    TrajformerError: another process has locked the folder. OSError: the folder cannot be written.
     """
     from filelock import SoftFileLock, Timeout
 

@@ -197,14 +197,9 @@ def read_scene_ids(path: Path) -> list[str]:
 
 
 def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
-    """Check row lengths, so that every row of a damaged shard can be unpacked without reading out of bounds.
+    """The first inconsistent row and column, or an empty text: every row of a damaged shard must be unpacked within bounds.
 
-    Args:
-        bounds: start of each scene in each ragged column, int32 [scenes + 1, columns].
-        num_steps: T of each scene, int32 [scenes].
-
-    Returns:
-        The first inconsistent row and column, or an empty text.
+    `bounds` int32 [scenes + 1, columns] is the start of each scene in each ragged column; `num_steps` is T of each scene.
     """
     impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks thin the last bound is in range
     if impossible.any():
@@ -267,11 +262,7 @@ class Shard:
         return self._size
 
     def texts(self, name: str) -> list[str]:
-        """A text column, such as "scene_id" or "city", for all scenes in order.
-
-        Raises:
-            StoreError: the column is damaged.
-        """
+        """A text column, such as "scene_id" or "city", for all scenes in order (StoreError: the column is damaged)."""
         try:
             return _strings(self._strings[name])
         except ValueError as error:  # includes invalid UTF-8

@@ -61,16 +61,10 @@ class DataSpec:
 
 
 def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
-    """Compare scenes with the training scenes of a model; unknown properties are equal.
+    """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
 
-    Args:
-        scenes: the scenes for the model.
-        expected: the scenes that it was trained on.
-        root: store of `scenes`, for the error message.
-        owner: subject of `expected` in the error message.
-
-    Raises:
-        TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store.
+    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store
+    `root`.
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
     differ = {name: pair for name, pair in pairs.items() if None not in pair and not _equal(*pair)}

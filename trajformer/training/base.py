@@ -167,14 +167,9 @@ class TaskModule(L.LightningModule):
 class TaskData(L.LightningDataModule):
     """Training and validation loaders; without a trainer, `train_dataloader()` is the first epoch.
 
-    With a trainer, every item is in one batch of one process per epoch, in training and in validation.
-
-    Args:
-        train: the training items.
-        val: the validation items.
-        config: part of a recipe with `batch_size` (largest number of items per step and device), `workers` (loader processes)
-            and `bucket` (number of steps among which items of similar size are grouped).
-        seed: of the order.
+    With a trainer, every item is in one batch of one process per epoch, in training and in validation. `config` is the part of a
+    recipe with `batch_size` (largest number of items per step and device), `workers` (loader processes) and `bucket` (number of
+    steps among which items of similar size are grouped); `seed` is that of the order.
     """
 
     spec = DataSpec()  # of training scenes

@@ -45,8 +45,7 @@ class ForecastingModule(TaskModule):
     def prepare(self, data: SceneData) -> None:
         """Load the weights of `init`, or let the model compute what it needs from the training scenes and the first stage.
 
-        Raises:
-            TrajformerError: the scenes or a checkpoint cannot be used.
+        Raises TrajformerError: the scenes or a checkpoint cannot be used.
         """
         if self.config.init:
             self.model.load_state_dict(self._start(data))

@@ -37,9 +37,7 @@ class CheckpointFiles(TorchCheckpointIO):
 class KeepProgress(Callback):
     """Saves a checkpoint within an epoch, between two steps, after the first of them is complete and logged.
 
-    Args:
-        path: the checkpoint file.
-        minutes: time between checkpoints; with 0, only Ctrl-C and SIGTERM cause one.
+    This happens after `minutes`; with 0, only Ctrl-C and SIGTERM cause one.
     """
 
     def __init__(self, path: Path, minutes: float) -> None:

@@ -191,8 +191,7 @@ class Table:
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """All scenes and windows, by file and scene id; the part is the scene's id, or "" if a file is one scene.
 
-        Raises:
-            TrajformerError: two files hold scenes of the same name, so their forecasts would be ambiguous.
+        Raises TrajformerError: two files hold scenes of the same name, so their forecasts would be ambiguous.
         """
         inputs: list[Input] = []
         owner: dict[str, Path] = {}
@@ -300,18 +299,11 @@ class Cut(NamedTuple):
 
 
 def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
-    """Find the scenes of a file.
+    """Find the scenes of a file from its columns `scene_id` and time; `stem` is the name of the scene if there is no `scene_id`.
 
-    A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an
-    agent in the last observed step is left out, because there is nothing to predict.
-
-    Args:
-        columns: of the file; only `scene_id` and the time columns are used.
-        stem: name of the scene if there is no `scene_id`.
-        options: the time grid.
-
-    Returns:
-        the rows by scene and step, int64 [n]; their steps, int64 [n]; and the scenes by id, sorted by id and first step.
+    A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an agent
+    in the last observed step is left out, because there is nothing to predict. Returns the rows by scene and step, int64 [n];
+    their steps, int64 [n]; and the scenes by id, sorted by id and first step.
     """
     name = "step" if "step" in columns.number else "timestamp"
     time, count = columns.number[name], len(columns.number[name])
@@ -425,10 +417,8 @@ class Tracks:
     def role(self, kind: np.ndarray) -> np.ndarray:
         """AgentRole uint8 [A]; without the column, agents with a row in the last observed step and an earlier one are scored.
 
-        This depends on the observed steps only. Objects that cannot move without help are context.
-
-        Raises:
-            SceneError: an unknown role, two focal agents, or no agent to predict.
+        This depends on the observed steps only. Objects that cannot move without help are context. Raises SceneError: an unknown
+        role, two focal agents, or no agent to predict.
         """
         observed = self.valid[:, : self._options.num_history]
         role = self.words("role", _ROLES)

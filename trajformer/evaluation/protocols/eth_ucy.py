@@ -70,8 +70,7 @@ class TestSet:
     def check(self) -> TestSet:
         """Check that these are the test windows of the published figures; returns itself.
 
-        Raises:
-            TrajformerError: the windows have another length, or their number differs (another version of the recordings).
+        Raises TrajformerError: the windows have another length, or their number differs (another version of the recordings).
         """
         for scene in self.windows:
             if (scene.num_history, scene.num_future, scene.num_steps) != (NUM_HISTORY, NUM_FUTURE, NUM_HISTORY + NUM_FUTURE):
@@ -199,8 +198,7 @@ def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
 def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], Outcome]]:
     """Yield a function that writes an outcome to a new folder and returns it; the folder gets its name when it is complete.
 
-    Raises:
-        TrajformerError: the folder exists and is not empty.
+    Raises TrajformerError: the folder exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TrajformerError(f"{folder}: exists already; samples are written to a new folder")
@@ -250,9 +248,8 @@ MOST_PROBABLE = (
 def table(models: Mapping[str, SceneFigures], recorded: Mapping[str, float]) -> str:
     """The tables of published figures with rows of the given models, as text.
 
-    Args:
-        models: figures by label of the model and by scene, with "mean" if all five scenes are present.
-        recorded: collision rate of the recordings by scene, and "mean".
+    `models` are figures by label of the model and by scene, with "mean" if all five scenes are present; `recorded` is the
+    collision rate of the recordings by scene, and "mean".
     """
     width = max(len(name) for name in [*models, *(name for name, _, _ in BEST_OF_20)])
     lines = ["ETH/UCY, leave one scene out: 8 frames observed, 12 to predict (0.4 s each), all test windows, metres"]

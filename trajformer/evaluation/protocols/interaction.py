@@ -130,10 +130,8 @@ def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -
 def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndarray:
     """Whether forecasts miss, bool [S, K]: an end point off by over 1 m sideways, or over 1 to 2 m lengthways.
 
-    Args:
-        error: float64 [S, K, 2], metres, in the last step.
-        heading: float64 [S], the recorded one in the last step, radians.
-        speed: float64 [S], the recorded one in the last step, metres per second.
+    `error` is float64 [S, K, 2] in metres, `heading` [S] in radians and `speed` [S] in m/s are the recorded ones, in the last
+    step.
     """
     along = np.abs(rotate(error, -heading[:, None]))
     limit = 1.0 + np.clip((speed - SLOW_M_S) / (FAST_M_S - SLOW_M_S), 0.0, 1.0)
@@ -232,11 +230,7 @@ def _mean(cases: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write `<location>_sub.csv` of the INTERPRET challenge with the cars that have all 40 steps, and check it.
-
-    Raises:
-        TrajformerError: see `check_challenge_file`; nothing is left on disk.
-    """
+    """Write `<location>_sub.csv` of the INTERPRET challenge with all cars that have 40 steps, and check it."""
     parts: list[dict[str, np.ndarray]] = []
     frame = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
     for scene, row, paths in outcomes:
@@ -259,9 +253,8 @@ def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
 def check_challenge_file(path: Path) -> int:
     """Check a file of the challenge; returns the number of forecast tracks.
 
-    Raises:
-        TrajformerError: a column is missing or has another type, a value is not finite, or a track does not have one row for each
-            of the frames 11 to 40. The message names file and column.
+    Raises TrajformerError with file and column: a column is missing or has another type, a value is not finite, or a track does
+    not have one row for each of the frames 11 to 40.
     """
 
     def require(holds: bool | np.bool_, column: str, expected: str) -> None:
@@ -305,8 +298,7 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
     """The published rows next to those of the given models, and all figures by location, as text.
 
-    Args:
-        models: figures by label of the model, by target set, and by location or "mean" (over all cases).
+    `models` are figures by label of the model, by target set, and by location or "mean" (over all cases).
     """
     columns = list(next(iter(models.values()))["HPNet"])
     width = max(map(len, (*models, *FIGURES)))

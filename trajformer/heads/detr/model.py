@@ -54,12 +54,9 @@ class Detections:
 class Detr(nn.Module):
     """Backbone, encoder, parallel decoder of all queries, and two heads on every decoder layer.
 
-    Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the
-    decoder; its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on
-    the other images of the batch, except for rounding.
-
-    Raises:
-        ValueError: the sizes do not fit together, or there is no decoder layer.
+    Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the decoder;
+    its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on the other
+    images of the batch, except for rounding. Raises ValueError: the sizes do not fit together, or there is no decoder layer.
     """
 
     def __init__(self, config: DetrConfig) -> None:
@@ -148,15 +145,10 @@ def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig)
     """DETR's set loss (section 3.1) over all decoder layers, with one-to-one matching of queries and boxes of an image.
 
     Every query is classified, unmatched ones as "no object". Matched queries are also regressed with L1 and GIoU. Each decoder
-    layer is matched separately.
-
-    Returns:
-        For the last layer "classification", a weighted mean over queries, and "l1" and "giou", means over the boxes (per
-        process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss", the weighted sum of
-        all terms. Only "loss" has a gradient.
-
-    Raises:
-        ValueError: a matching cost is not finite; names layer, image and query.
+    layer is matched separately. Returns for the last layer "classification", a weighted mean over queries, and "l1" and "giou",
+    means over the boxes (per process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss",
+    the weighted sum of all terms. Only "loss" has a gradient. Raises ValueError with layer, image and query: a matching cost is
+    not finite.
     """
     layers = (*detections.auxiliary, detections)
     logit, box = torch.stack([one.logit for one in layers]).float(), torch.stack([one.box for one in layers]).float()

@@ -96,12 +96,8 @@ class DetectionRecipe(ClassRecipe, Config):
 def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
     """Mean average precision over the classes that occur, from detections and labels of each image.
 
-    Returns:
-        In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and
-        "AP50 <class>" for every class that occurs.
-
-    Raises:
-        TrajformerError: pycocotools is not installed, or no image has an object.
+    In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and "AP50 <class>"
+    for every class that occurs. Raises TrajformerError: pycocotools is not installed, or no image has an object.
     """
     try:
         from pycocotools.coco import COCO  # type: ignore[import-untyped]

@@ -120,11 +120,7 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
 
 
 def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dict[str, list[ShardTask]]:
-    """The tasks of all splits, in the reader's order; writes nothing.
-
-    Raises:
-        TrajformerError: an option is invalid, the folder or a split does not exist, or the folder has another layout.
-    """
+    """The tasks of all splits, in the reader's order; writes nothing (TrajformerError: an option or a folder cannot be used)."""
     if options.shard_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
         raise TrajformerError("shard_size, workers and limit must be at least 1")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:

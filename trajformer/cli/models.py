@@ -392,11 +392,7 @@ def run_weights(args: Namespace) -> None:
 
 
 def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
-    """The recipe, the state dict and the properties of the training scenes for a file of a layout.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its tensors are not the ones of the layout.
-    """
+    """Recipe, state dict and training scenes of a file of a layout (CheckpointError: unreadable, or of another layout)."""
 
     from trajformer.core.weights import read_state_dict
     from trajformer.models.agentformer.model import AgentFormerConfig

@@ -248,11 +248,7 @@ class _RecomputedAttention(torch.autograd.Function):
 
 
 class KVCache:
-    """Keys and values of one attention layer.
-
-    Keys and values of each step are appended (self-attention), or with `fixed` computed in the first step and reused
-    (cross-attention).
-    """
+    """Keys and values of one attention layer: appended at each step (self-attention), or `fixed` (cross-attention)."""
 
     def __init__(self, *, fixed: bool = False) -> None:
         self.fixed = fixed

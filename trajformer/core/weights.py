@@ -145,10 +145,7 @@ def foreign_name(name: str, rules: Mapping[str, str]) -> str:
 
 
 def read_state_dict(path: Path) -> StateDictReader:
-    """Read a .safetensors file or a PyTorch file. A PyTorch file may hold the tensors in a dict under a usual key.
-
-    Raises CheckpointError: the file is missing or damaged, or holds values other than dense tensors.
-    """
+    """Read a .safetensors or a PyTorch file, with tensors at the top or under a usual key (CheckpointError: unusable)."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
     raw = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)

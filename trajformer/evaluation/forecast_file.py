@@ -53,11 +53,7 @@ def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator
 
 
 def check_forecast(forecast: TrackForecast) -> TrackForecast:
-    """The same forecast with modes by falling probability (ties keep their order), normalised, float64.
-
-    Raises:
-        TrajformerError: a shape is wrong, a value is not finite, or the probabilities do not sum to 1.
-    """
+    """The forecast with modes by falling probability (ties keep their order), normalised, float64 (TrajformerError: wrong)."""
     probability = np.asarray(forecast.probability, np.float64)
     position = np.asarray(forecast.position, np.float64)
     where = f"forecast of track {forecast.track_id!r} in scene {forecast.scene_id!r}"

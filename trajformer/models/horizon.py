@@ -12,10 +12,7 @@ from trajformer.scenes.geometry import rotate
 
 
 def check_lengths(observation: Observation, num_future: int, max_history: int | None = None) -> None:
-    """Check that a model can predict these scenes.
-
-    Raises TrajformerError: the horizon is not `num_future`, or the history is longer than `max_history`.
-    """
+    """Check the horizon, and that the history is not longer than `max_history` (TrajformerError: other lengths)."""
     if observation.num_future != num_future:
         raise TrajformerError(f"scenes have {observation.num_future} future steps, the model predicts {num_future}")
     if max_history is not None and observation.num_history > max_history:

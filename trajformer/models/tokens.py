@@ -97,10 +97,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
-    """The nearest agents of each target among the agents seen in the last step; the first one is the target itself.
-
-    Returns indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: False for missing neighbors.
-    """
+    """Indices int64 [B, S, n] of the nearest agents of each target, first itself, and bool [B, S, n]: seen in the last step."""
     distance = pairwise_distances(observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2])
     seen = observation.agent_mask & observation.valid[..., -1]
     same = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)

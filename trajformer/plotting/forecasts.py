@@ -35,11 +35,7 @@ class AgentForecast(NamedTuple):
 
 
 def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[AgentForecast]:
-    """Find the agent of each forecast and convert positions from the city frame to the scene, in the order given.
-
-    Raises:
-        TrajformerError: a forecast is for another scene, for an unknown agent, has another horizon, or has NaN or infinity.
-    """
+    """Find the agent of each forecast and convert positions from the city frame to the scene (TrajformerError: no fit)."""
     index = {track_id: agent for agent, track_id in enumerate(scene.agent_id)}
     matched = []
     for forecast in forecasts:

@@ -61,10 +61,7 @@ def checkpoint_file(name: str | Path) -> Path:
 
 
 def recipe_header(path: Path) -> dict[str, str]:
-    """Title, data set, number of parameters, expected result and duration of the training of a recipe.
-
-    They are the comment at its start: a title of one or more lines, then lines such as `# Data: Argoverse 2`.
-    """
+    """Title, data set, parameters, expected result and time of a recipe: the lines `# Data: Argoverse 2` at its start."""
     header = dict.fromkeys(("Title", "Data", "Parameters", "Expected", "Time"), "")
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.removeprefix("#").strip()

@@ -163,11 +163,7 @@ class TrainConfig(Config):
         return loss
 
     def loss_config(self, model: Forecaster) -> Any:
-        """The loss config of the recipe, or the default of the model.
-
-        Raises:
-            TrajformerError: the loss, the first stage or the data does not fit the model.
-        """
+        """The loss config of the recipe, or the default of the model (TrajformerError: loss, first stage or data misfit)."""
         config = model.losses[0]() if self.loss is None else self.loss
         if type(config) not in model.losses:
             supported = [name for name, kind in LOSSES.items() if kind in model.losses]

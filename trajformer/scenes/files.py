@@ -18,11 +18,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Bytes of a regular file; pipes and devices are refused, because reading them may never end.
-
-    Raises:
-        OSError: the file is missing, unreadable, not a regular file, or larger than `max_bytes`.
-    """
+    """Bytes of a regular file (OSError: missing, unreadable or too large; a pipe or device, because reading may never end)."""
     descriptor = os.open(path, _FLAGS)
     try:
         state = os.fstat(descriptor)
@@ -39,11 +35,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def is_special(path: Path) -> bool:
-    """True for a device, a pipe, a socket or an open descriptor (/dev/stdout), also behind a link; it is never replaced.
-
-    Raises:
-        OSError: a loop of links, or a folder that cannot be searched.
-    """
+    """True for a device, a pipe, a socket or an open descriptor (/dev/stdout), also behind a link; it is never replaced."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

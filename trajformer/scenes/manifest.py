@@ -84,10 +84,7 @@ def _summarize(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]
 
 
 def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
-    """Write `manifest.json` atomically and return its content: counts, sizes, checksums and skipped inputs of each split.
-
-    Checksums in `known`, by path, are not computed again. Raises StoreError: there is no store, or a shard cannot be read.
-    """
+    """Write `manifest.json` with counts, sizes, checksums (some are `known`) and skipped inputs; returns its content."""
     known, splits = known or {}, {}
     for split in store_splits(root):
         paths = [root / split / name for name in shard_sizes(root / split)]

@@ -117,11 +117,7 @@ def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def _column(name: str, rows: list[Any]) -> pa.Array:
-    """The column of a shard with one value, text or array in each row.
-
-    Raises:
-        StoreError: more values than int32 offsets can address.
-    """
+    """The column of a shard with one value, text or array in each row (StoreError: more values than int32 can address)."""
     if name in SCALARS:
         return _numbers(np.array(rows), SCALARS[name])
     rows = [row.encode() for row in rows] if name in STRINGS else rows
@@ -233,11 +229,7 @@ def _strings(column: pa.Array) -> list[str]:
 
 
 class Shard:
-    """One memory-mapped shard; scenes are views of its columns.
-
-    Raises:
-        StoreError: the file is truncated, damaged, not a shard, or has another schema version.
-    """
+    """One memory-mapped shard; scenes are views of its columns (StoreError: not a readable shard of this schema version)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -284,11 +276,7 @@ class Shard:
         return np.diff(self._bounds, axis=0) @ _VALUE_BYTES[: len(self._ragged)] + _FIXED_BYTES
 
     def scene(self, row: int) -> Scene:
-        """Scene number `row`; arrays that are not packed are read-only views of the file.
-
-        Raises:
-            StoreError: the row cannot be unpacked. Other damage can change values without an error.
-        """
+        """Scene number `row`; arrays that are not packed are read-only views of the file (StoreError: it cannot be unpacked)."""
         try:
             return self._unpack(row)
         except ValueError as error:

@@ -17,11 +17,7 @@ _TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_hist
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions.
-
-    Raises:
-        ConfigError: a value has another type.
-    """
+    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions."""
 
     source: str | None = None  # the data set
     split: str | None = None

@@ -179,11 +179,7 @@ class TaskData(L.LightningDataModule):
         self.train, self.val, self.loading, self.seed = train, val, config, seed
 
     def count_steps(self) -> int:
-        """Steps of a training epoch, the same for every process.
-
-        Raises:
-            TrajformerError: there are fewer training or validation items than processes.
-        """
+        """Steps of a training epoch, the same for every process (TrajformerError: there are fewer items than processes)."""
         self._steps("val")
         return self._steps("train")
 

@@ -68,10 +68,7 @@ class TestSet:
         return observed(self.windows[index])
 
     def check(self) -> TestSet:
-        """Check that these are the test windows of the published figures; returns itself.
-
-        Raises TrajformerError: the windows have another length, or their number differs (another version of the recordings).
-        """
+        """Check that these are the windows of the published figures (TrajformerError: other lengths or counts); returns itself."""
         for scene in self.windows:
             if (scene.num_history, scene.num_future, scene.num_steps) != (NUM_HISTORY, NUM_FUTURE, NUM_HISTORY + NUM_FUTURE):
                 cut = f"{scene.num_history} observed and {scene.num_future} future frames"
@@ -111,8 +108,7 @@ class Outcome:
 def outcomes(predictor: Predictor, test_set: TestSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
     """Forecast all windows of a test set in order; yields the most probable modes with the recorded futures.
 
-    Raises:
-        TrajformerError: the model predicts another number of steps, was trained on the test scene, or needs a focal agent.
+    Raises TrajformerError: the model predicts another number of steps, was trained on the test scene, or needs a focal agent.
     """
     split = predictor.trained_on.split or ""
     name, _, part = split.rpartition("_")
@@ -157,11 +153,7 @@ def crowd_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
 
 
 def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """The counts of a scene, and the means of `crowd_figures` over agents.
-
-    Raises:
-        TrajformerError: a scored pedestrian was not predicted, or a figure is NaN or infinite.
-    """
+    """Counts of a scene, and means of `crowd_figures` over agents (TrajformerError: one was not predicted, or is not finite)."""
     windows, means = 0, Means(crowd_figures, "num_trajectories", FIGURES)
     for outcome in outcomes:
         valid = outcome.batch.truth.valid
@@ -196,10 +188,7 @@ def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
 
 @contextmanager
 def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], Outcome]]:
-    """Yield a function that writes an outcome to a new folder and returns it; the folder gets its name when it is complete.
-
-    Raises TrajformerError: the folder exists and is not empty.
-    """
+    """Yield a function that writes an outcome to a new folder, complete at the end, and returns it (TrajformerError: not new)."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TrajformerError(f"{folder}: exists already; samples are written to a new folder")
     with atomically(folder) as temporary:

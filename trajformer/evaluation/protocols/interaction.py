@@ -91,11 +91,7 @@ def target_rows(scene: Scene, target_set: str) -> np.ndarray:
 
 
 def outcomes(predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
-    """Forecast all cases of a location in order.
-
-    Raises:
-        TrajformerError: the model predicts another number of steps, or leaves out a car.
-    """
+    """Forecast all cases of a location in order (TrajformerError: another number of steps, or a car is left out)."""
     tracks = track_forecasts(predictor, cases, batch_size=batch_size, progress=progress)
     by_scene = {name: list(group) for name, group in groupby(tracks, lambda track: track.scene_id)}
     for scene in cases.cases:
@@ -296,10 +292,7 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
-    """The published rows next to those of the given models, and all figures by location, as text.
-
-    `models` are figures by label of the model, by target set, and by location or "mean" (over all cases).
-    """
+    """The published rows next to those of the models (figures by label, target set and location or "mean"), and all figures."""
     columns = list(next(iter(models.values()))["HPNet"])
     width = max(map(len, (*models, *FIGURES)))
     lines = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]

@@ -108,10 +108,7 @@ class SamplerLossConfig(LossConfig, positive=("spread",)):
 
 
 def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAELossConfig) -> Terms:
-    """The loss of the first stage, in a model with a unit of `unit_m` metres; agents without a valid step are ignored.
-
-    Returns "reconstruction", "divergence" and "best" (means over scenes, detached), and their weighted sum "loss".
-    """
+    """ "reconstruction", "divergence" and "best", means over scenes, and "loss"; the unit of the model is `unit_m` metres."""
     terms = {
         "reconstruction": _squared_error(output.position, truth, unit_m),
         "divergence": output.posterior.divergence(output.prior),
@@ -121,10 +118,7 @@ def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAEL
 
 
 def sampler_loss(forecast: Forecast, truth: Truth, unit_m: float, config: SamplerLossConfig) -> Terms:
-    """The loss of the second stage; the forecast has latents and prior. Other arguments as for `cvae_loss`.
-
-    Returns "best", "divergence" and "diversity" (means over scenes, detached), and their weighted sum "loss".
-    """
+    """ "best", "divergence", "diversity" and "loss" of the second stage, as `cvae_loss`; the forecast has latents and prior."""
     assert forecast.latent is not None and forecast.prior is not None
     position = forecast.in_batch_frame()
     error = _squared_error(position.transpose(1, 2), truth.map(lambda value: value[:, None]), unit_m).transpose(1, 2)  # [B, S, K]
@@ -413,10 +407,7 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         return self
 
     def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
-        """Copy the weights of the first stage, which needs the sizes of `config.cvae`; the number of samples may differ.
-
-        Raises TrajformerError: the first stage is another model or has other sizes.
-        """
+        """Copy the weights of the first stage (TrajformerError: other sizes); only the number of samples may differ."""
         expected, sizes = self.config.cvae, None
         if isinstance(first_stage, AgentFormer):
             free = {name: getattr(expected, name) for name in ("samples", "evaluation_samples", "mean_first")}

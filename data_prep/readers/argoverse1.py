@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ import numpy as np
 from data_prep.reader import Input, StagedReader, check_options
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
@@ -144,20 +143,15 @@ def load_map(path: Path) -> VectorMap:
     links: list[tuple[int, int | None, int]] = []
     lines: list[np.ndarray] = []
     try:
-        data = read_file(path, MAX_MAP_BYTES)
-        # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
-        if b"<!DOCTYPE" in data or b"\0" in data:
-            raise ValueError("a document type, or an encoding other than UTF-8, which could hide one")
-        for _, element in ElementTree.iterparse(StringIO(data.decode("utf-8-sig"))):
+        for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
             if element.tag == "node":
                 nodes[element.attrib["id"]] = float(element.attrib["x"]), float(element.attrib["y"])
-            elif element.tag == "way":
+            else:
                 head, tags = _lane(element)
                 heads.append(head)
                 lines.append(without_repeats(np.array([nodes[nd.attrib["ref"]] for nd in element.iter("nd")]).reshape(-1, 2)))
                 links += [(head[0], int(v), int(_LINKS[k])) for k, v in tags if k in _LINKS and v != "None"]
-            if element.tag in ("node", "way"):
-                element.clear()  # frees memory
+            element.clear()  # frees memory
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
         raise SceneError(f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}") from error
     if not 0 < len(heads) == len({head[0] for head in heads}):

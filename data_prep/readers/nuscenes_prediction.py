@@ -20,7 +20,7 @@ import numpy as np
 
 from data_prep.reader import Input, check_options
 from data_prep.readers import columns
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.recordings import Column, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
@@ -90,8 +90,7 @@ class NuscenesPrediction:
         if (short := scored & ~valid[:, last:].all(1)).any():
             known = int(valid[short][0, NUM_HISTORY:].sum())
             raise SceneError(f"{item}: target {present[seen][short][0]} has {known} of {NUM_FUTURE} future steps")
-        velocity = difference_velocity(position, valid, PERIOD_S)
-        copy_to_first_step(valid, NUM_HISTORY, velocity)
+        velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
         origin = position[scored, last].mean(0)
         folder = raw / "map_0.1"
         lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")

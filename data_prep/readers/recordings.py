@@ -205,8 +205,8 @@ def window_scene(
     scored = valid.all(1)
     if not scored.any():
         raise SceneError(f"{where}: no agent is present in all {num_steps} frames")
-    velocity, heading = difference_velocity(position, valid, clock[0]), _heading(position, valid, direction)
-    copy_to_first_step(valid, num_history, velocity, heading)
+    velocity, heading = difference_velocity(position, valid, num_history, clock[0]), _heading(position, valid, direction)
+    copy_to_first_step(heading, valid, num_history)
     last = num_history - 1
     origin = position[valid[:, last], last].mean(0)  # of all present agents, not only of the scored ones
     agent_id = [agent_id[index] for index in np.flatnonzero(observed)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, check_count
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.plain_pickle import load_plain_pickle
 from data_prep.readers.raw_file import cached_by_file, printable
 from data_prep.readers.vector_map import VectorMap, build_map
@@ -166,8 +166,7 @@ class ScenarioNet:
         kept = scenario.valid[:, window].any(1)
         position, valid = scenario.position[kept, window], scenario.valid[kept, window]
         role, is_ego, last = role[kept], scenario.is_ego[kept], valid[:, history - 1]
-        velocity = difference_velocity(position, valid, self.period_s)
-        copy_to_first_step(valid, history, velocity)
+        velocity = difference_velocity(position, valid, history, self.period_s)
         rank = 3 * (role == AgentRole.FOCAL) + 2 * (is_ego & last) + (role == AgentRole.SCORED)
         origin = position[rank.argmax(), history - 1].copy()
         lanes = scenario.lanes.near(position[last & (is_ego | (role > AgentRole.CONTEXT)), history - 1], self.map_radius_m)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError, TrajformerError
@@ -121,8 +121,7 @@ class Argoverse2Sensor:
         seen = np.flatnonzero(log.valid[:, start : start + history].any(1))
         kind, position, valid = log.kind[seen], log.position[seen, window], log.valid[seen, window]
         role = self._roles(kind, position, valid, item)
-        velocity = difference_velocity(position, valid, PERIOD_S)
-        copy_to_first_step(valid, history, velocity)
+        velocity = difference_velocity(position, valid, history, PERIOD_S)
         last = position[:, history - 1]
         origin = last[role.argmax() if role.max() == AgentRole.FOCAL else EGO].copy()
         near = role > AgentRole.CONTEXT

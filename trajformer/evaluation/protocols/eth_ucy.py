@@ -68,7 +68,7 @@ class TestSet:
         return observed(self.windows[index])
 
     def check(self) -> TestSet:
-        """Check that these are the windows of the published figures (TrajformerError: other lengths or counts); returns itself."""
+        """Check that they are the windows of the published figures (TrajformerError: other lengths or counts), return itself."""
         for scene in self.windows:
             if (scene.num_history, scene.num_future, scene.num_steps) != (NUM_HISTORY, NUM_FUTURE, NUM_HISTORY + NUM_FUTURE):
                 cut = f"{scene.num_history} observed and {scene.num_future} future frames"

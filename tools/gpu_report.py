@@ -273,28 +273,24 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
 
 def pipeline(run: Run, name: str) -> Iterator[Row]:
     """Scenes per second from the store to the device, alone and with training steps in bf16."""
-    for workers in run.sizes.workers:
-        yield {"workers": workers} | _loading(run, run.recipe(name), workers)
-
-
-def _loading(run: Run, recipe: TrainConfig, workers: int) -> Row:
+    recipe = run.recipe(name)
     data = SceneDataset(run.store, recipe.data.batch)
     steps = count_steps(len(data), min(run.sizes.batch, max(len(data) // 4, 1)))
-    loader = make_loader(
-        data, RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes)), workers, pinned=run.device.type == "cuda"
-    )
     model, loss = run.build(recipe)
     step = _step(lambda batch: loss(model, batch)["loss"], model, recipe.optim, run.device, torch.bfloat16)
 
-    def load() -> None:
-        for batch in loader:
-            batch.to(run.device, non_blocking=True)
+    for workers in run.sizes.workers:
+        sampler = RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes))
+        loader = make_loader(data, sampler, workers, pinned=run.device.type == "cuda")
+        row: Row = {"workers": workers}
+        for label, use in (("load", lambda batch: None), ("train", step)):
 
-    def train() -> None:
-        for batch in loader:
-            step(batch.to(run.device, non_blocking=True))
+            def epoch(loader: Any = loader, use: Callable[..., None] = use) -> None:
+                for batch in loader:
+                    use(batch.to(run.device, non_blocking=True))
 
-    return {f"{each.__name__}, scenes/s": 1e3 * len(data) / run.median_ms(each) for each in (load, train)}
+            row[f"{label}, scenes/s"] = 1e3 * len(data) / run.median_ms(epoch)
+        yield row
 
 
 TABLES: dict[str, tuple[Callable[[Run, str], Iterator[Row]], Callable[[Sizes], tuple[str, ...]]]] = {

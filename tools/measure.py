@@ -145,16 +145,15 @@ def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any
     """
     import pandas as pd
 
+    def digits(value: float) -> str:
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
     machine, rows = environment(getattr(args, "device", "cpu")) | more, []
     print(json.dumps(machine))
     for title, measured in tables.items():
         table = [*measured]
-        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=_four_digits)}", flush=True)
+        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=digits)}", flush=True)
         rows += table
     if args.json:
         write_json(args.json, rows, machine)
     return rows
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -334,7 +334,12 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     raw, store = Path(raw), Path(os.path.abspath(store))
     splits = plan(reader, raw, store, options)
     with tempfile.TemporaryDirectory(prefix="trajformer-") as name, closing(WorkerPool(options.workers)) as pool:
-        samples = [_sample(tasks, Path(name)) for tasks in splits.values()]
+        samples = []
+        for tasks in splits.values():  # a shard of inputs from the whole split, each twice
+            inputs = [item for task in tasks for item in task.inputs]
+            count = min(SAMPLE_SIZE, len(inputs))
+            chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
+            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen * 2))
         results = {task.split: result for task, result in pool.run(samples)}
         skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
         write_shard(Path(name) / "empty.arrow", [], ShardInfo(reader.name, ""))
@@ -342,9 +347,9 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     estimates, costs = [], {}
     for split, tasks in splits.items():
         result = results[split]
-        inputs = max(len(result.seconds), 1)
-        second_time = result.seconds[inputs // 2 :]
-        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / inputs, sum(second_time) / max(len(second_time), 1)
+        count = max(len(result.seconds), 1)
+        second_time = result.seconds[count // 2 :]
+        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / count, sum(second_time) / max(len(second_time), 1)
         costs[split] = (scene_bytes, scene_seconds)
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
         files = {item.path for task in tasks for item in task.inputs}
@@ -377,11 +382,3 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     existing = next(folder for folder in (store, *store.parents) if folder.exists())
     size, seconds = sum(split.bytes_to_write for split in estimates), sum(split.seconds for split in estimates)
     return Estimate(tuple(estimates), size, seconds, shutil.disk_usage(existing).free, published)
-
-
-def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:
-    """A shard of inputs from the whole split, each twice."""
-    inputs = [item for task in tasks for item in task.inputs]
-    count = min(SAMPLE_SIZE, len(inputs))
-    chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
-    return replace(tasks[0], store=folder, strict=False, inputs=chosen * 2)

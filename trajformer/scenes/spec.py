@@ -63,7 +63,8 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
     `root`.
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
-    differ = {name: pair for name, pair in pairs.items() if None not in pair and not _equal(*pair)}
+    known = {name: pair for name, pair in pairs.items() if None not in pair}
+    differ = {n: (a, b) for n, (a, b) in known.items() if not (math.isclose(a, b, rel_tol=1e-6) if n == "period_s" else a == b)}
     if not differ:
         return
     values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
@@ -74,10 +75,6 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
         options = " ".join(f"--{name.replace('_', '-')} {other}" for name, (_, other) in differ.items())
         remedy = f"convert it: trajformer store resample {root} OUT {options}"
     raise TrajformerError(f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}")
-
-
-def _equal(value: Any, other: Any) -> bool:
-    return math.isclose(value, other, rel_tol=1e-6) if isinstance(value, float) else bool(value == other)
 
 
 def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:

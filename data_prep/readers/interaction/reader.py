@@ -101,7 +101,9 @@ class Interaction:
         last = position[scored, history - 1]
         origin = last.mean(0)
         location, name = _location_and_name(item)
-        lanes = read_lanelets(_map_file(raw, location)).lanes.near(last, self.map_radius_m)
+        if not (map_file := raw / "maps" / f"{location}.osm_xy").is_file():
+            raise SceneError(f"{map_file}: no such file, expected the map of the location in metres")
+        lanes = read_lanelets(map_file).lanes.near(last, self.map_radius_m)
         observed = np.flatnonzero(valid[:, :history].any(1))
         arrays = (tracks.kind, role, position - origin, wrap(heading) * valid, tracks.velocity, valid)
         agents = Agents([tracks.agent_id[index] for index in observed.tolist()], *(array[observed] for array in arrays))
@@ -126,12 +128,6 @@ def _location_and_name(item: Input) -> tuple[str, str]:
         return location, f"{location}-{recording}-{item.part}"
     location = item.path.stem.rpartition("_")[0]
     return location, f"{location}-{item.part}"
-
-
-def _map_file(raw: Path, location: str) -> Path:
-    if not (path := raw / "maps" / f"{location}.osm_xy").is_file():
-        raise SceneError(f"{path}: no such file, expected the map of the location in metres")
-    return path
 
 
 def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:

@@ -275,17 +275,14 @@ def check_challenge_file(path: Path) -> int:
     for name in ("track_to_predict", "interesting_agent"):
         require(np.isin(number[name], (0, 1)).all(), name, "0 or 1")
     require((number["timestamp_ms"] == PERIOD_MS * number["frame_id"]).all(), "timestamp_ms", f"{PERIOD_MS} * frame_id")
-    tracks, owner = np.unique(np.stack([number["case_id"], _codes(table["track_id"])]), axis=1, return_inverse=True)
+    track = np.asarray(table["track_id"].combine_chunks().dictionary_encode().indices)
+    tracks, owner = np.unique(np.stack([number["case_id"], track]), axis=1, return_inverse=True)
     order = np.lexsort((number["frame_id"], owner))
     complete = len(order) == tracks.shape[1] * NUM_FUTURE
     frames = number["frame_id"][order].reshape(-1, NUM_FUTURE) if complete else np.zeros((1, NUM_FUTURE))
     expected = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
     require(len(order) > 0 and (frames == expected).all(), "frame_id", "one row for each of the frames 11 to 40 of each track")
     return int(tracks.shape[1])
-
-
-def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(column.combine_chunks().dictionary_encode().indices)
 
 
 # ---- table ---------------------------------------------------------------------------------------------------------

@@ -233,16 +233,16 @@ def run_evaluate(args: Namespace) -> None:
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
     """Print one line per model: best of 1 and 6; further tables for 20 modes, worlds and other figures."""
-    width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if not name.startswith("num_")]
+    import pandas as pd
+
+    table = pd.DataFrame.from_dict(rows, orient="index").rename(columns={"num_agents": "agents"})
+    names = [name for name in table if name != "agents" and not name.startswith("num_")]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]
     others = [name for name in names if not name[-1].isdigit() and name != "minFDE"]
     first = [name for name in names if name[-1].isdigit() and name not in worlds + of_20]
     for block in filter(None, (first, of_20, worlds, others)):
-        print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in block))
-        for label, row in rows.items():
-            figures = (f"{row[name]:{max(14, len(name))}.3f}" for name in block)
-            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(figures))
+        print(table[["agents", *block]].to_string(float_format="{:.3f}".format))
 
 
 def print_groups(per_agent: pd.DataFrame) -> None:

@@ -27,6 +27,7 @@ from trajformer.evaluation.evaluate import run
 from trajformer.evaluation.metrics.collection import Means
 from trajformer.evaluation.metrics.displacement import Figures, agent_errors, separate_minima
 from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collided, world_errors
+from trajformer.evaluation.protocols.benchmark import Row, as_text
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import AgentRole, Scene
@@ -42,7 +43,6 @@ COUNTS = {  # windows and scored trajectories of the test recordings, as in Agen
 _MINIMA = ("ADE", "FDE", "FDE_at_best_ADE")
 FIGURES = ("ADE_1", "FDE_1", *(f"{name}_{K}" for name in (*_MINIMA, "JADE", "JFDE", "JFDE_at_best_JADE", "collision_rate")))
 _COLUMNS = (*COUNTS, "mean")
-_WIDTH = 13  # of a column of the table, for "0.123/0.456"
 SceneFigures = Mapping[str, Mapping[str, float]]  # by scene or "mean", and by name
 
 
@@ -240,28 +240,22 @@ def table(models: Mapping[str, SceneFigures], recorded: Mapping[str, float]) -> 
     `models` are figures by label of the model and by scene, with "mean" if all five scenes are present; `recorded` is the
     collision rate of the recordings by scene, and "mean".
     """
-    width = max(len(name) for name in [*models, *(name for name, _, _ in BEST_OF_20)])
-    lines = ["ETH/UCY, leave one scene out: 8 frames observed, 12 to predict (0.4 s each), all test windows, metres"]
+    parts = ["ETH/UCY, leave one scene out: 8 frames observed, 12 to predict (0.4 s each), all test windows, metres"]
 
-    def add(label: str, cells: Iterable[str], source: str = "") -> None:
-        lines.append(f"{label:<{width}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells) + source)
-
-    def section(title: str, published: Sequence[tuple[str, str, str]], *names: str) -> None:
-        lines.extend(["", title])
-        add("", _COLUMNS)
-        for label, cells, source in published:
-            add(label, cells.split(), f"  {source}")
+    def section(title: str, published: Sequence[Row], *names: str) -> None:
+        rows = [*published]
         for label, figures in models.items():
-            rows = (figures.get(column) for column in _COLUMNS)
-            add(label, ["/".join(f"{row[name]:.3f}" for name in names) if row else "-" for row in rows])
+            cells = (figures.get(column) for column in _COLUMNS)
+            rows.append((label, " ".join("/".join(f"{row[name]:.3f}" for name in names) if row else "-" for row in cells), ""))
+        parts.append(f"{title}\n{as_text(_COLUMNS, rows)}")
 
     section(f"best of {K}, minima taken separately: ADE/FDE", BEST_OF_20, f"ADE_{K}", f"FDE_{K}")
     section("most probable mode: ADE/FDE", MOST_PROBABLE, "ADE_1", "FDE_1")
     section(f"the mode of {K} with the best ADE: ADE/FDE", (), f"ADE_{K}", f"FDE_at_best_ADE_{K}")
     section(f"best of {K} worlds, minima taken separately: JADE/JFDE", (), f"JADE_{K}", f"JFDE_{K}")
-    lines += ["", f"pedestrians who collide (under 0.2 m from another one's centre), mean over {K} worlds, percent"]
-    add("", _COLUMNS)
+    title = f"pedestrians who collide (under 0.2 m from another one's centre), mean over {K} worlds, percent"
     rates = {label: {s: f[f"collision_rate_{K}"] for s, f in figures.items() if f} for label, figures in models.items()}
+    rows = []
     for label, rate in ({"recorded": recorded} | rates).items():
-        add(label, [f"{100 * rate[column]:.2f}" if column in rate else "-" for column in _COLUMNS])
-    return "\n".join(lines)
+        rows.append((label, " ".join(f"{100 * rate[c]:.2f}" if c in rate else "-" for c in _COLUMNS), ""))
+    return "\n\n".join([*parts, f"{title}\n{as_text(_COLUMNS, rows)}"])

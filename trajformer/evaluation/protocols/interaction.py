@@ -14,7 +14,7 @@ ego vehicle. World k of a marginal forecast consists of the k-th most probable m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +27,7 @@ import pyarrow.csv as pa_csv
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.forecast_file import check_forecast
+from trajformer.evaluation.protocols.benchmark import as_text
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
 from trajformer.scenes.geometry import rotate
@@ -290,35 +291,28 @@ def check_challenge_file(path: Path) -> int:
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
     """The published rows next to those of the models (figures by label, target set and location or "mean"), and all figures."""
-    columns = list(next(iter(models.values()))["HPNet"])
-    width = max(map(len, (*models, *FIGURES)))
-    lines = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]
-
-    def add(label: str, cells: Iterable[str], source: str = "") -> None:
-        lines.append(f"{label:<{width}}" + "".join(f"{cell:>13}" for cell in cells) + source)
-
+    locations = list(next(iter(models.values()))["HPNet"])
+    columns = list(map(_short, locations))
+    parts = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]
     for target_set, rule in TARGET_SETS.items():
-        lines += [
-            "",
-            f"target set of {target_set} ({rule}), best of {K} worlds, minima taken separately: minJointADE/minJointFDE",
-        ]
-        add("", map(_short, columns))
-        for label, cell, source in _PUBLISHED[target_set]:
-            add(label, [*["-"] * (len(columns) - 1), cell], f"  {source}, 12 locations")
+        names = ("minJointADE", "minJointFDE")
+        rows = [(n, "- " * len(columns[1:]) + cell, f"{source}, 12 locations") for n, cell, source in _PUBLISHED[target_set]]
+        tables = []
         for label, by_set in models.items():
-            rows = by_set[target_set].values()
-            add(label, ("/".join(f"{row[n]:.3f}" if n in row else "-" for n in ("minJointADE", "minJointFDE")) for row in rows))
-        for label, by_set in models.items():
-            lines += ["", f"{label}, target set of {target_set}"]
+            means = by_set[target_set].values()
+            rows.append((label, " ".join("/".join(f"{m[n]:.3f}" if n in m else "-" for n in names) for m in means), ""))
+            figures = []
             for name in ("num_cases", "num_cars", *FIGURES):
                 digits = 0 if name.startswith("num_") else 4
-                add(name, (f"{row[name]:.{digits}f}" if name in row else "-" for row in by_set[target_set].values()))
-    lines += [
-        "",
-        "Differences: published means are over the cases of all 12 locations, and published models were trained on these,",
-    ]
-    lines += [f"on their training cases. The other rows are over the cases of {len(columns) - 1} of the locations."]
-    return "\n".join(lines)
+                figures.append((name, " ".join(f"{m[name]:.{digits}f}" if name in m else "-" for m in means), ""))
+            tables.append(f"{label}, target set of {target_set}\n{as_text(columns, figures)}")
+        title = f"target set of {target_set} ({rule}), best of {K} worlds, minima taken separately: minJointADE/minJointFDE"
+        parts += [f"{title}\n{as_text(columns, rows)}", *tables]
+    parts.append(
+        "Differences: published means are over the cases of all 12 locations, and published models were trained on these,\n"
+        f"on their training cases. The other rows are over the cases of {len(columns) - 1} of the locations."
+    )
+    return "\n\n".join(parts)
 
 
 def _short(location: str) -> str:

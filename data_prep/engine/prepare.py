@@ -26,19 +26,21 @@ from data_prep.engine.plausible import MAX_SPEED_M_S
 from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import MEMORY_GB, TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
-from trajformer.errors import StoreError, TrajformerError
+from trajformer.errors import Config, StoreError, TrajformerError
 from trajformer.scenes.files import lock_folder, read_file, write_atomically
 from trajformer.scenes.manifest import MANIFEST, MERGED, RESAMPLED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
-MAX_TIMEOUT_S, MAX_MEMORY_GB = 86_400, 1_000_000
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
 
 
+_LIMITS = {"timeout_s": (1e-9, 86_400), "memory_gb": (1e-9, 1e6), "max_speed_m_s": (0, math.inf)}
+
+
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(Config, limits=_LIMITS | dict.fromkeys(("workers", "limit", "shard_size"), (1, 10**9))):
     """Options of `prepare`."""
 
     splits: tuple[str, ...] = ()  # empty: all
@@ -121,13 +123,6 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
 
 def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dict[str, list[ShardTask]]:
     """The tasks of all splits, in the reader's order; writes nothing (TrajformerError: an option or a folder cannot be used)."""
-    if options.shard_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
-        raise TrajformerError("shard_size, workers and limit must be at least 1")
-    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
-        limit = f"at most {MAX_TIMEOUT_S} (a day)"
-        raise TrajformerError(f"timeout_s must be greater than 0 and {limit}, got {options.timeout_s:g}")
-    if not 0 < options.memory_gb <= MAX_MEMORY_GB:
-        raise TrajformerError(f"memory_gb must be greater than 0 and at most {MAX_MEMORY_GB}, got {options.memory_gb:g}")
     if options.ray_address is not None and options.executor != "ray":
         raise TrajformerError("a Ray address (--ray-address) is for the executor ray (--executor ray)")
     if not raw.is_dir():
@@ -144,8 +139,6 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
     if missing := [split for split in options.splits if split not in splits]:
         raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
-    if not options.max_speed_m_s >= 0:
-        raise TrajformerError(f"max_speed_m_s must be at least 0, got {options.max_speed_m_s:g}")
     raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
     tasks, limits = {}, (options.strict, options.timeout_s, options.memory_gb, options.max_speed_m_s)
     for split in options.splits or splits:

@@ -15,12 +15,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from data_prep.reader import Input, StagedReader, check_options
+from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
-from trajformer.errors import SceneError
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 PERIOD_S = 0.1
@@ -47,7 +47,7 @@ _LINKS = {
 
 
 @dataclass(frozen=True)
-class Argoverse1(StagedReader):
+class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
     """Reader of Argoverse 1 motion forecasting.
 
     Attributes:
@@ -58,9 +58,6 @@ class Argoverse1(StagedReader):
     name: ClassVar[str] = "argoverse1"
     layout: ClassVar[str] = "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
     published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
-
-    def __post_init__(self) -> None:
-        check_options(self, map_radius_m=0)
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder that have a `data` folder with csv files."""

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.recordings import Column, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import SceneError
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
 
@@ -42,7 +42,7 @@ STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at
 
 
 @dataclass(frozen=True)
-class NuscenesPrediction:
+class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
     """Reader of the nuScenes prediction benchmark.
 
     Attributes:
@@ -53,9 +53,6 @@ class NuscenesPrediction:
     name: ClassVar[str] = "nuscenes_prediction"
     layout: ClassVar[str] = "RAW/label/<split>/<scene>.txt, RAW/map_0.1/<scene>.png and RAW/map_0.1/meta_<scene>.txt"
     published: ClassVar[dict[str, int]] = {"train": 10_822, "val": 3_790, "test": 3_076}
-
-    def __post_init__(self) -> None:
-        check_options(self, map_radius_m=0.0)
 
     def splits(self, raw: Path) -> list[str]:
         """Folders with label files: train, val and test are the official splits train, train_val and val."""

@@ -236,7 +236,7 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
     import pandas as pd
 
     table = pd.DataFrame.from_dict(rows, orient="index").rename(columns={"num_agents": "agents"})
-    names = [name for name in table if name != "agents" and not name.startswith("num_")]
+    names = [str(name) for name in table if name != "agents" and not str(name).startswith("num_")]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]
     others = [name for name in names if not name[-1].isdigit() and name != "minFDE"]

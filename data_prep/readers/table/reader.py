@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, Agents, cells, fill, groups, is_text
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, printable
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.vector_map import NO_MAP
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import Config, SceneError, TrajformerError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
@@ -149,8 +149,11 @@ _TWICE = "track_id (--drop-duplicates uses the first row)"
 _THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
 
 
+_LIMITS = {"period_s": (1e-9, 60.0), "map_radius_m": (0, np.inf), "num_history": (2, 10_000), "num_future": (1, 10_000)}
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), (1, 10**9))):
     """Reader of tables of tracks.
 
     Attributes:
@@ -175,13 +178,6 @@ class Table:
     name: ClassVar[str] = "table"
     layout: ClassVar[str] = "RAW/<split>/*.csv or *.parquet with columns track_id, x, y and step or timestamp"
     published: ClassVar[dict[str, int]] = {}
-
-    def __post_init__(self) -> None:
-        check_options(self, step_interval=1, num_history=2, num_future=1, stride=1, map_radius_m=0)
-        if self.time_unit not in _UNITS:
-            raise TrajformerError(f"{self.name}: time_unit: {self.time_unit!r}, expected one of {', '.join(_UNITS)}")
-        if not 0.0 < self.period_s < 60.0:
-            raise TrajformerError(f"{self.name}: period_s: {self.period_s}, expected more than 0 and less than 60 seconds")
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with tables, and "all" for tables directly in the raw folder."""

@@ -126,6 +126,31 @@ def in_new_process(run: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(run, *arguments).result()
 
 
+def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None) -> Callable[..., None]:
+    """A call that computes a loss of its arguments and the gradient, and changes the weights of a model and its loss.
+
+    `config` is an `OptimConfig`; `precision` is the dtype of autocast, None for single precision.
+    """
+    import torch
+
+    from trajformer.training.optim import build_optimizer, parameter_groups
+
+    parameters, device = [*model.parameters(), *loss.parameters()], next(model.parameters()).device
+    groups = [*parameter_groups(model, config), {"params": list(loss.parameters())}]
+    optimizer, _ = build_optimizer([group for group in groups if group["params"]], config, lambda step: (step, 1000))
+
+    def run(*batch: Any) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
+            result = value(*batch)
+        result.backward()
+        if config.clip:
+            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+        optimizer.step()
+
+    return run
+
+
 def origin() -> dict[str, str]:
     """Commit and command of this process: contained in all files with figures."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]

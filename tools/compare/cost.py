@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import in_new_process, median_ms, origin, peak_mb
-from torch import nn
+from measure import in_new_process, median_ms, origin, peak_mb, training_step
 
 from trajformer.data.augment import augment
 from trajformer.data.loading import SceneDataset
@@ -27,7 +26,6 @@ from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 from trajformer.training.memory import keep_freed_memory
-from trajformer.training.optim import build_optimizer, parameter_groups
 
 BATCH, MAX_BATCHES = 32, 4
 
@@ -66,17 +64,9 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
         return {}
     loss = recipe.build_loss(model)
     source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
-    parameters = [*model.parameters(), *loss.parameters()]
-    groups = [*parameter_groups(model, recipe.optim), {"params": list(loss.parameters())}]
-    optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, lambda step: (step, 1000))
-
-    def train_step() -> None:
-        optimizer.zero_grad()
-        loss(model, augment(next(source), recipe.augment, generator))["loss"].backward()
-        if recipe.optim.clip:
-            nn.utils.clip_grad_norm_(parameters, recipe.optim.clip)
-        optimizer.step()
-
+    train_step = training_step(
+        lambda: loss(model, augment(next(source), recipe.augment, generator))["loss"], model, loss, recipe.optim
+    )
     row = {"step_base_mb": peak_mb(), f"step_{BATCH}_ms": median_ms(train_step, max(repeats // 3, 1))}
     return row | {"step_mb": peak_mb()}
 

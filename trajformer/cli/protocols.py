@@ -171,7 +171,7 @@ def read_cases(data: Path) -> Iterator[CaseSet]:
 
 def _eth_ucy(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
     """Constant velocity, plain and sampled, and models, by default the included weights of the crowd forecaster."""
-    from trajformer.evaluation.protocols.eth_ucy import COUNTS, mean_of_scenes, recorded_collision_rate, table
+    from trajformer.evaluation.protocols.eth_ucy import COUNTS, recorded_collision_rate, table
     from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
 
     models = models_of(checkpoints or [CROWD_WEIGHTS])
@@ -185,8 +185,10 @@ def _eth_ucy(data: Path, checkpoints: Sequence[Path], args: Namespace, device: t
         for name, source in source_of.items():
             predictor = _constant_velocity(device) if source == "constant_velocity" else load_predictor(source, device)
             figures[name] = _score(predictor, sets[name], _export_folder(args, label), args.batch_size)
-        mean = mean_of_scenes(figures)
-        results[label] = figures | ({"mean": mean} if mean else {})
+        if figures.keys() == COUNTS.keys():  # means of the figures, sums of the counts
+            total = {name: sum(row[name] for row in figures.values()) for name in figures["eth"]}
+            figures["mean"] = {name: value / (1 if name.startswith("num_") else 5) for name, value in total.items()}
+        results[label] = figures
     recorded = {name: recorded_collision_rate(test_set) for name, test_set in sets.items()}
     return table(results, recorded | {"mean": sum(recorded.values()) / len(recorded)}), results
 

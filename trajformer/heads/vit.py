@@ -81,16 +81,12 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores [B, classes] (logits) of normalized images float [B, C, H, W]; raises as `grid`."""
-        x = self.encoder(self.dropout(self.embed(images)))
-        return self.head(x.mean(-2) if self.token is None else x[:, 0])
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Tokens [B, L, D] with positions: the class token, if used, then the patches row by row."""
-        grid = self.grid(images)
-        x = self.patches(images).flatten(2).mT  # [B, L, D]; a strided convolution is one linear map per patch
-        if self.token is None:
-            return x + interpolate_positions(self.position(), grid, 0)
-        return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + interpolate_positions(self.position(), grid, 1)
+        grid, extra = self.grid(images), int(self.token is not None)
+        x = self.patches(images).flatten(2).mT  # [B, L, D], row by row; a strided convolution is one linear map per patch
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
+        x = self.encoder(self.dropout(x + interpolate_positions(self.position(), grid, extra)))
+        return self.head(x[:, 0] if extra else x.mean(-2))
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in images [..., C, H, W]; ValueError for a wrong C, or if patches do not fill H or W."""

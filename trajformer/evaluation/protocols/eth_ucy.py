@@ -178,14 +178,6 @@ def recorded_collision_rate(test_set: TestSet) -> float:
     return hits / COUNTS[test_set.name][1]
 
 
-def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The mean of each figure over the five scenes, and the sum of the counts; empty if a scene is missing."""
-    if scenes.keys() != COUNTS.keys():
-        return {}
-    total = {name: sum(row[name] for row in scenes.values()) for name in scenes["eth"]}
-    return {name: value if name.startswith("num_") else value / len(scenes) for name, value in total.items()}
-
-
 @contextmanager
 def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], Outcome]]:
     """Yield a function that writes an outcome to a new folder, complete at the end, and returns it (TrajformerError: not new)."""

@@ -85,22 +85,19 @@ class Detr(nn.Module):
         """
         feature, real = self.backbone(pixels, mask)
         tokens = self.project(feature).flatten(2).transpose(1, 2)  # [B, L, D]
-        position = self.position_encoding(feature, real).flatten(1, 2).to(tokens.dtype)
+        height, width = feature.shape[-2:]
+        if self.position is not None:  # [1, h, w, D]
+            position = self.position(width, height).transpose(0, 1)[None]
+        else:  # [B, h, w, D]
+            grid = torch.ones(1, height, width, dtype=torch.bool, device=feature.device) if real is None else real
+            position = sinusoid_image(grid, self.config.block.width)
+        position = position.flatten(1, 2).to(tokens.dtype)
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
         decoded = self.decoder(torch.zeros_like(query), memory, memory_mask=keys, position=query, memory_position=position)
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
-
-    def position_encoding(self, feature: Tensor, real: Tensor | None) -> Tensor:
-        """Position encoding [B or 1, h, w, D] of features [B, C, h, w]."""
-        height, width = feature.shape[-2:]
-        if self.position is not None:
-            return self.position(width, height).transpose(0, 1)[None]
-        if real is None:
-            real = torch.ones(1, height, width, dtype=torch.bool, device=feature.device)
-        return sinusoid_image(real, self.config.block.width)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_prep.reader import Input
-from data_prep.readers.recordings import first_frame, read_recording, simple_layout, window_inputs, window_scene
+from data_prep.readers.recordings import Layout, first_frame, read_recording, window_inputs, window_scene
 from trajformer.errors import Config
 from trajformer.scenes.scene import AgentKind, Scene
 
 PERIOD_S = 0.4
 DIRECTION_M = 0.2  # standing pedestrians: 99 % of the steps are shorter, on eth and hotel by a small margin
-LAYOUT = simple_layout(17, 13, 15, "metres", (2, "Pedestrian"))
+LAYOUT = Layout(17, 13, 15, "metres", (2, "Pedestrian"))
 _PARTS = ("test", "train", "val")
 _WINDOWS = {
     "eth": (253, 3283, 733),

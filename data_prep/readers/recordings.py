@@ -39,20 +39,13 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The columns of a recording."""
+    """The columns of a recording: frame and id in columns 0 and 1, positions in columns `x` and `y`."""
 
     num_columns: int
-    frame: Column
-    agent: Column
-    x: Column
-    y: Column
+    x: int
+    y: int
+    noun: str  # of the unit of positions
     constant: tuple[int, str] | None = None  # index of a column with the same word in all rows, and the word
-
-
-def simple_layout(num_columns: int, x: int, y: int, noun: str, constant: tuple[int, str] | None = None) -> Layout:
-    """Frame and id in columns 0 and 1, positions in columns `x` and `y`, in a unit with this noun."""
-    frame, agent = Column("frame", 0, 1e15), Column("id", 1, 1e15)
-    return Layout(num_columns, frame, agent, Column("x", x, MAX_EXTENT_M, noun), Column("y", y, MAX_EXTENT_M, noun), constant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +90,12 @@ def read_recording(path: Path, layout: Layout) -> Recording:
         index, word = layout.constant or (0, "")
         if row[index] != word:
             raise SceneError(f"{path}: line {number}, column {index} (type): {row[index]!r}, expected {word!r}")
-    frame, name, x, y = (numbers(path, rows, column) for column in layout[1:5])
+    column = Column("id", 1, 1e15)
+    frame, name = (numbers(path, rows, whole) for whole in (Column("frame", 0, 1e15), column))
+    x, y = (numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy")
     _, first, agent = np.unique(name, return_index=True, return_inverse=True)
     order = np.lexsort((agent, frame))
     frame, agent = frame.astype(np.int64)[order], agent[order]
-    column = layout.agent
     if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
         number, row = rows[order[1:][twice].min()]
         raise SceneError(f"{path}: line {number}, column {column.number} (id): {row[column.number]} is twice in frame {row[0]}")

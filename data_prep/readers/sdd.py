@@ -19,13 +19,13 @@ import numpy as np
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import cached_by_file
-from data_prep.readers.recordings import Recording, first_frame, read_recording, simple_layout, window_inputs, window_scene
+from data_prep.readers.recordings import Layout, Recording, first_frame, read_recording, window_inputs, window_scene
 from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
 PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.4, 8, 12
 DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step is 10 pixels long
-LAYOUT = simple_layout(4, 2, 3, "pixels")
+LAYOUT = Layout(4, 2, 3, "pixels")
 _STEPS = NUM_HISTORY + NUM_FUTURE
 _BOUNDS = columns.ParquetBounds(
     file_bytes=64 << 20, num_bytes=64 << 20, rows=4_000_000, codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED")

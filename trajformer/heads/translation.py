@@ -24,7 +24,7 @@ from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import Config, TrajformerError
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ class Translator(nn.Module):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe(Config, limits={"smoothing": (0.0, 0.999)}):
+class TranslationRecipe(Recipe, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of a translator.
 
     Attributes:

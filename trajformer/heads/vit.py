@@ -32,7 +32,7 @@ from trajformer.heads.images import (
     resize,
     to_bytes,
 )  # fmt: skip
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 
@@ -228,7 +228,7 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class ClassificationRecipe(Config, ClassRecipe, limits={"smoothing": (0.0, 0.999)}):
+class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of an image classifier.
 
     Attributes:

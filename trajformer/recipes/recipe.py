@@ -117,8 +117,25 @@ class TrainerConfig(Config, positive=("epochs", "minutes", "devices", "threads",
     compile: bool = False
 
 
+class Recipe(Config):
+    """Base class of recipes: what training needs in addition to the task's own model, data and loss."""
+
+    task: ClassVar[str]
+    optim: OptimConfig
+    trainer: TrainerConfig
+    seed: int
+
+    def build_model(self) -> nn.Module:
+        """The model with random weights (ValueError or TrajformerError: its sizes do not fit together)."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise TrajformerError for fields that do not fit together."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class TrainConfig(Config):
+class TrainConfig(Recipe):
     """A whole recipe of a forecaster.
 
     Attributes:

@@ -16,7 +16,7 @@ from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, Numbere
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.images import ClassRecipe
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 MAX_DETECTIONS = 100  # per image; the ones with the highest scores count
@@ -47,7 +47,7 @@ class DetectionDataConfig(Config, positive=("shorter", "longest", "batch_size", 
 
 
 @dataclass(frozen=True)
-class DetectionRecipe(ClassRecipe, Config):
+class DetectionRecipe(ClassRecipe, Recipe):
     """The recipe of a detector.
 
     Attributes:

@@ -144,9 +144,9 @@ def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, devic
     for case_set in read_cases(data):
         for label, predictor in predictors.items():
             results = list(outcomes(predictor, case_set, batch_size=args.batch_size, progress=bars()))
-            cases[label][case_set.name] = list(map(case_figures, results))
+            cases[label][case_set.split] = list(map(case_figures, results))
             if folder := _export_folder(args, label):
-                write_challenge_file(folder / f"{case_set.name}_sub.csv", results)
+                write_challenge_file(folder / f"{case_set.split}_sub.csv", results)
     figures = {label: summarize(by_location) for label, by_location in cases.items()}
     return table(figures), figures
 

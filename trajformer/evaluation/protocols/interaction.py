@@ -53,14 +53,9 @@ _PUBLISHED = {"HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")], "FJMP": [("
 class CaseSet:
     """The cases of a location."""
 
-    name: str
+    split: str  # name of the location
     root: Path  # folder of the data set, for error messages
     cases: Sequence[Scene]  # with sizes
-
-    @property
-    def split(self) -> str:
-        """Name of the location."""
-        return self.name
 
     def __len__(self) -> int:
         return len(self.cases)

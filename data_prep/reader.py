@@ -4,7 +4,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
-from trajformer.errors import TrajformerError
 from trajformer.scenes.scene import Scene
 
 
@@ -24,7 +23,10 @@ class Input(NamedTuple):
 
 
 class Reader(Protocol):
-    """A frozen dataclass with the options of a data set as fields: a changed repr makes a shard outdated."""
+    """A frozen dataclass with the options of a data set as fields: a changed repr makes a shard outdated.
+
+    Readers with options are a `Config`, which checks them.
+    """
 
     name: ClassVar[str]  # of the data set, `Scene.source`
     layout: ClassVar[str]  # expected files, for messages: "RAW/<split>/data/<sequence>.csv"
@@ -40,18 +42,7 @@ class Reader(Protocol):
         """
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scene.
-
-        Raises:
-            SceneError: the scene cannot be used; the message names file and field.
-        """
-
-
-def check_options(reader: Reader, **minima: float) -> None:
-    """TrajformerError if an option is below its minimum or NaN."""
-    for option, minimum in minima.items():
-        if not (value := getattr(reader, option)) >= minimum:
-            raise TrajformerError(f"{reader.name}: {option}: {value}, expected at least {minimum}")
+        """Read one scene (SceneError: the scene cannot be used; the message names file and field)."""
 
 
 class StagedReader:

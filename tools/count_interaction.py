@@ -56,18 +56,8 @@ def main() -> None:
         scene = windows.read(item, RECORDINGS, raw)
         for name in (scene.city, "all"):
             distances[name].append(lane_distances(scene))
-    names = (
-        "location",
-        "recordings",
-        "minutes",
-        "tracks",
-        "cases",
-        "cars, 40 steps",
-        "cars, steps 9 and 39",
-        "median m",
-        "aligned",
-    )
-    print(f"| {' | '.join(names)} |\n| --- |{' ---: |' * 8}")
+    print("| location | recordings | minutes | tracks | cases | cars, 40 steps | cars, steps 9 and 39 | median m | aligned |")
+    print(f"| --- |{' ---: |' * 8}")
     for name in sorted(counts):
         distance, aligned = (np.concatenate(part) for part in zip(*distances[name], strict=True))
         cells = [f"{value:,.0f}" for value in counts[name]] + [f"{np.median(distance):.2f}", f"{100 * aligned.mean():.1f} %"]

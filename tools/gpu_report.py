@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from measure import environment, median_ms, peak_mb, reset_peak, write_json
+from measure import environment, median_ms, peak_mb, reset_peak, training_step, write_json
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -46,7 +46,6 @@ from trajformer.recipes.names import LIBRARY, read_recipe
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
-from trajformer.training.optim import build_optimizer, parameter_groups
 
 MAX_LOSS_ERROR, MAX_GRADIENT_ERROR = 1e-3, 1e-2  # relative; sums are in another order, and argmins may change near ties
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -125,24 +124,7 @@ class Run:
             augmented = augment(batch, recipe.augment, torch.Generator().manual_seed(0))
             return loss(model, augmented)["loss"]
 
-        return _step(value, model, recipe.optim, self.device, precision)
-
-
-def _step(
-    value: Callable[..., Tensor], model: nn.Module, config: OptimConfig, device: torch.device, precision: torch.dtype | None
-) -> Callable[..., None]:
-    """A call that computes a loss of its arguments and the gradient, and changes the weights."""
-    optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 1000))
-
-    def run(*batch: Any) -> None:
-        with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
-            loss = value(*batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip or 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return run
+        return training_step(value, model, loss, recipe.optim, precision)
 
 
 @contextmanager
@@ -264,7 +246,7 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
             return token_loss(logits.flatten(0, 1), target[:, 1:].flatten())
 
     for label, precision in PRECISIONS.items():
-        step = _step(value, model, OptimConfig(), device, precision)
+        step = training_step(value, model, nn.Module(), OptimConfig(), precision)
         start_mb = _reset_peak(device)
         time = run.median_ms(step)
         memory = peak_mb(device.type) - start_mb
@@ -273,28 +255,24 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
 
 def pipeline(run: Run, name: str) -> Iterator[Row]:
     """Scenes per second from the store to the device, alone and with training steps in bf16."""
-    for workers in run.sizes.workers:
-        yield {"workers": workers} | _loading(run, run.recipe(name), workers)
-
-
-def _loading(run: Run, recipe: TrainConfig, workers: int) -> Row:
+    recipe = run.recipe(name)
     data = SceneDataset(run.store, recipe.data.batch)
     steps = count_steps(len(data), min(run.sizes.batch, max(len(data) // 4, 1)))
-    loader = make_loader(
-        data, RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes)), workers, pinned=run.device.type == "cuda"
-    )
     model, loss = run.build(recipe)
-    step = _step(lambda batch: loss(model, batch)["loss"], model, recipe.optim, run.device, torch.bfloat16)
+    step = training_step(lambda batch: loss(model, batch)["loss"], model, loss, recipe.optim, torch.bfloat16)
 
-    def load() -> None:
-        for batch in loader:
-            batch.to(run.device, non_blocking=True)
+    for workers in run.sizes.workers:
+        sampler = RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes))
+        loader = make_loader(data, sampler, workers, pinned=run.device.type == "cuda")
+        row: Row = {"workers": workers}
+        for label, use in (("load", lambda batch: None), ("train", step)):
 
-    def train() -> None:
-        for batch in loader:
-            step(batch.to(run.device, non_blocking=True))
+            def epoch(loader: Any = loader, use: Callable[..., None] = use) -> None:
+                for batch in loader:
+                    use(batch.to(run.device, non_blocking=True))
 
-    return {f"{each.__name__}, scenes/s": 1e3 * len(data) / run.median_ms(each) for each in (load, train)}
+            row[f"{label}, scenes/s"] = 1e3 * len(data) / run.median_ms(epoch)
+        yield row
 
 
 TABLES: dict[str, tuple[Callable[[Run, str], Iterator[Row]], Callable[[Sizes], tuple[str, ...]]]] = {

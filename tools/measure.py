@@ -121,11 +121,34 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def in_new_process(run: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a script's function in a new process, whose peak memory is its own; torch has the same number of threads."""
+    """The result of a function in a new process, whose peak memory is its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
+
+
+def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None) -> Callable[..., None]:
+    """A call that computes a loss of its arguments and the gradient, and changes the weights of a model and its loss.
+
+    `config` is an `OptimConfig`; `precision` is the dtype of autocast, None for single precision.
+    """
     import torch
 
-    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (torch.get_num_threads(),)) as pool:
-        return pool.submit(run, *arguments).result()
+    from trajformer.training.optim import build_optimizer, parameter_groups
+
+    parameters, device = [*model.parameters(), *loss.parameters()], next(model.parameters()).device
+    groups = [*parameter_groups(model, config), {"params": list(loss.parameters())}]
+    optimizer, _ = build_optimizer([group for group in groups if group["params"]], config, lambda step: (step, 1000))
+
+    def run(*batch: Any) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
+            result = value(*batch)
+        result.backward()
+        if config.clip:
+            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+        optimizer.step()
+
+    return run
 
 
 def origin() -> dict[str, str]:
@@ -147,16 +170,15 @@ def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any
     """
     import pandas as pd
 
+    def digits(value: float) -> str:
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
     machine, rows = environment(getattr(args, "device", "cpu")) | more, []
     print(json.dumps(machine))
     for title, measured in tables.items():
         table = [*measured]
-        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=_four_digits)}", flush=True)
+        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=digits)}", flush=True)
         rows += table
     if args.json:
         write_json(args.json, rows, machine)
     return rows
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

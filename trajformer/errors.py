@@ -53,11 +53,9 @@ class Config:
     """Base class of config dataclasses that checks type and range of all fields, including the items of tuples.
 
     Numbers are at least 0, and whole numbers at most 10,000. A text that is not empty by default must not be empty. A subclass
-    names fields with other ranges as class arguments, in addition to the fields of its base class:
-    `class SizeConfig(Config, positive=("width",), shares=("dropout",), limits={"tokens": (1, 1_000_000)})`.
-
-    Raises:
-        ConfigError: a value is not finite, outside its range, or of another type than its annotation.
+    names fields with other ranges as class arguments, in addition to the fields of its base class: `class SizeConfig(Config,
+    positive=("width",), shares=("dropout",), limits={"tokens": (1, 1_000_000)})`. Raises ConfigError: a value is not finite,
+    outside its range, or of another type than its annotation.
     """
 
     positive: ClassVar[tuple[str, ...]] = ()  # fields that must be more than 0

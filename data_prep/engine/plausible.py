@@ -15,10 +15,8 @@ MIN_EXTENT_M = 0.05  # of the positions of several agents; those of ETH/UCY are 
 def check_plausible(scene: Scene, max_speed_m_s: float) -> None:
     """Check the 99th percentile of the speed, and the extent of a scene with several agents; a limit of 0 means no check.
 
-    A wrong unit affects all steps, so a few steps are looked at first: all steps would take a tenth of the preparation.
-
-    Raises:
-        SceneError: the values indicate another unit than metres and seconds.
+    A wrong unit affects all steps, so a few steps are looked at first: all steps would take a tenth of the preparation. Raises
+    SceneError: the values indicate another unit than metres and seconds.
     """
     if scene.unit != METRES or not max_speed_m_s:
         return

@@ -26,19 +26,21 @@ from data_prep.engine.plausible import MAX_SPEED_M_S
 from data_prep.engine.runners import WorkerPool, run_on_ray
 from data_prep.engine.tasks import MEMORY_GB, TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
-from trajformer.errors import StoreError, TrajformerError
+from trajformer.errors import Config, StoreError, TrajformerError
 from trajformer.scenes.files import lock_folder, read_file, write_atomically
 from trajformer.scenes.manifest import MANIFEST, MERGED, RESAMPLED, manifest_matches_files, read_manifest, write_manifest
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 
-MAX_TIMEOUT_S, MAX_MEMORY_GB = 86_400, 1_000_000
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
 
 
+_LIMITS = {"timeout_s": (1e-9, 86_400), "memory_gb": (1e-9, 1e6), "max_speed_m_s": (0, math.inf)}
+
+
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(Config, limits=_LIMITS | dict.fromkeys(("workers", "limit", "shard_size"), (1, 10**9))):
     """Options of `prepare`."""
 
     splits: tuple[str, ...] = ()  # empty: all
@@ -87,13 +89,10 @@ class PrepareSummary(NamedTuple):
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:
     """Convert raw files to a store, keep finished shards, and write the manifest.
 
-    Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk,
-    finished shards remain and there is no incomplete file. The folder of the store is created if missing.
-
-    Raises:
-        TrajformerError: no such folder or split, an unknown layout, an unwritable store, no Ray, or a split without
-            a usable scene (then the manifest has been written and lists the reasons).
-        SceneError: with `options.strict`, the first input that cannot be used.
+    Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk, finished
+    shards remain and there is no incomplete file. The folder of the store is created if missing. Raises TrajformerError: no such
+    folder or split, an unknown layout, an unwritable store, no Ray, or a split without a usable scene (then the manifest has been
+    written and lists the reasons). SceneError: with `options.strict`, the first input that cannot be used.
     """
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     start_time = time.monotonic()
@@ -123,18 +122,7 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
 
 
 def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dict[str, list[ShardTask]]:
-    """The tasks of all splits, in the reader's order; writes nothing.
-
-    Raises:
-        TrajformerError: an option is invalid, the folder or a split does not exist, or the folder has another layout.
-    """
-    if options.shard_size < 1 or options.workers < 1 or (options.limit is not None and options.limit < 1):
-        raise TrajformerError("shard_size, workers and limit must be at least 1")
-    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
-        limit = f"at most {MAX_TIMEOUT_S} (a day)"
-        raise TrajformerError(f"timeout_s must be greater than 0 and {limit}, got {options.timeout_s:g}")
-    if not 0 < options.memory_gb <= MAX_MEMORY_GB:
-        raise TrajformerError(f"memory_gb must be greater than 0 and at most {MAX_MEMORY_GB}, got {options.memory_gb:g}")
+    """The tasks of all splits, in the reader's order; writes nothing (TrajformerError: an option or a folder cannot be used)."""
     if options.ray_address is not None and options.executor != "ray":
         raise TrajformerError("a Ray address (--ray-address) is for the executor ray (--executor ray)")
     if not raw.is_dir():
@@ -151,8 +139,6 @@ def plan(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> dic
         raise TrajformerError(f"{raw}: not a {reader.name} folder (expected {reader.layout})")
     if missing := [split for split in options.splits if split not in splits]:
         raise TrajformerError(f"{raw}: no split '{missing[0]}' (splits here: {', '.join(splits)})")
-    if not options.max_speed_m_s >= 0:
-        raise TrajformerError(f"max_speed_m_s must be at least 0, got {options.max_speed_m_s:g}")
     raw, store, size = Path(os.path.abspath(raw)), Path(os.path.abspath(store)), options.shard_size
     tasks, limits = {}, (options.strict, options.timeout_s, options.memory_gb, options.max_speed_m_s)
     for split in options.splits or splits:
@@ -337,15 +323,16 @@ class Estimate(NamedTuple):
 
 
 def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> Estimate:
-    """Plan a run of `prepare` with the same arguments and make a small shard of each split in a temporary folder.
-
-    Raises:
-        TrajformerError: for the same arguments as `prepare`.
-    """
+    """Plan a run of `prepare` and make a small shard of each split in a temporary folder; raises the errors of `prepare`."""
     raw, store = Path(raw), Path(os.path.abspath(store))
     splits = plan(reader, raw, store, options)
     with tempfile.TemporaryDirectory(prefix="trajformer-") as name, closing(WorkerPool(options.workers)) as pool:
-        samples = [_sample(tasks, Path(name)) for tasks in splits.values()]
+        samples = []
+        for tasks in splits.values():  # a shard of inputs from the whole split, each twice
+            inputs = [item for task in tasks for item in task.inputs]
+            count = min(SAMPLE_SIZE, len(inputs))
+            chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
+            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen * 2))
         results = {task.split: result for task, result in pool.run(samples)}
         skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
         write_shard(Path(name) / "empty.arrow", [], ShardInfo(reader.name, ""))
@@ -353,9 +340,9 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     estimates, costs = [], {}
     for split, tasks in splits.items():
         result = results[split]
-        inputs = max(len(result.seconds), 1)
-        second_time = result.seconds[inputs // 2 :]
-        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / inputs, sum(second_time) / max(len(second_time), 1)
+        count = max(len(result.seconds), 1)
+        second_time = result.seconds[count // 2 :]
+        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / count, sum(second_time) / max(len(second_time), 1)
         costs[split] = (scene_bytes, scene_seconds)
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
         files = {item.path for task in tasks for item in task.inputs}
@@ -388,11 +375,3 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     existing = next(folder for folder in (store, *store.parents) if folder.exists())
     size, seconds = sum(split.bytes_to_write for split in estimates), sum(split.seconds for split in estimates)
     return Estimate(tuple(estimates), size, seconds, shutil.disk_usage(existing).free, published)
-
-
-def _sample(tasks: Sequence[ShardTask], folder: Path) -> ShardTask:
-    """A shard of inputs from the whole split, each twice."""
-    inputs = [item for task in tasks for item in task.inputs]
-    count = min(SAMPLE_SIZE, len(inputs))
-    chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
-    return replace(tasks[0], store=folder, strict=False, inputs=chosen * 2)

@@ -99,10 +99,8 @@ class WorkerPool:
     def run(self, tasks: Sequence[ShardTask], on_progress: Callable[[int], Any] = lambda inputs: None) -> ShardResults:
         """Make shards and yield each with its result; an error or an interruption kills all processes.
 
-        `on_progress` is called several times a second with the number of inputs read for unfinished shards.
-
-        Raises:
-            TrajformerError: a shard cannot be written, or an input cannot be used and its task is strict.
+        `on_progress` is called several times a second with the number of inputs read for unfinished shards. Raises
+        TrajformerError: a shard cannot be written, or an input cannot be used and its task is strict.
         """
         self._waiting, self._deaths = deque(tasks), Counter()
         try:
@@ -219,17 +217,11 @@ OBJECT_STORE_BYTES = 100_000_000  # tasks and results are small, scenes never pa
 def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on_progress: Callable[[int], Any]) -> ShardResults:
     """Make shards on a cluster, on which raw and store folder have the same path, and yield each with its result.
 
-    A worker of the cluster reads in a process of a `WorkerPool`, so that the result does not depend on the
-    machine. The shard of a lost worker or machine is made again.
-
-    Args:
-        tasks: the shards.
-        workers: number of processes of a Ray started on this machine; all processors of a running cluster are used.
-        address: "HOST:PORT" of the cluster's head, "ray://HOST:PORT", "auto", or None to start Ray on this machine.
-        on_progress: called once a second with 0: inputs are counted when their shard is finished.
-
-    Raises:
-        TrajformerError: ray is not installed, there is no cluster at the address, or as `WorkerPool.run`.
+    A worker of the cluster reads in a process of a `WorkerPool`, so that the result does not depend on the machine. The shard of
+    a lost worker or machine is made again. `address` is "HOST:PORT" of the cluster's head, "ray://HOST:PORT", "auto", or None to
+    start Ray with `workers` processes on this machine; a running cluster uses all its processors. `on_progress` is called once a
+    second with 0: inputs are counted when their shard is finished. Raises TrajformerError: ray is not installed, there is no
+    cluster at the address, or as `WorkerPool.run`.
     """
     with _connect(workers, address) as ray:
         make_shard = ray.remote(num_cpus=1, max_retries=0)(_make_shard)

@@ -98,12 +98,9 @@ ShardResults: TypeAlias = Generator[tuple[ShardTask, ShardResult], None, None]
 def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda number: None) -> ShardResult:
     """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard.
 
-    Every error of an input is a reason to skip it, also a bug in its reader. `on_input` is called with the number of the
-    input that is read next, at the end with the number of inputs.
-
-    Raises:
-        SceneError: an input cannot be used and the task is strict.
-        TrajformerError: the shard cannot be written.
+    Every error of an input is a reason to skip it, also a bug in its reader. `on_input` is called with the number of the input
+    that is read next, at the end with the number of inputs. Raises SceneError: an input cannot be used and the task is strict.
+    TrajformerError: the shard cannot be written.
     """
     scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}

@@ -10,18 +10,17 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from data_prep.reader import Input, StagedReader, check_options
+from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
-from trajformer.errors import SceneError
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 PERIOD_S = 0.1
@@ -48,7 +47,7 @@ _LINKS = {
 
 
 @dataclass(frozen=True)
-class Argoverse1(StagedReader):
+class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
     """Reader of Argoverse 1 motion forecasting.
 
     Attributes:
@@ -59,9 +58,6 @@ class Argoverse1(StagedReader):
     name: ClassVar[str] = "argoverse1"
     layout: ClassVar[str] = "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
     published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
-
-    def __post_init__(self) -> None:
-        check_options(self, map_radius_m=0)
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder that have a `data` folder with csv files."""
@@ -144,20 +140,15 @@ def load_map(path: Path) -> VectorMap:
     links: list[tuple[int, int | None, int]] = []
     lines: list[np.ndarray] = []
     try:
-        data = read_file(path, MAX_MAP_BYTES)
-        # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
-        if b"<!DOCTYPE" in data or b"\0" in data:
-            raise ValueError("a document type, or an encoding other than UTF-8, which could hide one")
-        for _, element in ElementTree.iterparse(StringIO(data.decode("utf-8-sig"))):
+        for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
             if element.tag == "node":
                 nodes[element.attrib["id"]] = float(element.attrib["x"]), float(element.attrib["y"])
-            elif element.tag == "way":
+            else:
                 head, tags = _lane(element)
                 heads.append(head)
                 lines.append(without_repeats(np.array([nodes[nd.attrib["ref"]] for nd in element.iter("nd")]).reshape(-1, 2)))
                 links += [(head[0], int(v), int(_LINKS[k])) for k, v in tags if k in _LINKS and v != "None"]
-            if element.tag in ("node", "way"):
-                element.clear()  # frees memory
+            element.clear()  # frees memory
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
         raise SceneError(f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}") from error
     if not 0 < len(heads) == len({head[0] for head in heads}):

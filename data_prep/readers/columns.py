@@ -214,11 +214,8 @@ def cells(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Arrange the n rows of a table, each with its agent and step (int64 [n]), in arrays [A, T].
 
-    Returns:
-        the index of each row in the flat array, int64 [n]; and `valid`, bool [A, T], True where there is a row.
-
-    Raises:
-        SceneError: two rows have one agent and step; the message starts with `where`.
+    Returns the index of each row in the flat array, int64 [n]; and bool [A, T], True where there is a row. Raises SceneError: two
+    rows have one agent and step; the message starts with `where`.
     """
     cell = agent * num_steps + step
     count = np.bincount(cell, minlength=len(agent_id) * num_steps)
@@ -256,14 +253,10 @@ class Agents(NamedTuple):
         lanes: VectorMap,
         unit: str = METRES,
     ) -> Scene:
-        """The scene of these agents.
+        """The scene of these agents, with a map in the city frame.
 
-        Args:
-            name: scene id, source, split and city.
-            clock: period in seconds, H and F.
-            origin: float64 [2], metres in the city frame.
-            lanes: the map, in the city frame.
-            unit: of all lengths.
+        `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `origin` float64 [2], metres in the
+        city frame.
         """
         polylines: dict[str, Any] = {name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__}
         polylines["point"] = (lanes.point - origin).astype(np.float32)

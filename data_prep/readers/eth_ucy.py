@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from data_prep.reader import Input, check_options
-from data_prep.readers.recordings import first_frame, read_recording, simple_layout, window_inputs, window_scene
+from data_prep.reader import Input
+from data_prep.readers.recordings import Layout, first_frame, read_recording, window_inputs, window_scene
+from trajformer.errors import Config
 from trajformer.scenes.scene import AgentKind, Scene
 
 PERIOD_S = 0.4
 DIRECTION_M = 0.2  # standing pedestrians: 99 % of the steps are shorter, on eth and hotel by a small margin
-LAYOUT = simple_layout(17, 13, 15, "metres", (2, "Pedestrian"))
+LAYOUT = Layout(17, 13, 15, "metres", (2, "Pedestrian"))
 _PARTS = ("test", "train", "val")
 _WINDOWS = {
     "eth": (253, 3283, 733),
@@ -26,7 +27,7 @@ _WINDOWS = {
 
 
 @dataclass(frozen=True)
-class EthUcy:
+class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "num_future": (1, 10_000)}):
     """Reader of the ETH and UCY pedestrian recordings, cut for leave-one-out evaluation.
 
     Attributes:
@@ -46,9 +47,6 @@ class EthUcy:
     published: ClassVar[dict[str, int]] = {
         f"{name}_{part}": count for name, counts in _WINDOWS.items() for part, count in zip(_PARTS, counts, strict=True)
     }
-
-    def __post_init__(self) -> None:
-        check_options(self, stride=1, num_history=2, num_future=1)
 
     def splits(self, raw: Path) -> list[str]:
         """`<set>_<part>` for every part (test, train, val) with a file in the folder of the set."""

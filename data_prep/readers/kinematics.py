@@ -50,25 +50,25 @@ def estimate_motion(
     return velocity, heading, length
 
 
-def difference_velocity(position: np.ndarray, valid: np.ndarray, period_s: float) -> np.ndarray:
-    """Velocity [A, T, 2] in m/s: the difference to the previous valid step; zero where invalid and at a track's first step.
+def difference_velocity(position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float) -> np.ndarray:
+    """Velocity [A, T, 2] in m/s: the difference to the previous valid step, zero where invalid (`copy_to_first_step`).
 
-    Arguments as in `estimate_motion`; see `copy_to_first_step`.
+    Arguments as in `estimate_motion`.
     """
     rows, steps = np.arange(len(valid))[:, None], np.arange(valid.shape[1])
     latest = np.maximum.accumulate(np.where(valid, steps, -1), 1)
     previous = np.concatenate([np.full_like(rows, -1), latest[:, :-1]], 1)
     difference = (position - position[rows, previous]) / ((steps - previous) * period_s)[..., None]
-    return np.where((valid & (previous >= 0))[..., None], difference, 0.0)
+    velocity = np.where((valid & (previous >= 0))[..., None], difference, 0.0)
+    copy_to_first_step(velocity, valid, num_history)
+    return velocity
 
 
-def copy_to_first_step(valid: np.ndarray, num_history: int, *values: np.ndarray) -> None:
-    """Copy the values [A, T, ...] of each track's second valid step to its first one, in place, if the second is observed."""
+def copy_to_first_step(value: np.ndarray, valid: np.ndarray, num_history: int) -> None:
+    """Copy the value [A, T, ...] of each track's second valid step to its first one, in place, if the second is observed."""
     rows, first = np.arange(len(valid)), valid.argmax(1)
     second = (valid[:, :num_history] & (np.arange(num_history) > first[:, None])).argmax(1)  # 0 if it is not observed
-    second = np.maximum(first, second)
-    for value in values:
-        value[rows, first] = value[rows, second]
+    value[rows, first] = value[rows, np.maximum(first, second)]
 
 
 def _fit_velocity(

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers import columns
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.recordings import Column, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import SceneError
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
 
@@ -42,7 +42,7 @@ STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at
 
 
 @dataclass(frozen=True)
-class NuscenesPrediction:
+class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
     """Reader of the nuScenes prediction benchmark.
 
     Attributes:
@@ -53,9 +53,6 @@ class NuscenesPrediction:
     name: ClassVar[str] = "nuscenes_prediction"
     layout: ClassVar[str] = "RAW/label/<split>/<scene>.txt, RAW/map_0.1/<scene>.png and RAW/map_0.1/meta_<scene>.txt"
     published: ClassVar[dict[str, int]] = {"train": 10_822, "val": 3_790, "test": 3_076}
-
-    def __post_init__(self) -> None:
-        check_options(self, map_radius_m=0.0)
 
     def splits(self, raw: Path) -> list[str]:
         """Folders with label files: train, val and test are the official splits train, train_val and val."""
@@ -90,8 +87,7 @@ class NuscenesPrediction:
         if (short := scored & ~valid[:, last:].all(1)).any():
             known = int(valid[short][0, NUM_HISTORY:].sum())
             raise SceneError(f"{item}: target {present[seen][short][0]} has {known} of {NUM_FUTURE} future steps")
-        velocity = difference_velocity(position, valid, PERIOD_S)
-        copy_to_first_step(valid, NUM_HISTORY, velocity)
+        velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
         origin = position[scored, last].mean(0)
         folder = raw / "map_0.1"
         lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
@@ -153,11 +149,7 @@ def read_labels(path: Path) -> Labels:
 
 @cached_by_file(4)
 def trace_map(raster: Path, meta: Path) -> tuple[VectorMap, np.ndarray]:
-    """The polylines of a raster, in the frame of the city, and its first and last corner float64 [2, 2].
-
-    Raises:
-        SceneError: one of the files cannot be used.
-    """
+    """The polylines of a raster, and its first and last corner float64 [2, 2], in the city frame (SceneError: unusable files)."""
     pixels, (x, y, scale) = _read_raster(raster), _read_meta(meta)
     lines: list[np.ndarray] = []
     kinds: list[PolylineKind] = []

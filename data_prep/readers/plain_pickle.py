@@ -25,18 +25,12 @@ _LARGEST = {"b": (np.uint8, 1), "U": (np.uint32, 0x10FFFF)}  # of the integers t
 
 
 def load_plain_pickle(path: Path, max_bytes: int, max_unpacked: int) -> Any:
-    """The content of a pickle file: dicts and sets with texts or integers as keys, lists, tuples, texts, bytes, numbers, None,
-    and numpy arrays of booleans, numbers or text.
+    """The plain content of a pickle file of protocol 4 or 5.
 
-    A list may contain itself, or another one many times: do not visit or print values recursively.
-
-    Args:
-        path: a file of pickle protocol 4 or 5.
-        max_bytes: size of the file.
-        max_unpacked: bytes of memory, estimated.
-
-    Raises:
-        SceneError: the file is unreadable, damaged, too large, or contains anything else; the message names the file.
+    It may have dicts and sets with texts or integers as keys, lists, tuples, texts, bytes, numbers, None, and numpy arrays of
+    booleans, numbers or text. A list may contain itself, or another one many times: do not visit or print values recursively.
+    `max_bytes` limits the size of the file, `max_unpacked` the estimated bytes of memory. Raises SceneError: the file is
+    unreadable, damaged, too large, or contains anything else; the message names the file.
     """
     try:
         return _Machine(max_unpacked).run(read_file(path, max_bytes))

@@ -1,14 +1,16 @@
 """Safe reading of raw files, a cache of parsed files, and one-line error messages."""
 
-from collections.abc import Callable
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
+from io import StringIO
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from trajformer.errors import SceneError
 from trajformer.scenes.files import read_file
 
-__all__ = ["cached_by_file", "one_line", "printable", "read_file"]
+__all__ = ["cached_by_file", "one_line", "printable", "read_file", "xml_elements"]
 
 MAX_MESSAGE = 300  # characters
 _Parsed = TypeVar("_Parsed")
@@ -47,6 +49,17 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
     return state.st_mtime_ns, state.st_size
+
+
+def xml_elements(path: Path, max_bytes: int, tags: tuple[str, ...]) -> Iterator[ElementTree.Element]:
+    """Complete elements of an XML file with these tags, in order; raises OSError, ValueError or ParseError."""
+    data = read_file(path, max_bytes)
+    # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
+    if b"<!DOCTYPE" in data or b"\0" in data:
+        raise ValueError("a document type, or an encoding other than UTF-8, which could hide one")
+    for _, element in ElementTree.iterparse(StringIO(data.decode("utf-8-sig"))):
+        if element.tag in tags:
+            yield element
 
 
 def one_line(error: BaseException) -> str:

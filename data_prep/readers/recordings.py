@@ -39,20 +39,13 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The columns of a recording."""
+    """The columns of a recording: frame and id in columns 0 and 1, positions in columns `x` and `y`."""
 
     num_columns: int
-    frame: Column
-    agent: Column
-    x: Column
-    y: Column
+    x: int
+    y: int
+    noun: str  # of the unit of positions
     constant: tuple[int, str] | None = None  # index of a column with the same word in all rows, and the word
-
-
-def simple_layout(num_columns: int, x: int, y: int, noun: str, constant: tuple[int, str] | None = None) -> Layout:
-    """Frame and id in columns 0 and 1, positions in columns `x` and `y`, in a unit with this noun."""
-    frame, agent = Column("frame", 0, 1e15), Column("id", 1, 1e15)
-    return Layout(num_columns, frame, agent, Column("x", x, MAX_EXTENT_M, noun), Column("y", y, MAX_EXTENT_M, noun), constant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +90,12 @@ def read_recording(path: Path, layout: Layout) -> Recording:
         index, word = layout.constant or (0, "")
         if row[index] != word:
             raise SceneError(f"{path}: line {number}, column {index} (type): {row[index]!r}, expected {word!r}")
-    frame, name, x, y = (numbers(path, rows, column) for column in layout[1:5])
+    column = Column("id", 1, 1e15)
+    frame, name = (numbers(path, rows, whole) for whole in (Column("frame", 0, 1e15), column))
+    x, y = (numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy")
     _, first, agent = np.unique(name, return_index=True, return_inverse=True)
     order = np.lexsort((agent, frame))
     frame, agent = frame.astype(np.int64)[order], agent[order]
-    column = layout.agent
     if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
         number, row = rows[order[1:][twice].min()]
         raise SceneError(f"{path}: line {number}, column {column.number} (id): {row[column.number]} is twice in frame {row[0]}")
@@ -190,19 +184,10 @@ def window_scene(
     direction: float,
     unit: str = METRES,
 ) -> Scene:
-    """The scene of the window that begins at a frame.
+    """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F frames).
 
-    Args:
-        recording: the file.
-        first: frame number.
-        clock: period in seconds, H and F.
-        name: scene id, source, split and city.
-        kind: type of all agents.
-        direction: shortest displacement that has a direction.
-        unit: of positions.
-
-    Raises:
-        SceneError: no agent has all H + F frames.
+    `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the type of all agents; `direction`
+    the shortest displacement that has a direction; `unit` that of positions.
     """
     where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
     agent, step, xy = recording.window(first, num_steps)
@@ -214,8 +199,8 @@ def window_scene(
     scored = valid.all(1)
     if not scored.any():
         raise SceneError(f"{where}: no agent is present in all {num_steps} frames")
-    velocity, heading = difference_velocity(position, valid, clock[0]), _heading(position, valid, direction)
-    copy_to_first_step(valid, num_history, velocity, heading)
+    velocity, heading = difference_velocity(position, valid, num_history, clock[0]), _heading(position, valid, direction)
+    copy_to_first_step(heading, valid, num_history)
     last = num_history - 1
     origin = position[valid[:, last], last].mean(0)  # of all present agents, not only of the scored ones
     agent_id = [agent_id[index] for index in np.flatnonzero(observed)]

@@ -18,11 +18,11 @@ import numpy as np
 
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, check_count
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.plain_pickle import load_plain_pickle
 from data_prep.readers.raw_file import cached_by_file, printable
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import Config, ConfigError, SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
@@ -85,7 +85,7 @@ LIGHTS |= {f"TRAFFIC_LIGHT_{state.name}": state for state in LightState} | {"LAN
 
 
 @dataclass(frozen=True)
-class ScenarioNet:
+class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0, np.inf)}):
     """Reader of ScenarioNet data sets.
 
     Attributes:
@@ -109,16 +109,13 @@ class ScenarioNet:
     published: ClassVar[dict[str, int]] = {}  # depends on the data set
 
     def __post_init__(self) -> None:
-        """Check that the times are whole steps; TrajformerError names the option."""
-        if not (0.001 <= self.period_s < 60.0):
-            raise TrajformerError(f"period_s: {self.period_s:g} s, expected 0.001 to 60 s")
+        """Check that the times are whole steps."""
+        super().__post_init__()
         for option, minimum in (("history_s", 2), ("future_s", 1), ("stride_s", 0)):
             steps = getattr(self, option) / self.period_s
             if not (minimum - 1e-6 < steps < MAX_STEPS and abs(steps - round(steps)) < 1e-6):
                 limit = f"a multiple of {self.period_s:g} s (period_s), at least {minimum * self.period_s:g} s"
-                raise TrajformerError(f"{option}: {getattr(self, option):g} s, expected {limit}")
-        if not self.map_radius_m >= 0.0:
-            raise TrajformerError(f"map_radius_m: {self.map_radius_m:g}, expected at least 0")
+                raise ConfigError(option, f"{getattr(self, option):g} s, expected {limit}")
 
     def splits(self, raw: Path) -> list[str]:
         """`scenarios` for a data set directly in raw, else the sub-folders that are data sets."""
@@ -166,8 +163,7 @@ class ScenarioNet:
         kept = scenario.valid[:, window].any(1)
         position, valid = scenario.position[kept, window], scenario.valid[kept, window]
         role, is_ego, last = role[kept], scenario.is_ego[kept], valid[:, history - 1]
-        velocity = difference_velocity(position, valid, self.period_s)
-        copy_to_first_step(valid, history, velocity)
+        velocity = difference_velocity(position, valid, history, self.period_s)
         rank = 3 * (role == AgentRole.FOCAL) + 2 * (is_ego & last) + (role == AgentRole.SCORED)
         origin = position[rank.argmax(), history - 1].copy()
         lanes = scenario.lanes.near(position[last & (is_ego | (role > AgentRole.CONTEXT)), history - 1], self.map_radius_m)

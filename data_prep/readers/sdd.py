@@ -16,16 +16,16 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import cached_by_file
-from data_prep.readers.recordings import Recording, first_frame, read_recording, simple_layout, window_inputs, window_scene
-from trajformer.errors import SceneError
+from data_prep.readers.recordings import Layout, Recording, first_frame, read_recording, window_inputs, window_scene
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
 PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.4, 8, 12
 DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step is 10 pixels long
-LAYOUT = simple_layout(4, 2, 3, "pixels")
+LAYOUT = Layout(4, 2, 3, "pixels")
 _STEPS = NUM_HISTORY + NUM_FUTURE
 _BOUNDS = columns.ParquetBounds(
     file_bytes=64 << 20, num_bytes=64 << 20, rows=4_000_000, codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED")
@@ -34,7 +34,7 @@ _LIMITS = {"scene": 1e9, "agent": 1e9, "step": 1e9, "x": MAX_EXTENT_M, "y": MAX_
 
 
 @dataclass(frozen=True)
-class Sdd:
+class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
     """Reader of the Stanford Drone tracks.
 
     Attributes:
@@ -49,9 +49,6 @@ class Sdd:
         "RAW/*.parquet with columns split, scene, agent, step, x, y, or RAW/<split>/<scene>.txt with frame id x y"
     )
     published: ClassVar[dict[str, int]] = {"train": 6_097, "test": 1_951}
-
-    def __post_init__(self) -> None:
-        check_options(self, stride=1, val_scenes=0)
 
     def splits(self, raw: Path) -> list[str]:
         """Splits of the parquet file (the published ones if it cannot be read), and folders with text files."""

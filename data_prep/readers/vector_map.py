@@ -77,11 +77,9 @@ def build_map(
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 
-    Args:
-        heads: raw id, `PolylineKind` and `LaneFlag` bits of M polylines; ids are unique among lanes of all kinds.
-        lengths: number of points of each polyline.
-        point: float64 [P, 2], concatenated points of all polylines, metres in the city frame.
-        links: (lane id, lane id or None, `EdgeKind`); links to absent lanes and repeated links are dropped.
+    `heads` are raw id, `PolylineKind` and `LaneFlag` bits of M polylines, with unique ids among lanes of all kinds; `lengths`
+    their numbers of points; `point` the concatenated points, float64 [P, 2], metres in the city frame; `links` (lane id, lane id
+    or None, `EdgeKind`). Links to absent lanes and repeated links are dropped.
     """
     last_lane, count = int(PolylineKind.LANE_BIKE), max(len(heads), 1)
     index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}

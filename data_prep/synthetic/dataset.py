@@ -55,11 +55,8 @@ class SyntheticScene:
 def simulate_scene(seed: int | np.random.SeedSequence) -> SyntheticScene:
     """Build streets, simulate 17 s of traffic and record the last 11 s (110 steps of 0.1 s, 50 are history).
 
-    The scene depends on ``seed`` only. Its focal track is valid at all steps and moves in its future.
-
-    Raises:
-        ValueError: if ``seed`` is negative.
-        RuntimeError: if 400 draws in a row give no scene with a focal track, which would be a bug.
+    The scene depends on ``seed`` only. Its focal track is valid at all steps and moves in its future. Raises ValueError: if
+    ``seed`` is negative. RuntimeError: if 400 draws in a row give no scene with a focal track, which would be a bug.
     """
     return next(_recordings(seed)).scene(scene_identity(seed))
 
@@ -67,16 +64,10 @@ def simulate_scene(seed: int | np.random.SeedSequence) -> SyntheticScene:
 def simulate_branches(seed: int | np.random.SeedSequence) -> list[SyntheticScene]:
     """Simulate one past and two or three futures: in each, the focal vehicle takes another turn and others react to it.
 
-    All futures continue from the same state of the simulation, just after the last observed step, so that their pasts
-    are bitwise equal. `simulate_scene` makes a different scene from the same seed.
-
-    Returns:
-        Scenes with the ids ``<id of the seed>.0``, ``.1`` ... and the same agents, roles, map and first 50 steps. Their
-        focal vehicles end at least 4 m apart. Scene 0 is the original simulation.
-
-    Raises:
-        ValueError: if ``seed`` is negative.
-        RuntimeError: if 400 draws in a row give no scene with two futures, which would be a bug.
+    All futures continue from the same state of the simulation, just after the last observed step, so that their pasts are bitwise
+    equal. `simulate_scene` makes a different scene from the same seed. The scenes have the ids ``<id of the seed>.0``, ``.1`` ...
+    and the same agents, roles, map and first 50 steps. Their focal vehicles end at least 4 m apart. Scene 0 is the original
+    simulation. Raises as `simulate_scene`.
     """
     branches = (_branches(recording, scene_identity(seed)) for recording in _recordings(seed))
     return next(scenes for scenes in branches if len(scenes) > 1)
@@ -224,24 +215,13 @@ def synthesize(
     progress: bool = True,
     branches: bool = False,
 ) -> dict[str, int]:
-    """Simulate scenes and write them as ``out/{train,val,test}/<uuid>/`` in the Argoverse 2 layout.
+    """Simulate scenes and write them as ``out/{train,val,test}/<uuid>/`` in the Argoverse 2 layout; returns the pasts by split.
 
-    Scene number i depends on ``(seed, i)`` only: the same arguments give the same bytes for any number of workers.
-    After an interruption, calling it again writes the missing scenes and keeps the finished ones. Test
-    scenes hold the 50 observed steps only (5 s at 10 Hz), the others all 110.
-
-    Args:
-        out: folder to write to, created if missing.
-        num_scenes: number of scenes over all splits; of three scenes or more each split gets at least one.
-        branches: whether to write two or three futures of each past as separate scenes with ids that differ after
-            the last dot (in "test", which has no futures, only one).
-
-    Returns:
-        The number of pasts in each split.
-
-    Raises:
-        ValueError: for negative numbers, fractions outside [0, 1), or if no training scene is left.
-        OSError: if ``out`` cannot be written.
+    Scene number i depends on ``(seed, i)`` only: the same arguments give the same bytes for any number of workers. After an
+    interruption, calling it again writes the missing scenes and keeps the finished ones. Test scenes hold the 50 observed steps
+    only (5 s at 10 Hz), the others all 110. Of three scenes or more each split gets at least one. With ``branches``, two or three
+    futures of each past are separate scenes with ids that differ after the last dot (in "test", which has no futures, only one).
+    Raises ValueError: negative numbers, fractions outside [0, 1), or no training scene is left.
     """
     splits = assign_splits(num_scenes, val_fraction, test_fraction)
     if seed < 0 or workers < 1:

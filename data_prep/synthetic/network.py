@@ -59,16 +59,6 @@ def resample(points: Array, step: float) -> Array:
     return at_length(points, length, np.linspace(0.0, length[-1], max(2, round(float(length[-1]) / step) + 1)))
 
 
-def integrate(start: Array, heading: float, curvature: Array) -> Array:
-    """Return the curve [N + 1, 2] that begins at ``start`` [2] with direction ``heading`` (radians).
-
-    ``curvature`` [N] in 1/m, positive to the left, is constant between two vertices; these are 1 m apart.
-    """
-    turned = heading + np.concatenate(([0.0], np.cumsum(curvature)))
-    moves = direction(0.5 * (turned[1:] + turned[:-1]))
-    return start + np.concatenate((np.zeros((1, 2)), np.cumsum(moves, axis=0)))
-
-
 def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step: float) -> Array:
     """Return a cubic Bezier curve [N, 2] from ``start`` [2] to ``end`` [2] with the given directions at both ends.
 
@@ -486,7 +476,10 @@ def _random_curve(rng: np.random.Generator, start: Array, angle: float, length: 
         peak = float(np.clip(rng.normal(0.0, 0.0045), -0.009, 0.009))
         wave = np.sin(along / length * np.pi * float(rng.choice([1.0, 2.0])))
         profile = smoothstep((along - 10.0) / 20.0) * wave
-    return integrate(start, angle, peak * profile)
+    # The curvature in 1/m, positive to the left, is constant between two vertices; these are 1 m apart.
+    turned = angle + np.concatenate(([0.0], np.cumsum(peak * profile)))
+    moves = direction(0.5 * (turned[1:] + turned[:-1]))
+    return start + np.concatenate((np.zeros((1, 2)), np.cumsum(moves, axis=0)))
 
 
 def _fits(network: Network) -> bool:

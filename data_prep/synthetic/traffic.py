@@ -10,7 +10,7 @@ import copy
 import numpy as np
 
 from data_prep.synthetic.agents import UPSTREAM_M, Fleet, Paths, Pedestrians, at_sample
-from data_prep.synthetic.network import Array, Ints, Lane, Network
+from data_prep.synthetic.network import Array, Ints, Network
 
 NUM_HISTORY = 50  # observed steps of 0.1 s
 NUM_STEPS = 110
@@ -42,7 +42,9 @@ class Simulation:
         # Cars pass cyclists at the edge of the lane, and these pass cars.
         self.passing = (fleet.edge[:, None] != fleet.edge) & narrow[:, None] & narrow
         self.notself = ~np.eye(count, dtype=np.bool_)
-        self.rank = [_priority(lane) for lane in network.lanes]
+        # Rank of a lane through a junction: lower enters first, left turns last.
+        minor = [bool(k.arms) and k.arms[0].junction.control == "priority" and not k.arms[0].major for k in network.lanes]
+        self.rank = [2 * int(behind) + int(lane.turn == 1) for lane, behind in zip(network.lanes, minor, strict=True)]
         self.brake_root = 2.0 * np.sqrt(fleet.accel * fleet.brake)
 
     def advance(self, ticks: int) -> None:
@@ -188,9 +190,3 @@ def _refine(position: Array, velocity: Array) -> tuple[Array, Array]:
     refined[0, :, ::2], refined[0, :, 1::2] = position, between
     refined[1, :, ::2], refined[1, :, 1::2] = velocity, 0.5 * (velocity[:, :-1] + velocity[:, 1:])
     return refined[0, :, :NUM_STEPS], refined[1, :, :NUM_STEPS]
-
-
-def _priority(lane: Lane) -> int:
-    """Return the rank of a lane through a junction: lower enters first, left turns last."""
-    minor = bool(lane.arms) and lane.arms[0].junction.control == "priority" and not lane.arms[0].major
-    return 2 * int(minor) + int(lane.turn == 1)

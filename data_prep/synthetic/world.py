@@ -152,11 +152,7 @@ class Tracks:
 
 
 def observe(world: World, rng: np.random.Generator) -> Tracks | None:
-    """Record ``world``.
-
-    Returns:
-        The tracks, or None if no body can be the focal track or carry the sensors.
-    """
+    """The recorded tracks of ``world``, or None if no body can be the focal track or carry the sensors."""
     chosen = _choose_ego_and_focal(world, rng)
     if chosen is None:
         return None

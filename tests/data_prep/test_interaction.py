@@ -123,7 +123,7 @@ def test_a_short_recording_and_wrong_options_are_refused(raw: Path) -> None:
     (raw / "maps" / f"{LOCATION}.osm_xy").unlink()
     with pytest.raises(SceneError, match="osm_xy: no such file, expected the map"):
         read_case(raw, traffic(40))
-    with pytest.raises(TrajformerError, match="interaction: stride: 0, expected at least 1"):
+    with pytest.raises(TrajformerError, match="stride: 0, expected 1 to"):
         Interaction(stride=0)
 
 

@@ -241,7 +241,7 @@ def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path:
     ("options", "message"),
     [
         ({"period_s": float("nan")}, "period_s: nan"),
-        ({"num_history": 1}, "num_history: 1, expected at least 2"),
+        ({"num_history": 1}, "num_history: 1, expected 2 to"),
         ({"map_radius_m": float("nan")}, "map_radius_m: nan"),
     ],
 )
@@ -383,7 +383,7 @@ def test_the_command_line_takes_options_and_lists_skipped_inputs(tmp_path: Path,
     assert [scene.scene_id for scene in scenes] == ["bad-t4", "good-t0", "good-t4"]
     assert {(scene.num_history, scene.num_future, scene.period_s) for scene in scenes} == {(4, 3, 0.2)}
     assert run("preprocess", "table", raw, store, "--stride", 0) == 1
-    assert "table: stride: 0, expected at least 1" in capsys.readouterr().err
+    assert "stride: 0, expected 1 to" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run("preprocess", "table", tmp_path / "empty", store) == 1
     assert "not a table folder (expected RAW/<split>/*.csv" in capsys.readouterr().err

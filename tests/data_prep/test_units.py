@@ -78,7 +78,7 @@ def test_the_speed_limit_is_an_option(tmp_path: Path) -> None:
     for limit in (400.0, 0.0):
         options = PrepareOptions(progress=False, max_speed_m_s=limit)
         assert prepare(SMALL, tmp_path / "raw", tmp_path / f"store{limit}", options).scenes == 1
-    with pytest.raises(TrajformerError, match="max_speed_m_s must be at least 0, got nan"):
+    with pytest.raises(TrajformerError, match="max_speed_m_s: nan, expected 0"):
         prepare(SMALL, tmp_path / "raw", tmp_path / "store", PrepareOptions(max_speed_m_s=np.nan))
 
 

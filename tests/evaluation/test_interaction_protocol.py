@@ -14,7 +14,7 @@ import pytest
 from support import interaction as files
 from support.cli import error_line, run
 
-from trajformer.cli.interaction import read_cases
+from trajformer.cli.protocols import read_cases
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.protocols.interaction import (
@@ -117,9 +117,9 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
     crashes = set[float]()
     for case_set in list(read_cases(interaction_slice))[:4]:
         rows: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        with (interaction_slice / "val" / f"{case_set.name}_val.csv").open() as lines:
+        with (interaction_slice / "val" / f"{case_set.split}_val.csv").open() as lines:
             for row in csv.DictReader(lines):
-                scene_id = f"{case_set.name}-{float(row['case_id']):.0f}"
+                scene_id = f"{case_set.split}-{float(row['case_id']):.0f}"
                 rows[scene_id][row["track_id"]][int(row["frame_id"])] = row
         forecasts: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
         for track in track_forecasts(predictor, case_set):
@@ -211,7 +211,7 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
 @pytest.fixture
 def challenge_file(tmp_path: Path) -> Path:
     [case_set] = read_cases(files.folder(tmp_path / "raw"))
-    path = tmp_path / f"{case_set.name}_sub.csv"
+    path = tmp_path / f"{case_set.split}_sub.csv"
     write_challenge_file(path, list(outcomes(load_predictor("constant_velocity_sampled"), case_set, progress=False)))
     return path
 

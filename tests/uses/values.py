@@ -229,8 +229,8 @@ LINES = {  # words: exit status, line
     "store fly store": (2, "invalid choice: 'fly'"),
     "store merge store --out m --split": (2, "split"),
     "preprocess argoverse2 raw raw/s": (1, "the store must lie outside of the raw folder"),
-    "preprocess argoverse2 raw s --timeout-s .nan": (1, "timeout_s must be greater than 0"),
-    "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s must be at least 0"),
+    "preprocess argoverse2 raw s --timeout-s .nan": (1, "timeout_s: nan"),
+    "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s: -1.0, expected 0"),
     "preprocess table table s --period-s .nan": (1, "period_s: nan"),
     "preprocess table table s --time-unit h": (2, "time_unit"),
     "synthesize s --scenes 0": (2, "scenes: Not of type"),
@@ -249,10 +249,10 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe"),
     "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3"),
     "read_recipe with an unknown field": (lambda: read_recipe("demo", {"optim.speed": 1}), "optim: unknown field 'speed'"),
-    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: 'h', expected one of s, ms, us, ns"),  # type: ignore[arg-type]
+    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: expected s or ms or us or ns, found 'h'"),  # type: ignore[arg-type]
     "prepare with no workers": (
         lambda: prepare(Table(), Path("table"), Path("s"), PrepareOptions(workers=0)),
-        "workers and limit must be at least 1",
+        "workers: 0, expected 1 to",
     ),
 }
 CASES += [Case(use=f"Python: {use}", run=call, line=line.replace("|", r"\|")) for use, (call, line) in CALLS.items()]

@@ -1,9 +1,8 @@
 """Cost of a model: latency and memory of a forecast, time and memory of a training step.
 
-Each part runs in a separate process (this file, with the request as JSON on standard input) on one thread, with random weights.
-`forward` forecasts recorded scenes; the latency is the median over calls with different batches. `step` makes training steps of
-32 scenes: loss, backward, clipping and optimizer. Peak memory is the peak of the whole process; `base_mb` is the memory before
-the first call.
+Each part runs in a separate process on one thread, with random weights. `forward` forecasts recorded scenes; the latency is the
+median over calls with different batches. `step` makes training steps of 32 scenes: loss, backward, clipping and optimizer. Peak
+memory is the peak of the whole process; `base_mb` is the memory before the first call.
 """
 
 from __future__ import annotations
@@ -11,29 +10,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is also a script
-
-from measure import median_ms, origin, peak_mb
+from measure import in_new_process, median_ms, origin, peak_mb, training_step
 
 from trajformer.data.augment import augment
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.recipes.plain import from_plain, to_plain
+from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 from trajformer.training.memory import keep_freed_memory
-from trajformer.training.optim import build_optimizer, parameter_groups
 
 BATCH, MAX_BATCHES = 32, 4
 
@@ -45,8 +37,14 @@ def cycle_batches(scenes: SceneStore, config: BatchConfig, size: int, max_count:
     return itertools.cycle([data[[(start + i) % len(scenes) for i in range(size)]] for start in starts])
 
 
+def _start() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
 def forward(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     """Latency at batch 1 and 32, memory at 32, number of parameters."""
+    _start()
     scenes, config = SceneStore(store, recipe.data.val_split), replace(recipe.data.batch, targets="scored")
     many, single = cycle_batches(scenes, config, BATCH, MAX_BATCHES), cycle_batches(scenes, config, 1, repeats + 2)
     model = recipe.build_model().eval()
@@ -59,23 +57,16 @@ def forward(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
 
 def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     """Memory and time of a training step at batch 32; empty for a model without parameters."""
+    _start()
     keep_freed_memory()  # as `trajformer train`
     model, generator = recipe.build_model().train(), torch.Generator().manual_seed(0)
     if not any(True for _ in model.parameters()):
         return {}
     loss = recipe.build_loss(model)
     source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
-    parameters = [*model.parameters(), *loss.parameters()]
-    groups = [*parameter_groups(model, recipe.optim), {"params": list(loss.parameters())}]
-    optimizer, _ = build_optimizer([group for group in groups if group["params"]], recipe.optim, lambda step: (step, 1000))
-
-    def train_step() -> None:
-        optimizer.zero_grad()
-        loss(model, augment(next(source), recipe.augment, generator))["loss"].backward()
-        if recipe.optim.clip:
-            nn.utils.clip_grad_norm_(parameters, recipe.optim.clip)
-        optimizer.step()
-
+    train_step = training_step(
+        lambda: loss(model, augment(next(source), recipe.augment, generator))["loss"], model, loss, recipe.optim
+    )
     row = {"step_base_mb": peak_mb(), f"step_{BATCH}_ms": median_ms(train_step, max(repeats // 3, 1))}
     return row | {"step_mb": peak_mb()}
 
@@ -83,27 +74,17 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
 def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[str, Any]:
     """Both parts: forecasts of the recipe's validation split, steps of its training split.
 
-    The result is stored in cost.json with commit and command, and reused for the same model, loss and batches. The error of a
-    failed part is the last line of its output.
+    The result is stored in cost.json with commit and command, and reused for the same model, loss and batches.
     """
     plain, file = to_plain(recipe), folder / "cost.json"
     relevant = {"model": plain["model"], "loss": plain["loss"], "batch": to_plain(recipe.data.train_batch)}
     record = json.loads(file.read_text()) if file.exists() else {}
     if record.get("recipe") != relevant:
         record = {"recipe": relevant, **origin(), "load_before": os.getloadavg()[0]}
-        for part in ("forward", "step"):
-            request = json.dumps({"part": part, "recipe": plain, "store": str(store), "repeats": repeats})
-            done = subprocess.run([sys.executable, __file__], input=request, capture_output=True, text=True)
-            if done.returncode:
-                raise TrajformerError(f"{part}: {(done.stderr.strip() or f'exit {done.returncode}').splitlines()[-1]}")
-            record |= json.loads(done.stdout.splitlines()[-1])
+        for part in (forward, step):
+            try:
+                record |= in_new_process(part, recipe, str(store), repeats)
+            except Exception as error:  # the costs of other rows are still measured
+                raise TrajformerError(f"{part.__name__}: {type(error).__name__}: {error}") from error
         write_atomically(file, json.dumps(record, indent=1) + "\n")
     return {name: value for name, value in record.items() if name != "recipe"}
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    request = json.load(sys.stdin)
-    part = {"forward": forward, "step": step}[request["part"]]
-    print(json.dumps(part(from_plain(TrainConfig, request["recipe"]), request["store"], request["repeats"])))

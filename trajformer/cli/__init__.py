@@ -60,12 +60,6 @@ def load_command(name: str) -> tuple[Callable[..., Parser], Callable[[Namespace]
     return getattr(module, f"{name}_parser"), getattr(module, f"run_{name}")
 
 
-def _overview() -> str:
-    lines = ["usage: trajformer COMMAND ...", "", "Multi-agent trajectory prediction on one shared attention core.", ""]
-    lines += [f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()]
-    return "\n".join([*lines, "", "See `trajformer COMMAND --help`."])
-
-
 def run_command(name: str, words: list[str]) -> None:
     """Parse the words after the name of a command, and run it. Some parsers depend on the source, the action or the task."""
     make_parser, run = load_command(name)
@@ -84,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(_overview())
+        print("usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n")
+        print("\n".join(f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()))
+        print("\nSee `trajformer COMMAND --help`.")
         return 0 if words else 2
     if words[0] == "--version":
         print(trajformer.__version__)

@@ -25,11 +25,7 @@ def demo_parser() -> Parser:
 
 
 def run_demo(args: Namespace) -> None:
-    """`trajformer demo`: a sequence of commands. A second run reuses finished steps and resumes the interrupted one.
-
-    Raises:
-        TrajformerError: a step failed, or the folder holds a demo with other arguments.
-    """
+    """`trajformer demo`: a sequence of commands. A second run with these arguments reuses and resumes its steps."""
     with lock_folder(args.out):
         _run(args)
 

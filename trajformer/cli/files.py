@@ -29,18 +29,13 @@ def bars() -> bool:
 
 
 def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
-    """Check the outputs of a command before its work. All commands have this rule:
+    """Check the outputs of a command before its work (TrajformerError: one cannot be written). All commands have this rule:
 
     An existing file is replaced only with --overwrite, and only by a file of the same kind. An output is never an input of the
     command, and never in a store or another folder that the command reads. A folder receives files only if it is empty, or with
     --overwrite. Devices and pipes are written to, links are followed (`atomically`).
 
-    Args:
-        args: the values of the command line; all paths that are not outputs are inputs.
-        kinds: for each option with an output, a key of `KINDS` or "folder".
-
-    Raises:
-        TrajformerError: an output breaks the rule, or cannot be written.
+    `kinds` has a key of `KINDS` or "folder" for each option with an output; all other paths in `args` are inputs.
     """
     values = vars(args)
     outputs = {name: values[name] for name in kinds if values[name] is not None}

@@ -16,7 +16,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli import benchmarks
+from trajformer.cli import protocols
 from trajformer.cli.files import bars, check_outputs, refuse_inputs
 from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
@@ -89,12 +89,9 @@ def run_pretrained(args: Namespace) -> None:
 def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     """Resolve the recipes of a command line of `trajformer train`.
 
-    Returns:
-        The words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
-        they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string.
-
-    Raises:
-        TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
+    Returns the words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
+    they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string. Raises
+    TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.yaml_text import read_yaml
@@ -188,8 +185,7 @@ def evaluate_parser() -> Parser:
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
-    protocols = ("eth_ucy", "interaction", *benchmarks.NAMES)
-    parser.add_argument("--protocol", choices=protocols, help="score with the rules of a published benchmark")
+    parser.add_argument("--protocol", choices=protocols.PROTOCOLS, help="score with the rules of a published benchmark")
     parser.add_argument("--data", type=Path, help="for a protocol: folder of the recordings as published")
     export = (
         "for eth_ucy: also write all samples as text files to this folder; for interaction: also write the files of the "
@@ -211,12 +207,9 @@ def run_evaluate(args: Namespace) -> None:
     if args.protocol and (args.agents != "scored" or (args.joint and args.protocol == "eth_ucy")):
         raise TrajformerError("--agents and --joint are not allowed with --protocol")
     if args.protocol:
-        from trajformer.cli import interaction, protocols
-
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
-        score = {"eth_ucy": protocols.evaluate, "interaction": interaction.evaluate}.get(args.protocol, benchmarks.evaluate)
-        score(args.data, checkpoints, args)
+        protocols.evaluate(args.data, checkpoints, args)
         return
     if args.store is None:
         raise TrajformerError("give a store with --store, or a --protocol")
@@ -240,16 +233,16 @@ def run_evaluate(args: Namespace) -> None:
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:
     """Print one line per model: best of 1 and 6; further tables for 20 modes, worlds and other figures."""
-    width, names = max(map(len, rows)), [name for name in next(iter(rows.values())) if not name.startswith("num_")]
+    import pandas as pd
+
+    table = pd.DataFrame.from_dict(rows, orient="index").rename(columns={"num_agents": "agents"})
+    names = [str(name) for name in table if name != "agents" and not str(name).startswith("num_")]
     worlds = [name for name in names if name.startswith(("avg", "actor"))]
     of_20 = [name for name in names if name.endswith("20")]
     others = [name for name in names if not name[-1].isdigit() and name != "minFDE"]
     first = [name for name in names if name[-1].isdigit() and name not in worlds + of_20]
     for block in filter(None, (first, of_20, worlds, others)):
-        print(" " * width + "  agents " + " ".join(f"{name:>14}" for name in block))
-        for label, row in rows.items():
-            figures = (f"{row[name]:{max(14, len(name))}.3f}" for name in block)
-            print(f"{label:<{width}}  {row['num_agents']:6d} " + " ".join(figures))
+        print(table[["agents", *block]].to_string(float_format="{:.3f}".format))
 
 
 def print_groups(per_agent: pd.DataFrame) -> None:
@@ -399,11 +392,7 @@ def run_weights(args: Namespace) -> None:
 
 
 def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
-    """The recipe, the state dict and the properties of the training scenes for a file of a layout.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its tensors are not the ones of the layout.
-    """
+    """Recipe, state dict and training scenes of a file of a layout (CheckpointError: unreadable, or of another layout)."""
 
     from trajformer.core.weights import read_state_dict
     from trajformer.models.agentformer.model import AgentFormerConfig

@@ -48,7 +48,11 @@ class Parser(ArgumentParser):
         """Print the message and exit with status 2. The parser of a part of a recipe raises an error for the main parser."""
         if not self.exit_on_error:
             raise ArgumentError(None, message)
-        program, line = self.prog or "trajformer", _one_line(str(message))
+        # One line with the field and the reason, without the list of types that jsonargparse tried.
+        line, pattern = " ".join(str(message).split()), r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected"
+        line = re.sub(pattern + r" a <class 'NoneType'>.*", r"\1", line)
+        line = re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))
+        program = self.prog or "trajformer"
         recipe = f"recipe {', '.join(self.recipes)}; " if self.recipes else ""
         sys.stderr.write(f"{program}: {line} ({recipe}see {program} --help)\n")
         raise SystemExit(2)
@@ -89,10 +93,3 @@ def add_fields(parser: Parser, kind: type[Any]) -> None:
     for item in fields(kind):
         option = "--" + item.name.replace("_", "-")
         group.add_argument(option, type=hints[item.name], default=item.default, help=help_of.get(item.name, ""))
-
-
-def _one_line(message: str) -> str:
-    """One line with the field and the reason, without the list of types that jsonargparse tried."""
-    line = " ".join(message.split())
-    line = re.sub(r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected a <class 'NoneType'>.*", r"\1", line)
-    return re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))

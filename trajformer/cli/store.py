@@ -153,11 +153,7 @@ def _bar(description: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
 
 
 def verify(args: Namespace) -> None:
-    """Check every shard and scene.
-
-    Raises:
-        StoreError: the store has problems; all have been printed.
-    """
+    """Check every shard and scene (StoreError: the store has problems; all have been printed)."""
     _splits(args.store)
     problems = verify_store(args.store, _bar("verify"))
     for problem in problems:

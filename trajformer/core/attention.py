@@ -248,12 +248,7 @@ class _RecomputedAttention(torch.autograd.Function):
 
 
 class KVCache:
-    """Keys and values of one attention layer.
-
-    Args:
-        fixed: keys and values do not change (cross-attention to a memory): they are computed in the first step and reused.
-            Otherwise (self-attention) the keys and values of each step are appended.
-    """
+    """Keys and values of one attention layer: appended at each step (self-attention), or `fixed` (cross-attention)."""
 
     def __init__(self, *, fixed: bool = False) -> None:
         self.fixed = fixed
@@ -431,10 +426,8 @@ class SeparateLinear(nn.Module):
 class SeparateAttention(MultiHeadAttention):
     """`sets` multi-head attentions (Huang et al. 2022: one for each mode): queries [..., L, D] -> [..., sets, L, D].
 
-    Up to the output projection it is one attention with sets * heads heads, ordered by set; each has width D / heads.
-
-    Raises:
-        ValueError: heads does not divide width.
+    Up to the output projection it is one attention with sets * heads heads, ordered by set; each has width D / heads. Raises
+    ValueError: heads does not divide width.
     """
 
     def __init__(self, width: int, heads: int, sets: int, *, dropout: float = 0.0) -> None:
@@ -455,9 +448,8 @@ class SeparateAttention(MultiHeadAttention):
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Record the weights of all attention layers in `model` inside the context, for plotting. Outputs do not change.
 
-    Yields:
-        The weights [..., heads, L, S] of each call without dropout, detached, by the name of the `MultiHeadAttention` in `model`;
-        [..., K, heads, L, S] for K sets of queries.
+    Yields the weights [..., heads, L, S] of each call without dropout, detached, by the name of the `MultiHeadAttention` in
+    `model`; [..., K, heads, L, S] for K sets of queries.
     """
     record: dict[str, list[Tensor]] = {}
     layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}

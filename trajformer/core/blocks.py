@@ -122,15 +122,10 @@ class SqueezeExcite(nn.Module):
         self.excite = nn.Linear(hidden, self.channels, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, groups: Groups | None = None) -> Tensor:
-        """[..., L, D] -> [..., L, D].
+        """[..., L, D] -> [..., L, D]. The mask, bool [..., 1, L], excludes padding (False) from means.
 
-        Args:
-            mask: bool, broadcastable to [..., 1, L], False = padding, excluded from means.
-            groups: required if groups are channels; the mean is over the features of a group's tokens. Ungrouped tokens do not
-                change.
-
-        Raises:
-            ValueError: the mask differs between queries, or groups are channels and not given.
+        Groups are required if they are channels; the mean is over the features of a group's tokens, and ungrouped tokens do not
+        change. Raises ValueError: the mask differs between queries, or groups are channels and not given.
         """
         if mask is not None and mask.shape[-2] != 1:
             raise ValueError("squeeze-and-excite needs a padding mask [..., 1, L]; this mask differs between queries")
@@ -169,10 +164,9 @@ class EncoderBlock(nn.Module):
     ) -> Tensor:
         """[..., L, D] -> [..., L, D].
 
-        Args:
-            mask: bool, broadcastable to [..., L, L]; True = may attend. Squeeze-and-excite requires [..., 1, L].
-            position: added to queries and keys, not to values; broadcastable to x.
-            groups: for agent-aware attention, and for squeeze-and-excite with groups as channels.
+        The mask is bool, broadcastable to [..., L, L], True = may attend; squeeze-and-excite requires [..., 1, L]. `position`,
+        broadcastable to x, is added to queries and keys, not to values. `groups` are for agent-aware attention, and for groups as
+        channels.
         """
         value = self.attention.pre(x)
         query = _add_position(value, position)

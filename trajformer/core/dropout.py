@@ -16,17 +16,10 @@ _MIN_BYTE = -128  # int8
 def keep_mask(
     shape: tuple[int, ...], p: float, device: torch.device, dtype: torch.dtype, generator: torch.Generator | None = None
 ) -> Tensor:
-    """A tensor of 0 (with probability p) and 1.
+    """A tensor of 0 (with probability p) and 1; int8 is the fastest and smallest `dtype`.
 
     On a CPU each entry uses one random byte, so p is rounded to 1/256. PyTorch draws one number per entry from its serial
     generator, which takes longer than a matrix product. Multiply by the result: a boolean selection takes eight times longer.
-
-    Args:
-        shape: of the result.
-        p: probability of 0.
-        device: of the result.
-        dtype: of the result; int8 is the fastest and smallest.
-        generator: on the same device, PyTorch's default generator if None.
     """
     if device.type != "cpu":
         return (torch.rand(shape, device=device, generator=generator) >= p).to(dtype)

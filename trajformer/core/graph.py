@@ -21,10 +21,8 @@ class Edges(NamedTuple):
     def from_neighbors(key: Tensor, real: Tensor, keys: int) -> Edges:
         """Edges from padded lists of neighbors; the number of edges is fixed, so that a GPU is not synchronized.
 
-        Args:
-            key: int64 [N, Q, n], from 0 to `keys` - 1, for N graphs; queries and keys of all graphs are concatenated.
-            real: bool [N, Q, n], False = padding.
-            keys: number of keys of one graph.
+        `key` is int64 [N, Q, n], from 0 to `keys` - 1, for N graphs of `keys` keys each; queries and keys of all graphs are
+        concatenated. `real` is bool [N, Q, n], False = padding.
         """
         graph = torch.arange(len(key), device=key.device)[:, None, None]
         query = torch.arange(real.shape[:2].numel(), device=key.device).view(*real.shape[:2], 1)
@@ -39,15 +37,8 @@ class GraphAttention(nn.Module):
     """Multi-head graph attention (Veličković et al. 2018, eqs. 1 to 5), without self-loops and output activation.
 
     The output of query i is the sum over its edges of alpha_ij W h_j, with the heads concatenated. alpha_ij is the softmax over
-    the edges of i of LeakyReLU(a^T [W h_i || W h_j]); W and a are separate for each head.
-
-    Args:
-        width: D, of queries, keys and output.
-        heads: number of heads.
-        slope: negative slope of the LeakyReLU.
-
-    Raises:
-        ValueError: heads does not divide width.
+    the edges of i of LeakyReLU(a^T [W h_i || W h_j]); W and a are separate for each head. `width` is D of queries, keys and
+    output, `slope` the negative slope of the LeakyReLU. Raises ValueError: heads does not divide width.
     """
 
     def __init__(self, width: int, heads: int, *, slope: float = 0.2) -> None:
@@ -61,13 +52,9 @@ class GraphAttention(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(self, query: Tensor, key: Tensor, edges: Edges, position: Tensor | None = None) -> Tensor:
-        """Attend from `query` [Q, D] to `key` [S, D] along edges.
+        """Attend from `query` [Q, D] to `key` [S, D] along edges: [Q, D], zeros for a query without an edge.
 
-        Args:
-            position: [E, D], added to the key of each edge before W: the key's position relative to the query.
-
-        Returns:
-            [Q, D]; zeros for a query without an edge.
+        `position` [E, D] is added to the key of each edge before W: the key's position relative to the query.
         """
         from torch_geometric.utils import scatter  # slow to import
 

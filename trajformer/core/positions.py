@@ -9,15 +9,7 @@ from torch import Tensor, nn
 def sinusoid(position: Tensor, width: int) -> Tensor:
     """Sinusoidal encoding: sine in even channels, cosine in odd channels (Vaswani et al. 2017, section 3.5).
 
-    Args:
-        position: float [...], any unit.
-        width: D, even.
-
-    Returns:
-        [..., D] of the same dtype.
-
-    Raises:
-        ValueError: width is odd.
+    Positions float [...], in any unit, to [..., D] of the same dtype. Raises ValueError: the width D is odd.
     """
     if width % 2:
         raise ValueError(f"width {width} is odd")
@@ -29,17 +21,9 @@ def sinusoid(position: Tensor, width: int) -> Tensor:
 def sinusoid_image(mask: Tensor, width: int) -> Tensor:
     """Sinusoidal encoding of the pixels of padded images (DETR): half of the channels for the row, half for the column.
 
-    Positions are shares of the image's height and width, times 2 pi.
-
-    Args:
-        mask: bool [B, h, w], True = real; padding is at the bottom and right.
-        width: D, a multiple of four.
-
-    Returns:
-        float32 [B, h, w, D]; each image's last real row and column are at 2 pi.
-
-    Raises:
-        ValueError: width is not a multiple of four.
+    Positions are shares of the image's height and width, times 2 pi. The mask, bool [B, h, w], is True for real pixels; padding
+    is at the bottom and right. Returns float32 [B, h, w, D]; each image's last real row and column are at 2 pi. Raises
+    ValueError: the width D is not a multiple of four.
     """
     if width % 4:
         raise ValueError(f"width {width} is not a multiple of four")
@@ -51,10 +35,8 @@ def sinusoid_image(mask: Tensor, width: int) -> Tensor:
 class LearnedPosition(nn.Module):
     """One learned vector for each position on one or more axes: `shape` (T,) gives [T, D], (R, C) gives [R, C, D].
 
-    With several axes a vector is the concatenation of one vector per axis (DETR's learned variant), each D / axes wide.
-
-    Raises:
-        ValueError: the number of axes does not divide width.
+    With several axes a vector is the concatenation of one vector per axis (DETR's learned variant), each D / axes wide. Raises
+    ValueError: the number of axes does not divide width.
     """
 
     def __init__(self, shape: tuple[int, ...], width: int, std: float = 0.02) -> None:
@@ -64,11 +46,7 @@ class LearnedPosition(nn.Module):
         self.tables = nn.ParameterList(nn.Parameter(torch.randn(n, width // len(shape)) * std) for n in shape)
 
     def forward(self, *length: int) -> Tensor:
-        """The vectors [*length, D] of the first positions of each axis, by default of all positions.
-
-        Raises:
-            ValueError: an axis has fewer learned positions than requested.
-        """
+        """The vectors [*length, D] of the first positions of each axis (ValueError: too few), by default of all positions."""
         length = length or tuple(len(table) for table in self.tables)
         parts = []
         for axis, (count, table) in enumerate(zip(length, self.tables, strict=True)):

@@ -50,12 +50,7 @@ class Options:
 
 
 class StateDictReader:
-    """Takes tensors out of a foreign state dict. Error messages name the file and the tensor.
-
-    Args:
-        tensors: dense tensors by name.
-        name: name of the file.
-    """
+    """Takes dense tensors out of a foreign state dict. Error messages name the file and the tensor."""
 
     def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
         self.name, self._left = name, dict(tensors)
@@ -66,11 +61,7 @@ class StateDictReader:
         return key in self._left
 
     def peek(self, key: str, dimensions: int) -> Tensor:
-        """Return a tensor without taking it, to read sizes from its shape.
-
-        Raises:
-            CheckpointError: the tensor is missing or empty, or has another number of dimensions.
-        """
+        """A tensor, not taken, to read sizes from its shape (CheckpointError: missing, empty, or with other dimensions)."""
         if key not in self._left:
             raise CheckpointError(f"{self.name}: no tensor '{key}': another layout, or an incomplete file")
         tensor = self._left[key]
@@ -80,11 +71,7 @@ class StateDictReader:
         return tensor
 
     def take(self, key: str, *shape: int) -> Tensor:
-        """Remove a tensor from the reader and return it as float32.
-
-        Raises:
-            CheckpointError: the tensor is missing, has another shape, is not floating-point, or has non-finite values.
-        """
+        """Take a tensor as float32 (CheckpointError: missing, of another shape, not floating-point, or not finite)."""
         tensor = self.peek(key, len(shape))
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{self.name}: '{key}' has shape {list(tensor.shape)}, expected {list(shape)}")
@@ -96,11 +83,7 @@ class StateDictReader:
         return tensor
 
     def take_constant(self, key: str, expected: Tensor, tolerance: float = 1e-5) -> None:
-        """Take a tensor with known values, such as a table of sinusoids, if the file has it.
-
-        Raises:
-            CheckpointError: its values differ from the expected ones, so the layout is a different one.
-        """
+        """Take a tensor with known values, such as a table of sinusoids, if the file has it (CheckpointError: other values)."""
         if key in self._left:
             tensor = self._left.pop(key)
             if tensor.shape != expected.shape or not torch.allclose(tensor.to(expected), expected, atol=tolerance):
@@ -109,16 +92,11 @@ class StateDictReader:
     def take_model(
         self, build: Callable[[], nn.Module], rules: Mapping[str, str], known: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Take all tensors of a model and return its state dict.
+        """Take all tensors of a model, which is built on the meta device, and return its state dict.
 
-        Args:
-            build: builds the model; it is called on the meta device and uses no memory.
-            rules: regular expressions with replacements, which turn our name into the foreign one (`foreign_name`). A foreign
-                name that ends with `[i/n]` is part i of n equal parts of the rows of a tensor. An empty name means zeros.
-            known: tensors that were read already, by our name.
-
-        Raises:
-            CheckpointError: as `take`, or the sizes of the model do not fit together.
+        The regular expressions and replacements of `rules` turn our name into the foreign one (`foreign_name`). A foreign name
+        that ends with `[i/n]` is part i of n equal parts of the rows of a tensor. An empty name means zeros. `known` are tensors
+        that were read already, by our name. Raises CheckpointError: as `take`, or the sizes of the model do not fit together.
         """
         try:
             with torch.device("meta"):
@@ -153,11 +131,7 @@ class StateDictReader:
         return number
 
     def check_all_used(self) -> None:
-        """Check that every tensor was taken.
-
-        Raises:
-            CheckpointError: names a tensor that the model does not use.
-        """
+        """Check that every tensor was taken (CheckpointError: names a tensor that the model does not use)."""
         if self._left:
             more = f" (and {len(self._left) - 1} more)" if len(self._left) > 1 else ""
             raise CheckpointError(f"{self.name}: tensor '{min(self._left)}'{more} has no place in the model of this layout")
@@ -171,11 +145,7 @@ def foreign_name(name: str, rules: Mapping[str, str]) -> str:
 
 
 def read_state_dict(path: Path) -> StateDictReader:
-    """Read a .safetensors file or a PyTorch file. A PyTorch file may hold the tensors in a dict under a usual key.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, or holds values other than dense tensors.
-    """
+    """Read a .safetensors or a PyTorch file, with tensors at the top or under a usual key (CheckpointError: unusable)."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file")
     raw = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)

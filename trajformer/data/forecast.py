@@ -60,11 +60,7 @@ class Forecast:
         return self.logit.ndim == 2
 
     def joint_futures(self) -> Forecast:
-        """The forecast of the whole scene, whose modes are joint futures.
-
-        Raises:
-            TrajformerError: the model predicts every agent on its own.
-        """
+        """The forecast, whose modes are joint futures of the whole scene (TrajformerError: agents are predicted on their own)."""
         if not self.is_joint:
             raise TrajformerError("the model predicts every agent on its own and gives no joint futures")
         return self

@@ -107,10 +107,7 @@ class BranchDataset(SceneDataset):
 def count_steps(scenes: int, batch_size: int, world: int = 1) -> int:
     """Number of steps in an epoch in which each of `world` processes takes at most `batch_size` scenes per step.
 
-    Every process gets at least one scene in every step.
-
-    Raises:
-        TrajformerError: there are fewer scenes than processes.
+    Every process gets at least one scene in every step. Raises TrajformerError: there are fewer scenes than processes.
     """
     if scenes < world:
         raise TrajformerError(f"{scenes} scenes are not enough for {world} processes; lower trainer.devices")

@@ -141,16 +141,10 @@ class Sample:
 
 
 def branched(samples: Sequence[Sample], futures: int) -> Sample:
-    """Join samples of scenes with a common past: `target` becomes [S, G, F, 2] and `target_valid` [S, G, F].
+    """Join samples of scenes with a common past: `target` becomes [S, G, F, 2] and `target_valid` [S, G, F], with G = `futures`.
 
-    A future that stays within a metre of an earlier future of the same agent at all steps is a duplicate and not valid.
-
-    Args:
-        samples: at most G, made with the same config.
-        futures: G; missing futures are not valid.
-
-    Raises:
-        SceneError: the observations of two samples differ.
+    A future that stays within a metre of an earlier future of the same agent at all steps is a duplicate and not valid; neither
+    are missing futures. Raises SceneError: the observations of two samples differ.
     """
     first = samples[0]
     for other in samples[1:]:
@@ -180,8 +174,7 @@ def sample(scene: Scene, config: BatchConfig) -> Sample:
 def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     """The sample of each scene. All scenes pass one stage before the next one, which uses the processor's caches better.
 
-    Raises:
-        SceneError: the config has the focal frame and no focal agent was observed.
+    Raises SceneError: the config has the focal frame and no focal agent was observed.
     """
     agents = [_select_agents(scene, config) for scene in scenes]
     lines = [

@@ -60,10 +60,8 @@ def run(
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
-    Warns once if scenes have no map and the training scenes had maps, and the reverse.
-
-    Raises:
-        TrajformerError: the model does not fit the scenes (another clock, for example), or a forecast has NaN or infinity.
+    Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises TrajformerError: the model does not
+    fit the scenes (another clock, for example), or a forecast has NaN or infinity.
     """
     where, with_map = f"{scenes.root}: split '{scenes.split}'", 0
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:

@@ -53,11 +53,7 @@ def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator
 
 
 def check_forecast(forecast: TrackForecast) -> TrackForecast:
-    """The same forecast with modes by falling probability (ties keep their order), normalised, float64.
-
-    Raises:
-        TrajformerError: a shape is wrong, a value is not finite, or the probabilities do not sum to 1.
-    """
+    """The forecast with modes by falling probability (ties keep their order), normalised, float64 (TrajformerError: wrong)."""
     probability = np.asarray(forecast.probability, np.float64)
     position = np.asarray(forecast.position, np.float64)
     where = f"forecast of track {forecast.track_id!r} in scene {forecast.scene_id!r}"
@@ -144,11 +140,7 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 
 
 def read_spec(path: Path) -> DataSpec:
-    """Properties of the scenes of a readable forecast file, unknown if another program wrote it.
-
-    Raises:
-        TrajformerError: they are damaged.
-    """
+    """Properties of the scenes of a readable forecast file, unknown if another program wrote it (TrajformerError: damaged)."""
     metadata = pq.read_schema(path).metadata or {}
     try:
         return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))

@@ -27,10 +27,8 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, Look
 def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
     """Read an image file as float32 [3, H, W] in 0..1, or [1, H, W] with `gray`.
 
-    The orientation in the EXIF data is applied. Transparent pixels become white.
-
-    Raises:
-        TrajformerError: the file is no readable image, or has more pixels than Pillow's limit against decompression bombs.
+    The orientation in the EXIF data is applied. Transparent pixels become white. Raises TrajformerError: the file is no readable
+    image, or has more pixels than Pillow's limit against decompression bombs.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe would block

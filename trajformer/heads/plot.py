@@ -47,13 +47,8 @@ def save_detections(
 ) -> None:
     """Write an image with its detected objects as PNG, with attention maps at the right. Each class has its color and dashes.
 
-    Args:
-        path: path of the PNG.
-        example: the image and its labeled boxes.
-        objects: detected objects, in pixels of the original image.
-        names: names of the classes.
-        maps: attention maps of the first objects, see `attention_maps`.
-        true: draw the labeled boxes, too.
+    Objects are in pixels of the original image; `maps` are attention maps of the first ones (`attention_maps`). With `true`, the
+    labeled boxes are drawn, too.
     """
     image = example.image.permute(1, 2, 0).numpy()
     height, width, _ = image.shape

@@ -24,7 +24,7 @@ from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import Config, TrajformerError
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 if TYPE_CHECKING:
@@ -214,10 +214,8 @@ class Embedding(nn.Module):
 class Transformer(nn.Module):
     """Encoder-decoder over tokens. Sentences are padded with `PAD` at the end.
 
-    A sentence that consists of padding gives finite outputs and gradients.
-
-    Raises:
-        ValueError: all weights are shared but the vocabularies have different sizes.
+    A sentence that consists of padding gives finite outputs and gradients. Raises ValueError: all weights are shared but the
+    vocabularies have different sizes.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -293,16 +291,9 @@ def beam_search(steps: Hypotheses, limit: Tensor, width: int, alpha: float = 0.6
     """Keep `width` hypotheses per step and return the one with the highest log-probability over length penalty.
 
     A finished hypothesis keeps its rank and competes with unfinished ones. The search for a sentence ends when no unfinished
-    hypothesis can exceed its best finished one: a log-probability only decreases, and the penalty is largest at the limit.
-
-    Args:
-        steps: B * width rows.
-        limit: int64 [B], maximum length of each translation, including its end.
-        width: W, hypotheses per sentence; 1 is greedy search.
-        alpha: exponent of the length penalty, at least 0; 0 compares log-probabilities.
-
-    Returns:
-        For each sentence int64 [length], without start and end.
+    hypothesis can exceed its best finished one: a log-probability only decreases, and the penalty is largest at the limit, int64
+    [B], the maximum length of each translation with its end. `steps` has B * width rows; `alpha` is the exponent of the length
+    penalty, at least 0. Returns int64 [length] for each sentence, without start and end.
     """
     output = [limit[:0]] * len(limit)
     sentence = torch.arange(len(limit), device=limit.device)
@@ -404,7 +395,7 @@ class Translator(nn.Module):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe(Config, limits={"smoothing": (0.0, 0.999)}):
+class TranslationRecipe(Recipe, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of a translator.
 
     Attributes:

@@ -32,7 +32,7 @@ from trajformer.heads.images import (
     resize,
     to_bytes,
 )  # fmt: skip
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 
@@ -62,10 +62,8 @@ class ViTConfig(Config, positive=("image_size", "patch_size", "channels"), limit
 class ViT(nn.Module):
     """Maps images to class scores (eqs. 1 to 4).
 
-    Positions are learned for images of `image_size` and interpolated for images of another size.
-
-    Raises:
-        ValueError: `image_size` is no multiple of `patch_size`.
+    Positions are learned for images of `image_size` and interpolated for images of another size. Raises ValueError: `image_size`
+    is no multiple of `patch_size`.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -83,16 +81,12 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores [B, classes] (logits) of normalized images float [B, C, H, W]; raises as `grid`."""
-        x = self.encoder(self.dropout(self.embed(images)))
-        return self.head(x.mean(-2) if self.token is None else x[:, 0])
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Tokens [B, L, D] with positions: the class token, if used, then the patches row by row."""
-        grid = self.grid(images)
-        x = self.patches(images).flatten(2).mT  # [B, L, D]; a strided convolution is one linear map per patch
-        if self.token is None:
-            return x + interpolate_positions(self.position(), grid, 0)
-        return torch.cat([self.token.expand(len(x), 1, -1), x], 1) + interpolate_positions(self.position(), grid, 1)
+        grid, extra = self.grid(images), int(self.token is not None)
+        x = self.patches(images).flatten(2).mT  # [B, L, D], row by row; a strided convolution is one linear map per patch
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
+        x = self.encoder(self.dropout(x + interpolate_positions(self.position(), grid, extra)))
+        return self.head(x[:, 0] if extra else x.mean(-2))
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in images [..., C, H, W]; ValueError for a wrong C, or if patches do not fill H or W."""
@@ -217,11 +211,9 @@ def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
 def load_digits(split: str) -> tuple[Tensor, Tensor]:
     """The handwritten digits of scikit-learn: images [N, 1, 8, 8] in 0..1, white on black, and labels int64 [N].
 
-    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and
-    the ninth are test images and the seventh is a validation image. Every split contains all 13 writers.
-
-    Raises:
-        TrajformerError: scikit-learn is not installed.
+    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and the
+    ninth are test images and the seventh is a validation image. Every split contains all 13 writers. Raises TrajformerError:
+    scikit-learn is not installed.
     """
     try:
         from sklearn import datasets  # type: ignore[import-untyped]
@@ -236,7 +228,7 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class ClassificationRecipe(Config, ClassRecipe, limits={"smoothing": (0.0, 0.999)}):
+class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999)}):
     """The recipe of an image classifier.
 
     Attributes:

@@ -24,19 +24,10 @@ class Match(NamedTuple):
 def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Match:
     """Match predictions and targets of independent problems, for example of L decoder layers and B images.
 
-    The costs of all problems are copied to the host at once, the only copy of a training step that a GPU waits for.
-
-    Args:
-        cost: [..., K, G], cost of assigning target g to prediction k.
-        target_mask: bool, broadcastable to [..., G]; True for real targets.
-        axes: names of the axes of `cost` in error messages.
-
-    Returns:
-        One pair for each real target (for the K cheapest if there are more than K). Problems are numbered over all axes except
-        the last two.
-
-    Raises:
-        ValueError: a cost of a real target is NaN or infinite; the message gives its index.
+    From costs [..., K, G] of assigning target g to prediction k, and a mask of real targets, bool, broadcastable to [..., G], to
+    one pair for each real target (for the K cheapest if there are more than K). Problems are numbered over all axes except the
+    last two. The costs of all problems are copied to the host at once, the only copy of a training step that a GPU waits for.
+    Raises ValueError: a cost of a real target is NaN or infinite; the message gives its index with the names `axes`.
     """
     shape = cost.shape
     problems = math.prod(shape[:-2])

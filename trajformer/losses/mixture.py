@@ -43,19 +43,11 @@ class MixtureLossConfig(LossConfig, positive=("least_m",)):
 
 
 def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
-    """The loss of a marginal forecast with a spread.
+    """The loss of a marginal forecast of K modes with a spread, sigma.
 
-    Args:
-        forecast: K modes of B x S agents; `scale` is sigma.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are ignored.
-
-    Returns:
-        Means over agents: "classification" and "regression" of the last layer, "auxiliary" of the earlier layers, and the
-        weighted sum "loss" with its gradient.
-
-    Raises:
-        ValueError: the forecast is joint or has no scale.
+    The target is [B, S, F, 2] in the batch frame, `valid` bool [B, S, F]; agents without a valid step are ignored. Returns means
+    over agents: "classification" and "regression" of the last layer, "auxiliary" of the earlier layers, and the weighted sum
+    "loss" with its gradient. Raises ValueError: the forecast is joint or has no scale.
     """
     if forecast.is_joint or forecast.scale is None:
         raise ValueError("mixture_loss: expected a marginal forecast [B, S, K] with a scale")
@@ -70,7 +62,9 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     distance = (error.detach().square().sum(-1) * valid[:, :, None]).sum(-1)
     nearest = distance.argmin(-1, keepdim=True)  # [B, S, 1]
     error, sigma = (x.take_along_dim(nearest[..., None, None], 2).squeeze(2) for x in (error, forecast.scale))  # [B, S, F, 2]
-    sigma = _bounded(sigma, error.detach().abs(), config.least_m)
+    # Below the lower bound, the gradient passes only if the error is larger: then it leads back above the bound.
+    bounded = sigma.clamp(min=config.least_m)
+    sigma = torch.where(error.detach().abs() > bounded, sigma + (bounded - sigma).detach(), bounded)
     nll = 0.5 * (error / sigma).square() + sigma.log() + 0.5 * math.log(2 * math.pi)
     if config.beta:
         nll = nll * sigma.detach().pow(2 * config.beta)
@@ -78,10 +72,3 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     count = total(known)
     log_probability = forecast.logit.log_softmax(-1).gather(-1, nearest).squeeze(-1)
     return {"classification": -(log_probability * known).sum() / count, "regression": (nll.sum(-1) * valid).sum() / count}
-
-
-def _bounded(sigma: Tensor, error: Tensor, minimum: float) -> Tensor:
-    """Sigma [...] with a lower bound; below the bound the gradient passes only if |error| [...] is larger than the bound."""
-    bounded = sigma.clamp(min=minimum)
-    # Only then a larger sigma has a higher likelihood, so that the gradient leads back above the bound.
-    return torch.where(error > bounded, sigma + (bounded - sigma).detach(), bounded)

@@ -72,19 +72,12 @@ class SetLossConfig(MatchedLossConfig, positive=("temperature_m",)):
 
 
 def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
-    """The loss of a marginal forecast.
+    """The loss of a marginal forecast of K modes.
 
-    Args:
-        forecast: K modes of B x S agents.
-        target: [B, S, F, 2] in the batch frame, or [B, S, G, F, 2] with G possible futures of each agent.
-        valid: bool [B, S, F] or [B, S, G, F]; futures without a valid step are ignored.
-
-    Returns:
-        Means over matched futures: "regression", "endpoint", "classification", "confidence" of the last layer, "single" if it
-        has a weight, "auxiliary" of the earlier layers, and the weighted sum "loss" with its gradient.
-
-    Raises:
-        ValueError: the forecast is joint, or a matching cost is not finite.
+    The target is [B, S, F, 2] in the batch frame, or [B, S, G, F, 2] with G possible futures of each agent; `valid` is bool [B,
+    S, F] or [B, S, G, F], and futures without a valid step are ignored. Returns means over matched futures: "regression",
+    "endpoint", "classification", "confidence" of the last layer, "single" if it has a weight, "auxiliary" of the earlier layers,
+    and the weighted sum "loss" with its gradient. Raises ValueError: the forecast is joint, or a matching cost is not finite.
     """
     if forecast.is_joint:
         raise ValueError("set_loss: expected a marginal forecast [B, S, K], not a joint one [B, K]")
@@ -170,19 +163,12 @@ class WorldLossConfig(MatchedLossConfig):
 
 
 def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
-    """The loss of a joint forecast.
+    """The loss of a joint forecast of K worlds.
 
-    Args:
-        forecast: K worlds of B scenes with S targets each.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; targets without a valid step and scenes without a valid target are ignored.
-
-    Returns:
-        Means over scenes: "regression" and "endpoint" (means over the targets of a scene) and "classification" of the last
-        layer, "auxiliary" of the earlier layers, and the weighted sum "loss" with its gradient.
-
-    Raises:
-        ValueError: the forecast is marginal, or an error is not finite.
+    The target is [B, S, F, 2] in the batch frame, `valid` bool [B, S, F]; targets without a valid step and scenes without a valid
+    target are ignored. Returns means over scenes: "regression" and "endpoint" (means over the targets of a scene) and
+    "classification" of the last layer, "auxiliary" of the earlier layers, and the weighted sum "loss" with its gradient. Raises
+    ValueError: the forecast is marginal, or an error is not finite.
     """
     if not forecast.is_joint:
         raise ValueError("world_loss: expected a joint forecast [B, K], not a marginal one [B, S, K]")

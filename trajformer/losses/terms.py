@@ -62,16 +62,10 @@ def weigh(terms: Terms, config: object) -> Tensor:
 
 
 def combine(layers: Sequence[Terms], config: Any, weigh: Callable[[Terms, Any], Tensor] = weigh) -> Terms:
-    """Combine the terms of all decoder layers.
+    """Combine the terms of all decoder layers: the last layer, then the layers before it.
 
-    Args:
-        layers: terms of the last layer, then of the layers before it.
-        config: `config.auxiliary` is the weight of the mean of the earlier layers' weighted sums.
-        weigh: maps terms and config to a weighted sum.
-
-    Returns:
-        The terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
-        detached; and the total "loss" with its gradient.
+    Returns the terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
+    detached; and the total "loss" with its gradient, in which `config.auxiliary` is the weight of that mean.
     """
     total, values = weigh(layers[0], config), dict(layers[0])
     if len(layers) > 1:

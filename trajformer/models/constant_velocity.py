@@ -124,18 +124,10 @@ def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Te
 
 
 def named_noise(observation: Observation, agents: int, count: int, seed: int) -> Tensor:
-    """Standard normal numbers that depend on the seed, the id of the scene and the id of the agent only, not on the batch.
+    """Standard normal numbers, float32 [B, N, count] on the CPU, for the first N agents of each scene; zero for padding.
 
-    They are a function of names, which `torch.compile` cannot trace: the graph of a compiled model breaks here.
-
-    Args:
-        observation: B scenes.
-        agents: N, the number of agents, first ones first.
-        count: n, numbers for each agent.
-        seed: any integer.
-
-    Returns:
-        float32 [B, N, n] on the CPU, zero for padding.
+    They depend on the seed, the id of the scene and the id of the agent only, not on the batch. They are a function of names,
+    which `torch.compile` cannot trace: the graph of a compiled model breaks here.
     """
     noise = np.zeros((observation.num_scenes, agents, count), np.float32)
     for b, names in enumerate(observation.agent_id):

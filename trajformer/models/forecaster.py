@@ -54,15 +54,8 @@ class Forecaster(nn.Module):
         """Fit constants of the model to the training data, once before training. The default does nothing.
 
         Store the results in parameters or buffers, so that checkpoints contain them. The same arguments must give the same
-        results, because resumed runs and all processes of a distributed run call this method.
-
-        Args:
-            scenes: the training scenes.
-            seed: seed of the recipe.
-            first_stage: the model of the recipe's `first_stage`, or None.
-
-        Raises:
-            TrajformerError: the data or the first stage cannot be used.
+        results, because resumed runs and all processes of a distributed run call this method. `first_stage` is the model of the
+        recipe's `first_stage`, or None. Raises TrajformerError: the data or the first stage cannot be used.
         """
 
 

@@ -12,11 +12,7 @@ from trajformer.scenes.geometry import rotate
 
 
 def check_lengths(observation: Observation, num_future: int, max_history: int | None = None) -> None:
-    """Check that a model can predict these scenes.
-
-    Raises:
-        TrajformerError: the horizon is not `num_future`, or the history is longer than `max_history`.
-    """
+    """Check the horizon, and that the history is not longer than `max_history` (TrajformerError: other lengths)."""
     if observation.num_future != num_future:
         raise TrajformerError(f"scenes have {observation.num_future} future steps, the model predicts {num_future}")
     if max_history is not None and observation.num_history > max_history:
@@ -40,10 +36,7 @@ def constant_velocity_path(observation: Observation) -> Tensor:
 def forecast_from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> Forecast:
     """A forecast in the frame of each target: cumulated offsets are added to the positions at constant velocity.
 
-    Args:
-        observation: B scenes with S targets.
-        offset: [B, S, K, F * 2], from step to step, in metres.
-        score: [B, S, K, 1] of modes, or [B, K, 1] of worlds.
+    `offset` [B, S, K, F * 2] is from step to step, in metres; `score` is [B, S, K, 1] of modes, or [B, K, 1] of worlds.
     """
     offset = offset.unflatten(-1, (observation.num_future, 2)).float()
     pose = observation.pose[:, : observation.num_targets]

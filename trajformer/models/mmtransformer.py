@@ -111,10 +111,7 @@ def region_of(end: Tensor, regions: Tensor) -> Tensor:
 def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
     """Equal-size regions [M, 3] of the end points of all targets in a random choice of training scenes.
 
-    The result depends on the scenes, `count` and `seed` only.
-
-    Raises:
-        TrajformerError: there are fewer end points than regions.
+    The result depends on the scenes, `count` and `seed` only. Raises TrajformerError: there are fewer end points than regions.
     """
     chosen = np.random.default_rng(seed).permutation(len(scenes))[:_MAX_SCENES]
     ends = [np.zeros((0, 2), np.float32)]
@@ -130,10 +127,8 @@ def equal_regions(points: np.ndarray, count: int, seed: int, rounds: int = 60) -
     """Equal-size k-means of end points [n, 2] in metres: regions [M, 3], ordered by the x of their centers.
 
     Each round, at most `rounds`, assigns the same number of points to every center at the smallest sum of squared distances
-    (exactly). The best of several random starts is the result. At most 768 points, chosen at random, are clustered.
-
-    Raises:
-        TrajformerError: there are fewer points than regions.
+    (exactly). The best of several random starts is the result. At most 768 points, chosen at random, are clustered. Raises
+    TrajformerError: there are fewer points than regions.
     """
     if len(points) < count:
         raise TrajformerError(f"mmtransformer.regions.count: {count}, but the training data has {len(points)} end points")
@@ -222,22 +217,13 @@ class RegionLoss(nn.Module):
 def region_loss(
     forecast: Forecast, target: Tensor, valid: Tensor, regions: Tensor, log_variance: Tensor, config: RegionLossConfig
 ) -> Terms:
-    """The loss of a marginal forecast in which the modes k * N to (k + 1) * N - 1 belong to region k.
+    """The loss of a marginal forecast in agents' frames, in which the modes k * N to (k + 1) * N - 1 belong to region k.
 
-    Args:
-        forecast: M * N modes of B x S agents, in the frames of the agents.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are ignored. The end point is the last valid position.
-        regions: [M, 3].
-        log_variance: [3], logarithms of the learned variances of the terms, in the order of `TERMS`.
-        config: the choices.
-
-    Returns:
-        Means over agents of "regression", "confidence" and "classification" of the last layer, "auxiliary" for the earlier
-        layers, all detached, and the weighted sum "loss", which may be negative.
-
-    Raises:
-        ValueError: the forecast is joint, is not in agents' frames, or its number of modes is not a multiple of M.
+    The target is [B, S, F, 2] in the batch frame, `valid` bool [B, S, F]; agents without a valid step are ignored, and the end
+    point is the last valid position. `log_variance` [3] are logarithms of the learned variances of the terms, in the order of
+    `TERMS`. Returns means over agents of "regression", "confidence" and "classification" of the last layer, "auxiliary" for the
+    earlier layers, all detached, and the weighted sum "loss", which may be negative. Raises ValueError: the forecast is joint, is
+    not in agents' frames, or its number of modes is not a multiple of M.
     """
     if forecast.is_joint or forecast.pose is None or forecast.num_modes % len(regions):
         expected = f"expected marginal modes in agents' frames, a multiple of {len(regions)} modes"

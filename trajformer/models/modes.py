@@ -40,11 +40,8 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 
     Several modes that are close together share probability, so that the most probable mode may not be the best single prediction.
     The expected end-point error of mode k is sum_j p_j |end_k - end_j|, which K = 1 metrics measure. Scores trained towards
-    softmax(-FDE / temperature) keep their scale.
-
-    Args:
-        forecast: marginal, [B, S, K, F, 2].
-        temperature_m: temperature of the confidence loss, in metres; 0 keeps the scores of the forecast.
+    softmax(-FDE / temperature) keep their scale, if the temperature is that of the confidence loss; 0 keeps the scores of the
+    forecast.
     """
     if not temperature_m:
         return forecast
@@ -57,15 +54,10 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None) -> Forecast:
     """Score equally likely samples such that, for any k, the k most probable samples represent all samples (greedy k-medoids).
 
-    The first sample has the smallest mean end-point distance to all others. Each further sample reduces the mean distance from a
-    sample to the nearest selected one the most; probabilities are proportional to this reduction (plus 1 cm). Samples with equal
-    reductions are ordered by their mean distance to all others.
-
-    Args:
-        forecast: marginal, [B, S, K, F, 2].
-        together: bool [B, S], agents with joint samples: mode k of these agents is one world, and worlds are scored by means over
-            them.
-        guess: [B, S, F, 2], the best single prediction if it is known: the sample that ends nearest to it becomes the first one.
+    The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
+    single prediction. Each further sample reduces the mean distance from a sample to the nearest selected one the most;
+    probabilities are proportional to this reduction (plus 1 cm). Samples with equal reductions are ordered by their mean distance
+    to all others. Agents `together`, bool [B, S], have joint samples: mode k of them is one world, scored by means over them.
     """
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
@@ -114,11 +106,8 @@ def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = Ag
        probability; repeat.
 
     The paper returns at most 6 modes. Here, if fewer than `num_modes` centers cover all modes, the most probable other modes
-    become centers too. The probability of a merged mode is the sum over its modes, and `scale` is the standard deviation of
-    their mixture. A center without modes has a probability near zero.
-
-    Raises:
-        ValueError: the forecast is joint.
+    become centers too. The probability of a merged mode is the sum over its modes, and `scale` is the standard deviation of their
+    mixture. A center without modes has a probability near zero. Raises ValueError: the forecast is joint.
     """
     if forecast.is_joint:
         raise ValueError("aggregate: the forecast is joint, expected marginal modes")

@@ -95,18 +95,10 @@ def scene_set_loss(
 ) -> Terms:
     """The loss of all decoder layers.
 
-    Args:
-        trajectories: Q queries of B scenes in the batch frame.
-        start: [B, S, 2], current positions of the targets in the batch frame.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; agents without a valid step are not matched.
-
-    Returns:
-        Means of the last layer: "regression", "endpoint" and "mode" over matched futures, and "classification" over queries
-        (a weighted mean); "auxiliary" of earlier layers; and the weighted sum "loss" with its gradient.
-
-    Raises:
-        ValueError: a matching cost is not finite; the message gives layer, scene, query and agent.
+    `start` [B, S, 2] are current positions of the targets and `target` is [B, S, F, 2], both in the batch frame; `valid` is bool
+    [B, S, F], and agents without a valid step are not matched. Returns means of the last layer: "regression", "endpoint" and
+    "mode" over matched futures, and "classification" over queries (a weighted mean); "auxiliary" of earlier layers; and the
+    weighted sum "loss" with its gradient. Raises ValueError with layer, scene, query and agent: a matching cost is not finite.
     """
     layers = (*trajectories.auxiliary, trajectories)
     exists = valid.any(-1)

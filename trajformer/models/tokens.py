@@ -30,13 +30,10 @@ def mlp(*widths: int, norm: bool = True) -> nn.Sequential:
 
 
 def group_steps(x: Tensor, mask: Tensor, steps: int, *, past: bool = True) -> tuple[Tensor, Tensor]:
-    """Concatenate the features [..., T, C] of `steps` consecutive steps.
+    """Concatenate the features [..., T, C] of `steps` consecutive steps to [..., T', steps * C] with T' = ceil(T / steps).
 
     If T is not a multiple of `steps`, the first group starts with zeros, or for the future (`past` is False) the last one ends
-    with zeros.
-
-    Returns:
-        [..., T', steps * C] with T' = ceil(T / steps), and bool [..., T']: groups with at least one True step of mask [..., T].
+    with zeros. Also returns bool [..., T']: groups with at least one True step of mask [..., T].
     """
     missing = -x.shape[-2] % steps
     padding = (missing, 0) if past else (0, missing)
@@ -47,14 +44,10 @@ def group_steps(x: Tensor, mask: Tensor, steps: int, *, past: bool = True) -> tu
 def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Displacements between consecutive observed steps, in the frame of each agent (mmTransformer, section 3.1).
 
-    Args:
-        observation: B scenes with A agents.
-        steps: number of consecutive vectors that are concatenated; the last group ends in the last observed step.
-
-    Returns:
-        features [B, A, L, 8 * steps] with L = ceil((H - 1) / steps), for each vector: displacement, time in seconds (0 for the
-        last step), end point, cosine and sine of the heading at the end point, and one; zeros if a step is unseen. And bool
-        [B, A, L]: groups with at least one vector.
+    `steps` consecutive vectors are concatenated; the last group ends in the last observed step. Returns features [B, A, L, 8 *
+    steps] with L = ceil((H - 1) / steps), for each vector: displacement, time in seconds (0 for the last step), end point, cosine
+    and sine of the heading at the end point, and one; zeros if a step is unseen. And bool [B, A, L]: groups with at least one
+    vector.
     """
     pose = observation.pose[:, :, None]
     mask = observation.valid[..., 1:] & observation.valid[..., :-1]
@@ -88,16 +81,10 @@ class MotionTokenizer(nn.Module):
 
 
 def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` nearest of N candidates within a radius.
+    """The `count` nearest of N candidates within a radius, which may be infinite.
 
-    Args:
-        distance: [..., N], metres.
-        mask: bool, broadcastable to [..., N]; which candidates exist.
-        radius_m: may be infinite.
-        count: maximum number of candidates.
-
-    Returns:
-        indices int64 [..., n] with n = min(count, N), nearest first, and bool [..., n]: False for missing candidates.
+    From distances [..., N] in metres and bool, broadcastable to [..., N], which candidates exist, to indices int64 [..., n] with
+    n = min(count, N), nearest first, and bool [..., n]: False for missing candidates.
     """
     distance = torch.where(mask, distance, torch.inf)
     value, index = distance.topk(min(count, distance.shape[-1]), largest=False)
@@ -110,11 +97,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
-    """The nearest agents of each target among the agents seen in the last step; the first one is the target itself.
-
-    Returns:
-        indices int64 [B, S, n] with n = min(count, A), nearest first, and bool [B, S, n]: False for missing neighbors.
-    """
+    """Indices int64 [B, S, n] of the nearest agents of each target, first itself, and bool [B, S, n]: seen in the last step."""
     distance = pairwise_distances(observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2])
     seen = observation.agent_mask & observation.valid[..., -1]
     same = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
@@ -127,16 +110,11 @@ def state_width(steps: int) -> int:
 
 
 def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
-    """Histories of agents in the frame of a target (Wayformer's agent interactions).
+    """Histories of the agents `index`, int64 [B, S, n], in the frame of each target (Wayformer's agent interactions).
 
-    Args:
-        observation: B scenes with S targets.
-        index: int64 [B, S, n], agents of each target.
-        steps: number of consecutive states that are concatenated; Wayformer has 1. The last group ends in the last step.
-
-    Returns:
-        features [B, S, T, n, C] with T = ceil(H / steps), for each state: position, velocity, cosine and sine of the heading,
-        and one (zeros for an unseen step); then the agent's kind. And bool [B, S, T, n]: groups with at least one seen step.
+    `steps` consecutive states are concatenated (Wayformer has 1); the last group ends in the last step. Returns features [B, S,
+    T, n, C] with T = ceil(H / steps), for each state: position, velocity, cosine and sine of the heading, and one (zeros for an
+    unseen step); then the agent's kind. And bool [B, S, T, n]: groups with at least one seen step.
     """
     pose = observation.pose[:, : observation.num_targets, None, None]
     seen, angle = take(observation.valid, index), -pose[..., 2]
@@ -151,12 +129,7 @@ def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tup
 
 
 class PolylineEncoder(nn.Module):
-    """Polyline subgraph of VectorNet: the vectors of a polyline are encoded and pooled to one token.
-
-    Args:
-        width: D of the tokens.
-        hidden: width inside the subgraph.
-    """
+    """Polyline subgraph of VectorNet with an inner width `hidden`: vectors of a polyline are encoded and pooled to one token."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -178,12 +151,7 @@ class PolylineEncoder(nn.Module):
 
 
 class MapTokenizer(PolylineEncoder):
-    """A token for each polyline near an agent, in the frame of the agent.
-
-    Args:
-        width, hidden: as for `PolylineEncoder`.
-        radius_m, count: maximum distance and number of polylines of an agent.
-    """
+    """A token for each of up to `count` polylines near an agent, in the frame of the agent."""
 
     def __init__(self, width: int, hidden: int, radius_m: float, count: int) -> None:
         super().__init__(width, hidden)
@@ -198,9 +166,8 @@ class MapTokenizer(PolylineEncoder):
 def nearest_polylines(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The polylines with the nearest middle points for each of the first N agents.
 
-    Returns:
-        indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n]: False for missing polylines; and points
-        [B, N, n, P, 2] in the frame of the agent, divided by `LENGTH_SCALE_M`.
+    Returns indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n]: False for missing polylines; and points
+    [B, N, n, P, 2] in the frame of the agent, divided by `LENGTH_SCALE_M`.
     """
     pose = observation.pose[:, :agents]
     distance = pairwise_distances(pose[..., :2], observation.polyline[:, :, observation.polyline.shape[2] // 2])
@@ -222,12 +189,7 @@ def pose_features(relative: Tensor) -> Tensor:
 
 
 class NeighborTokenizer(nn.Module):
-    """Features of each target's neighbors, plus an encoding of their pose and velocity in the frame of the target.
-
-    Args:
-        width: D.
-        radius_m, count: maximum distance and number of neighbors, including the target itself, which is the first.
-    """
+    """Features of up to `count` neighbors of a target, itself first, plus an encoding of their pose and velocity in its frame."""
 
     def __init__(self, width: int, radius_m: float, count: int) -> None:
         super().__init__()

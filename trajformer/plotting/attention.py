@@ -17,11 +17,8 @@ _MAX_NUMBERED = 100  # entries of a matrix that is small enough for numbers
 def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, query: tuple[float, float] | None = None) -> Axes:
     """Draw an image in gray under an orange overlay that is more opaque where the weight is larger.
 
-    Args:
-        ax: its units become pixels, row 0 on top.
-        image: float [H, W] or [H, W, 3] in 0..1.
-        weights: [rows, columns] >= 0 of a grid over the image: patches, or a feature map.
-        query: position (x, y) of the query in pixels, marked with a cross.
+    The image is float [H, W] or [H, W, 3] in 0..1; units of `ax` become pixels, row 0 on top. `weights` [rows, columns] >= 0 form
+    a grid over the image: patches, or a feature map. A cross marks the position (x, y) of the query in pixels.
     """
     draw_image(ax, image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114]))
     overlay = np.empty((*weights.shape, 4))
@@ -44,15 +41,9 @@ def draw_image(ax: Axes, image: np.ndarray) -> Axes:
 
 
 def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Axes:
-    """Draw a matrix of weights, one row per query token and one column per key token; larger weights are darker.
+    """Draw a matrix of weights [L, S] >= 0, a row for each query token and a column for each key token; large weights are dark.
 
-    In a small matrix, weights above 0.05 are written in hundredths.
-
-    Args:
-        ax: where to draw.
-        weights: [L, S] >= 0, each row sums to 1.
-        rows: L query tokens, such as the words of a translation.
-        columns: S key tokens, such as the words of the source.
+    Each row sums to 1. In a small matrix, weights above 0.05 are written in hundredths.
     """
     vmax = max(float(weights.max(initial=0.0)), 1e-12)
     ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal", interpolation="nearest", gid="attention")

@@ -35,11 +35,7 @@ class AgentForecast(NamedTuple):
 
 
 def match_forecasts(scene: Scene, forecasts: Iterable[TrackForecast]) -> list[AgentForecast]:
-    """Find the agent of each forecast and convert positions from the city frame to the scene, in the order given.
-
-    Raises:
-        TrajformerError: a forecast is for another scene, for an unknown agent, has another horizon, or has NaN or infinity.
-    """
+    """Find the agent of each forecast and convert positions from the city frame to the scene (TrajformerError: no fit)."""
     index = {track_id: agent for agent, track_id in enumerate(scene.agent_id)}
     matched = []
     for forecast in forecasts:
@@ -132,14 +128,10 @@ class Label(NamedTuple):
 
 
 def place_labels(ax: Axes, labels: Sequence[Label], lines: np.ndarray, ends: np.ndarray, color: str) -> None:
-    """Write the labels in the order given, gid "label"; a label without free space inside the axes is left out.
+    """Write the labels, most important first, gid "label", on a white halo; a label without space inside the axes is left out.
 
-    Args:
-        ax: the current limits and size decide about free space.
-        labels: most important first.
-        lines: [N, 2] points that labels avoid if possible, data units.
-        ends: [E, 2] points that labels never cover, data units.
-        color: of the text, on a white halo.
+    The current limits and size of `ax` decide about free space. Labels avoid the points `lines` [N, 2] if possible, and never
+    cover the points `ends` [E, 2], both in data units.
     """
     ax.autoscale_view()  # matplotlib delays this until it draws, but the limits are needed now
     ax.apply_aspect()

@@ -131,13 +131,8 @@ def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
 def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None) -> Axes:
     """Draw every agent that is valid at step H - 1, its history, and for targets the recorded future.
 
-    Args:
-        ax: where to draw, metres relative to the scene's `origin`.
-        scene: the agents.
-        colors: by index of the agent, instead of the group's color.
-
-    Artists have the gids "boxes:<group>" and "trails:<group>" (groups: "focal", "scored", "recorder" for the recording vehicle,
-    "context"), "truth:<track id>" and "focal-ring".
+    `colors` by index of the agent replace the color of its group. Artists have the gids "boxes:<group>" and "trails:<group>"
+    (groups: "focal", "scored", "recorder" for the recording vehicle, "context"), "truth:<track id>" and "focal-ring".
     """
     role, present = scene.agent_role, scene.valid[:, scene.num_history - 1]
     recorder = np.array([name == style.RECORDER_ID for name in scene.agent_id])

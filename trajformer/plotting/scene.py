@@ -272,17 +272,8 @@ def save_scene_plots(
 ) -> list[Path]:
     """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in one row; returns the paths.
 
-    Args:
-        store: the scenes.
-        indices: scenes to draw, see `choose_scenes`.
-        forecasts: by scene id; scenes without forecasts are drawn as well.
-        out: a folder, created if missing, or a file with the suffix .png.
-        progress: show a progress bar.
-        density: see `draw_scene`.
-
-    Raises:
-        TrajformerError: a forecast does not fit its scene.
-        OSError: the folder cannot be written.
+    `out` is a folder, created if missing, or a file with the suffix .png. Scenes without forecasts are drawn as well. Raises
+    TrajformerError: a forecast does not fit its scene. OSError: the folder cannot be written.
     """
     single, paths = out.suffix == ".png", []
     panels = [list(indices)] if single else [[index] for index in indices]

@@ -63,11 +63,7 @@ def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn
 
 
 def pick_device(accelerator: Literal["auto", "cpu", "gpu"]) -> torch.device:
-    """The device that an `--accelerator` names; "auto" is a GPU if there is one.
-
-    Raises:
-        TrajformerError: a GPU is requested and there is none.
-    """
+    """The device of an `--accelerator`; "auto" is a GPU if there is one (TrajformerError: a GPU is requested and missing)."""
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("no CUDA device here; use --accelerator cpu")
     return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
@@ -166,11 +162,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor], trained_on: DataSpec = DataSpec()) -> None:
-    """Write a checkpoint without the state of a run, atomically; the suffix .safetensors selects that format.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a checkpoint without the state of a run, atomically; the suffix .safetensors selects that format."""
     head = describe(recipe, trained_on)
     weights = {name: tensor.clone().contiguous() for name, tensor in weights.items()}  # a view would save its whole storage
     with atomically(out) as temporary:
@@ -195,12 +187,9 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:
     """The number of completed steps in a checkpoint from which a run with this recipe may resume on these training scenes.
 
-    The recipe may differ in `data`, `trainer`, `first_stage` and `init`, because files and machines change, and a training may
-    be extended.
-
-    Raises:
-        CheckpointError: it is damaged or foreign, or its recipe differs in another field.
-        TrajformerError: the scenes in `root` differ from its training scenes (see `check_scenes`).
+    The recipe may differ in `data`, `trainer`, `first_stage` and `init`, because files and machines change, and a training may be
+    extended. Raises CheckpointError: it is damaged or foreign, or its recipe differs in another field. TrajformerError: the
+    scenes in `root` differ from its training scenes (see `check_scenes`).
     """
     raw = _read(path)
     model, before = _build(path, raw, type(config))

@@ -27,14 +27,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The file of a recipe.
-
-    Args:
-        name: a file, or the name of a recipe if there is no such file.
-
-    Raises:
-        TrajformerError: neither a file nor a known name.
-    """
+    """The file `name`, or the file of the recipe with this name if there is no such file (TrajformerError: there is neither)."""
     if Path(name).is_file():
         return Path(name)
     path = LIBRARY / f"{name}.yaml"
@@ -57,11 +50,7 @@ def pretrained_card(name: str) -> dict[str, str]:
 
 
 def checkpoint_file(name: str | Path) -> Path:
-    """The file of a checkpoint: `pretrained:NAME`, or a path.
-
-    Raises:
-        CheckpointError: there are no weights of this name.
-    """
+    """The file of a checkpoint: `pretrained:NAME`, or a path (CheckpointError: there are no weights of this name)."""
     text = str(name)
     if not text.startswith(PRETRAINED):
         return Path(name)
@@ -72,11 +61,7 @@ def checkpoint_file(name: str | Path) -> Path:
 
 
 def recipe_header(path: Path) -> dict[str, str]:
-    """The comment at the start of a recipe: a title of one or more lines, then lines such as `# Data: Argoverse 2`.
-
-    Returns:
-        The title, data set, number of parameters, expected result and duration of the training.
-    """
+    """Title, data set, parameters, expected result and time of a recipe: the lines `# Data: Argoverse 2` at its start."""
     header = dict.fromkeys(("Title", "Data", "Parameters", "Expected", "Time"), "")
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.removeprefix("#").strip()

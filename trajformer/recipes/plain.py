@@ -49,15 +49,10 @@ def _field_to_plain(item: Field, value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any, where: str = "") -> Any:
-    """The inverse of `to_plain` for a dataclass `kind`, checked field by field; nothing is imported by name.
+    """The inverse of `to_plain` for a type `kind`, a dataclass for example, checked field by field; nothing is imported by name.
 
-    Args:
-        kind: a type annotation.
-        value: plain values.
-        where: path of the value in a recipe, for error messages.
-
-    Raises:
-        TrajformerError: an unknown field, a value of the wrong type or outside its range; names the field.
+    `where` is the path of the value in a recipe. Raises TrajformerError with the field: an unknown one, or a value of the wrong
+    type or outside its range.
     """
     if get_origin(kind) in (Union, UnionType):
         if value is None and type(None) in get_args(kind):

@@ -117,8 +117,25 @@ class TrainerConfig(Config, positive=("epochs", "minutes", "devices", "threads",
     compile: bool = False
 
 
+class Recipe(Config):
+    """Base class of recipes: what training needs in addition to the task's own model, data and loss."""
+
+    task: ClassVar[str]
+    optim: OptimConfig
+    trainer: TrainerConfig
+    seed: int
+
+    def build_model(self) -> nn.Module:
+        """The model with random weights (ValueError or TrajformerError: its sizes do not fit together)."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise TrajformerError for fields that do not fit together."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class TrainConfig(Config):
+class TrainConfig(Recipe):
     """A whole recipe of a forecaster.
 
     Attributes:
@@ -146,11 +163,7 @@ class TrainConfig(Config):
     task: ClassVar[str] = "forecasting"
 
     def build_model(self) -> Forecaster:
-        """The model with random weights.
-
-        Raises:
-            TrajformerError: its sizes do not fit together.
-        """
+        """The model with random weights (TrajformerError: its sizes do not fit together)."""
         try:
             model: Forecaster = self.model.build()
         except ValueError as error:
@@ -158,11 +171,7 @@ class TrainConfig(Config):
         return model
 
     def check(self) -> None:
-        """Check that model, loss and first stage fit together.
-
-        Raises:
-            TrajformerError: they do not; names the field.
-        """
+        """Check that model, loss and first stage fit together (TrajformerError: they do not; names the field)."""
         self.loss_config(self.build_model())
 
     def build_loss(self, model: Forecaster) -> nn.Module:
@@ -171,11 +180,7 @@ class TrainConfig(Config):
         return loss
 
     def loss_config(self, model: Forecaster) -> Any:
-        """The loss config of the recipe, or the default of the model.
-
-        Raises:
-            TrajformerError: the loss, the first stage or the data does not fit the model.
-        """
+        """The loss config of the recipe, or the default of the model (TrajformerError: loss, first stage or data misfit)."""
         config = model.losses[0]() if self.loss is None else self.loss
         if type(config) not in model.losses:
             supported = [name for name, kind in LOSSES.items() if kind in model.losses]

@@ -39,11 +39,7 @@ _Loader.add_implicit_resolver(  # 1e-3, which YAML 1.1 takes for text
 
 
 def parse_yaml(text: str, where: str | Path) -> Any:
-    """The plain values of a YAML text of up to `MAX_BYTES` characters.
-
-    Raises:
-        TrajformerError: the text is too long or not usable; the message starts with `where`.
-    """
+    """The plain values of a YAML text of up to `MAX_BYTES` characters (TrajformerError: unusable; starts with `where`)."""
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"{len(text)} characters, expected at most {MAX_BYTES}")

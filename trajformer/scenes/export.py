@@ -16,16 +16,9 @@ FORMATS = (".json", ".npz")
 
 
 def export_scene(scene: Scene, path: Path) -> None:
-    """Write all fields of a scene, atomically and without loss.
+    """Write all fields of a scene, atomically and without loss, as `scene_to_json` (`.json`) or `scene_to_arrays` (`.npz`).
 
-    Args:
-        scene: a valid scene.
-        path: ends in `.json` (see `scene_to_json`) or `.npz` (see `scene_to_arrays`).
-
-    Raises:
-        SceneError: the scene is not valid.
-        TrajformerError: another ending.
-        OSError: the file cannot be written.
+    Raises SceneError: the scene is not valid. TrajformerError: another ending.
     """
     if path.suffix not in FORMATS:
         raise TrajformerError(f"{path}: must end in {' or '.join(FORMATS)}")
@@ -48,10 +41,7 @@ def scene_to_json(scene: Scene) -> str:
     Kinds, roles, flags and states are names. Edges and lights refer to polylines by their index in the list, from 0. `position`,
     `heading` and `velocity` of an agent have T entries, zero where `valid` is false. Positions and points are metres relative to
     `origin` (metres, city frame), sizes are length and width in metres, headings radians, velocities metres per second. Numbers
-    have the digits that are needed to restore the same float32 (`origin`: float64).
-
-    Raises:
-        ValueError: the scene is not valid.
+    have the digits that are needed to restore the same float32 (`origin`: float64). Raises ValueError: the scene is not valid.
     """
     numbers = {name: _short_floats(getattr(scene, name)) for name in ("position", "heading", "velocity")}
     numbers |= {"size": _short_floats(scene.agent_size)} if len(scene.agent_size) else {}

@@ -18,11 +18,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Bytes of a regular file; pipes and devices are refused, because reading them may never end.
-
-    Raises:
-        OSError: the file is missing, unreadable, not a regular file, or larger than `max_bytes`.
-    """
+    """Bytes of a regular file (OSError: missing, unreadable or too large; a pipe or device, because reading may never end)."""
     descriptor = os.open(path, _FLAGS)
     try:
         state = os.fstat(descriptor)
@@ -39,11 +35,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def is_special(path: Path) -> bool:
-    """True for a device, a pipe, a socket or an open descriptor (/dev/stdout), also behind a link; it is never replaced.
-
-    Raises:
-        OSError: a loop of links, or a folder that cannot be searched.
-    """
+    """True for a device, a pipe, a socket or an open descriptor (/dev/stdout), also behind a link; it is never replaced."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -68,10 +60,8 @@ def _descriptor(path: Path) -> int | None:
 def atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; it is renamed to `path` if the block ends without an error.
 
-    A link is followed: the file behind it is replaced. A device or a pipe stays and receives the content.
-
-    Raises:
-        OSError: the folder or the file cannot be written; the error names `path`. The temporary file or folder is removed.
+    A link is followed: the file behind it is replaced. A device or a pipe stays and receives the content. Raises OSError: the
+    folder or the file cannot be written; the error names `path`. The temporary file or folder is removed.
     """
     with ExitStack() as stack:
         special, target = is_special(path), Path(os.path.realpath(path))
@@ -125,11 +115,8 @@ def write_atomically(path: Path, text: str) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, created if missing: two runs in one folder would replace each other's files.
 
-    The lock is a file with the process and the machine of its owner. The lock of a process that has ended is taken over.
-
-    Raises:
-        TrajformerError: another process has locked the folder.
-        OSError: the folder cannot be written.
+    The lock is a file with the process and the machine of its owner. The lock of a process that has ended is taken over. Raises
+    TrajformerError: another process has locked the folder. OSError: the folder cannot be written.
     """
     from filelock import SoftFileLock, Timeout
 

@@ -50,17 +50,10 @@ def manifest_matches_files(root: Path, manifest: dict[str, Any]) -> bool:
 
 
 def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int]:
-    """Number of scenes in every shard of a split, by file name.
+    """Number of scenes in every shard of a split with these `shard_sizes`, by file name.
 
-    The numbers come from the manifest if it lists these files, and otherwise (while a store is prepared) from the shards.
-
-    Args:
-        root: the store.
-        split: the split.
-        sizes: the `shard_sizes` of the split.
-
-    Raises:
-        StoreError: a shard is truncated, damaged, not a shard, or has another schema version.
+    The numbers come from the manifest if it lists these files, and otherwise (while a store is prepared) from the shards. Raises
+    StoreError: a shard is truncated, damaged, not a shard, or has another schema version.
     """
     try:
         listed = {shard["name"]: shard for shard in read_manifest(root)["splits"][split]["shards"]}
@@ -91,15 +84,7 @@ def _summarize(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]
 
 
 def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
-    """Write `manifest.json` atomically and return its content: counts, sizes, checksums and skipped inputs of each split.
-
-    Args:
-        root: the store.
-        known: checksums of shards by path, which are not computed again.
-
-    Raises:
-        StoreError: there is no store, or a shard cannot be read.
-    """
+    """Write `manifest.json` with counts, sizes, checksums (some are `known`) and skipped inputs; returns its content."""
     known, splits = known or {}, {}
     for split in store_splits(root):
         paths = [root / split / name for name in shard_sizes(root / split)]
@@ -159,17 +144,9 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
 
 def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[Path]]) -> list[str]:
-    """Compare every shard with the manifest and validate every scene.
+    """Compare every shard with the manifest, validate every scene, and return one line for each problem.
 
-    Args:
-        root: the store.
-        progress: wraps an iterator of a known length, for a progress bar.
-
-    Returns:
-        One line for each problem; an empty list for an intact store.
-
-    Raises:
-        StoreError: there is no manifest.
+    `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError: there is no manifest.
     """
     content = read_manifest(root)
     manifest = content["splits"]

@@ -36,22 +36,12 @@ Progress = Callable[[Iterator[_Copy], int], Iterator[_Copy]]
 
 
 def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[str, Any]:
-    """Merge stores into a new one; splits of the same name are joined in the order of `stores`.
+    """Merge finished stores into a new one, and return its manifest; splits of the same name are joined in the order of `stores`.
 
-    The shards also contain the skipped inputs. After an interruption, the same call resumes.
-
-    Args:
-        stores: finished stores, which are not changed.
-        out: the new store: a folder that does not exist, is empty, or is from the same merge.
-        progress: wraps an iterator of a known length, for a progress bar.
-
-    Returns:
-        The manifest of the new store.
-
-    Raises:
-        StoreError: a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split,
-            stores have different units, or `out` is in use. Shards are written before the error only if a source differs from
-            its manifest.
+    The shards also contain the skipped inputs. `out` is a folder that does not exist, is empty, or is from the same merge: after
+    an interruption, the same call resumes. `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError:
+    a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split, stores have
+    different units, or `out` is in use. Shards are written before the error only if a source differs from its manifest.
     """
     folders, target = [store.resolve() for store in stores], out.resolve()
     for store, folder in zip(stores, folders, strict=True):

@@ -8,16 +8,9 @@ import numpy as np
 def resample(point: np.ndarray, offset: np.ndarray, num_points: int, max_length_m: float) -> tuple[np.ndarray, np.ndarray]:
     """Cut every polyline into equal pieces no longer than `max_length_m`, each with `num_points` equidistant points.
 
-    Centrelines in the sources have 2 to 100 points and are 0.2 to 200 m long; a model needs tokens of similar size.
-
-    Args:
-        point: float32 [P, 2], metres, the concatenated points of all polylines.
-        offset: int [M + 1], polyline m has point[offset[m]:offset[m + 1]] (at least 2 points).
-        num_points: points of a piece, at least 2; a piece includes both its ends.
-        max_length_m: metres.
-
-    Returns:
-        The pieces, float32 [N, num_points, 2], in the order of the polylines, and the polyline of each piece, int64 [N].
+    Centrelines in the sources have 2 to 100 points and are 0.2 to 200 m long; a model needs tokens of similar size. Polyline m
+    has the points [offset[m]:offset[m + 1]], at least two, of float32 [P, 2]. A piece includes both its ends. Returns the pieces,
+    float32 [N, num_points, 2], in the order of the polylines, and the polyline of each piece, int64 [N].
     """
     count = len(offset) - 1
     if count == 0:

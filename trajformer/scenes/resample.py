@@ -30,14 +30,8 @@ def resample_scene(
 ) -> Scene:
     """The scene with another clock or length; the map is unchanged.
 
-    Args:
-        scene: a valid scene.
-        period_s: seconds between steps, by default the present ones.
-        num_history: H, number of observed steps, by default as many as the recorded history has.
-        num_future: F, number of steps to predict, by default as many as the recorded horizon has.
-
-    Raises:
-        SceneError: the recorded history or horizon is too short, or the result is not a valid scene.
+    By default, the period is the present one, and `num_history` and `num_future` are as many steps as the recording has. Raises
+    SceneError: the recorded history or horizon is too short, or the result is not a valid scene.
     """
     period_s = period_s or scene.period_s
     ratio, last = period_s / scene.period_s, scene.num_history - 1
@@ -81,19 +75,11 @@ def resample_scene(
 def resample_store(
     store: Path, out: Path, progress: Callable[[Iterator[Path], int], Iterator[Path]], **clock: Any
 ) -> dict[str, Any]:
-    """Write a store with all scenes of another store, resampled; it appears when it is complete.
+    """Write a store with all scenes of another store, resampled; it appears when it is complete. Returns its manifest.
 
-    Args:
-        store: a store, which is not changed.
-        out: the new store: a folder that does not exist or is empty.
-        progress: wraps an iterator of a known length, for a progress bar.
-        clock: the arguments of `resample_scene`.
-
-    Returns:
-        The manifest of the new store. Scenes that cannot be resampled are listed as skipped.
-
-    Raises:
-        StoreError: the store is damaged, `out` is in use, or no scene of a split can be resampled.
+    `out` is a folder that does not exist or is empty, and `clock` are the arguments of `resample_scene`. Scenes that cannot be
+    resampled are listed as skipped. `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError: the
+    store is damaged, `out` is in use, or no scene of a split can be resampled.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StoreError(f"{out}: exists already: choose a new folder")

@@ -146,11 +146,7 @@ class Scene:
         return self.point[self.polyline_offset[index] : self.polyline_offset[index + 1]]
 
     def validate(self) -> Scene:
-        """Check every shape, dtype and value, and return the scene.
-
-        Raises:
-            SceneError: a field is invalid; the message names the scene and the field.
-        """
+        """Check every shape, dtype and value, and return the scene (SceneError: names the scene and an invalid field)."""
         self._check_arrays()
         for name in ("scene_id", "source", "split"):  # used as names of files and folders
             value = getattr(self, name)

@@ -117,11 +117,7 @@ def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def _column(name: str, rows: list[Any]) -> pa.Array:
-    """The column of a shard with one value, text or array in each row.
-
-    Raises:
-        StoreError: more values than int32 offsets can address.
-    """
+    """The column of a shard with one value, text or array in each row (StoreError: more values than int32 can address)."""
     if name in SCALARS:
         return _numbers(np.array(rows), SCALARS[name])
     rows = [row.encode() for row in rows] if name in STRINGS else rows
@@ -197,14 +193,9 @@ def read_scene_ids(path: Path) -> list[str]:
 
 
 def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
-    """Check row lengths, so that every row of a damaged shard can be unpacked without reading out of bounds.
+    """The first inconsistent row and column, or an empty text: every row of a damaged shard must be unpacked within bounds.
 
-    Args:
-        bounds: start of each scene in each ragged column, int32 [scenes + 1, columns].
-        num_steps: T of each scene, int32 [scenes].
-
-    Returns:
-        The first inconsistent row and column, or an empty text.
+    `bounds` int32 [scenes + 1, columns] is the start of each scene in each ragged column; `num_steps` is T of each scene.
     """
     impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks thin the last bound is in range
     if impossible.any():
@@ -238,11 +229,7 @@ def _strings(column: pa.Array) -> list[str]:
 
 
 class Shard:
-    """One memory-mapped shard; scenes are views of its columns.
-
-    Raises:
-        StoreError: the file is truncated, damaged, not a shard, or has another schema version.
-    """
+    """One memory-mapped shard; scenes are views of its columns (StoreError: not a readable shard of this schema version)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -267,11 +254,7 @@ class Shard:
         return self._size
 
     def texts(self, name: str) -> list[str]:
-        """A text column, such as "scene_id" or "city", for all scenes in order.
-
-        Raises:
-            StoreError: the column is damaged.
-        """
+        """A text column, such as "scene_id" or "city", for all scenes in order (StoreError: the column is damaged)."""
         try:
             return _strings(self._strings[name])
         except ValueError as error:  # includes invalid UTF-8
@@ -293,11 +276,7 @@ class Shard:
         return np.diff(self._bounds, axis=0) @ _VALUE_BYTES[: len(self._ragged)] + _FIXED_BYTES
 
     def scene(self, row: int) -> Scene:
-        """Scene number `row`; arrays that are not packed are read-only views of the file.
-
-        Raises:
-            StoreError: the row cannot be unpacked. Other damage can change values without an error.
-        """
+        """Scene number `row`; arrays that are not packed are read-only views of the file (StoreError: it cannot be unpacked)."""
         try:
             return self._unpack(row)
         except ValueError as error:

@@ -17,11 +17,7 @@ _TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_hist
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions.
-
-    Raises:
-        ConfigError: a value has another type.
-    """
+    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions."""
 
     source: str | None = None  # the data set
     split: str | None = None
@@ -61,19 +57,14 @@ class DataSpec:
 
 
 def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
-    """Compare scenes with the training scenes of a model; unknown properties are equal.
+    """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
 
-    Args:
-        scenes: the scenes for the model.
-        expected: the scenes that it was trained on.
-        root: store of `scenes`, for the error message.
-        owner: subject of `expected` in the error message.
-
-    Raises:
-        TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store.
+    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store
+    `root`.
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
-    differ = {name: pair for name, pair in pairs.items() if None not in pair and not _equal(*pair)}
+    known = {name: pair for name, pair in pairs.items() if None not in pair}
+    differ = {n: (a, b) for n, (a, b) in known.items() if not (math.isclose(a, b, rel_tol=1e-6) if n == "period_s" else a == b)}
     if not differ:
         return
     values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
@@ -84,10 +75,6 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
         options = " ".join(f"--{name.replace('_', '-')} {other}" for name, (_, other) in differ.items())
         remedy = f"convert it: trajformer store resample {root} OUT {options}"
     raise TrajformerError(f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}")
-
-
-def _equal(value: Any, other: Any) -> bool:
-    return math.isclose(value, other, rel_tol=1e-6) if isinstance(value, float) else bool(value == other)
 
 
 def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:

@@ -27,10 +27,7 @@ class SceneStore:
 
     Shards are opened on first use, so a store of a million scenes opens quickly. A pickled store contains only file names; each
     data-loader worker maps the files again. A store can be read while it is prepared; it then has the scenes that were complete
-    when it was opened.
-
-    Raises:
-        StoreError: the store or split does not exist, a shard is truncated, or the schema version differs.
+    when it was opened. Raises StoreError: the store or split does not exist, a shard is truncated, or the schema version differs.
     """
 
     def __init__(self, root: Path | str, split: str) -> None:
@@ -104,10 +101,7 @@ class SceneStore:
         """One row per scene, in the order of the scenes, without unpacking scenes.
 
         Columns: scene_id, source, split, city, period_s, num_history, num_future, num_steps (T), origin_x, origin_y (metres, city
-        frame), num_agents, num_polylines, num_points.
-
-        Raises:
-            StoreError: a shard is damaged or has changed.
+        frame), num_agents, num_polylines, num_points. Raises StoreError: a shard is damaged or has changed.
         """
         import pandas as pd  # processes that only read scenes do not load it
 

@@ -32,15 +32,10 @@ MIN_GRADIENT = 1e-8  # smaller gradients are rounding errors of zero
 
 
 def check_model(config: Any, batch: SceneBatch | None = None) -> None:
-    """Run all checks, each on a new model.
+    """Run all checks, each on a new model (AssertionError: the first violation).
 
-    Args:
-        config: `config.build()` returns a `Forecaster` that needs no further preparation.
-        batch: scenes with padding, unseen steps and several targets in one scene; by default `example_scenes`, with the
-            horizon `config.num_future` if there is one.
-
-    Raises:
-        AssertionError: the first violation.
+    `config.build()` returns a `Forecaster` that needs no further preparation. The batch has padding, unseen steps and several
+    targets in one scene; by default it has `example_scenes` with the horizon `config.num_future` if there is one.
     """
     if batch is None:
         batch = collate(example_scenes(num_future=getattr(config, "num_future", 12)))

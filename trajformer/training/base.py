@@ -7,48 +7,24 @@ and validation items, and a `Task` that joins them. `cli/tasks.py` lists all tas
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from trajformer.data.loading import EpochShuffle, RankSampler, SequentialOrder, count_steps, make_loader
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, describe
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import Recipe
 from trajformer.scenes.spec import DataSpec
 from trajformer.training.optim import build_optimizer, parameter_groups
 
 _USED = "processor_seconds"  # entry of checkpoints
 _TICKS = 1_000_000  # resolution of a schedule by time
-
-
-class Recipe(Protocol):
-    """The fields and methods of a recipe that training needs; model, data and loss are the task's own."""
-
-    task: ClassVar[str]
-
-    @property
-    def optim(self) -> OptimConfig:
-        """Optimiser and schedule."""
-
-    @property
-    def trainer(self) -> TrainerConfig:
-        """Length, device and precision."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of weights, order and augmentation."""
-
-    def build_model(self) -> nn.Module:
-        """The model; ValueError or TrajformerError if its sizes do not fit together."""
-
-    def check(self) -> None:
-        """Raise TrajformerError for fields that do not fit together."""
 
 
 class Items(Protocol):
@@ -167,14 +143,9 @@ class TaskModule(L.LightningModule):
 class TaskData(L.LightningDataModule):
     """Training and validation loaders; without a trainer, `train_dataloader()` is the first epoch.
 
-    With a trainer, every item is in one batch of one process per epoch, in training and in validation.
-
-    Args:
-        train: the training items.
-        val: the validation items.
-        config: part of a recipe with `batch_size` (largest number of items per step and device), `workers` (loader processes)
-            and `bucket` (number of steps among which items of similar size are grouped).
-        seed: of the order.
+    With a trainer, every item is in one batch of one process per epoch, in training and in validation. `config` is the part of a
+    recipe with `batch_size` (largest number of items per step and device), `workers` (loader processes) and `bucket` (number of
+    steps among which items of similar size are grouped); `seed` is that of the order.
     """
 
     spec = DataSpec()  # of training scenes
@@ -184,11 +155,7 @@ class TaskData(L.LightningDataModule):
         self.train, self.val, self.loading, self.seed = train, val, config, seed
 
     def count_steps(self) -> int:
-        """Steps of a training epoch, the same for every process.
-
-        Raises:
-            TrajformerError: there are fewer training or validation items than processes.
-        """
+        """Steps of a training epoch, the same for every process (TrajformerError: there are fewer items than processes)."""
         self._steps("val")
         return self._steps("train")
 

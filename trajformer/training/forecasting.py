@@ -27,11 +27,7 @@ _LOSS_RATE = 10.0  # learning rate of a loss's own parameters, relative to that 
 
 
 class ForecastingModule(TaskModule):
-    """Trains a model with the loss of its recipe; validates with the metrics of `trajformer evaluate`.
-
-    Raises:
-        TrajformerError: the loss or the first stage of the recipe does not fit the model.
-    """
+    """Trains a model with the loss of its recipe, which has to fit; validates with the metrics of `trajformer evaluate`."""
 
     config: TrainConfig
     model: Forecaster
@@ -45,8 +41,7 @@ class ForecastingModule(TaskModule):
     def prepare(self, data: SceneData) -> None:
         """Load the weights of `init`, or let the model compute what it needs from the training scenes and the first stage.
 
-        Raises:
-            TrajformerError: the scenes or a checkpoint cannot be used.
+        Raises TrajformerError: the scenes or a checkpoint cannot be used.
         """
         if self.config.init:
             self.model.load_state_dict(self._start(data))

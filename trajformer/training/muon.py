@@ -17,14 +17,7 @@ _STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for groups with `muon: True`, AdamW for all others.
-
-    Args:
-        groups: parameter groups; parameters of a Muon group are matrices. Each group has its own `lr` and `weight_decay`.
-        lr: default learning rate.
-        betas: of AdamW.
-        momentum: of Muon, with Nesterov's look-ahead.
-    """
+    """Muon, with Nesterov's look-ahead, for groups of matrices with `muon: True`, AdamW for all others; `betas` are of AdamW."""
 
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.98), momentum: float = 0.95

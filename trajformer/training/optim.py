@@ -57,11 +57,8 @@ def build_optimizer(
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """AdamW, or Muon with AdamW, and its schedule, which is stepped after every batch.
 
-    Args:
-        groups: parameter groups; the optional `lr` of a group is relative to the recipe's learning rate.
-        config: of the optimiser.
-        progress: step to (done, total) of the schedule.
-        fused: use AdamW's fused kernel; Lightning cannot clip gradients with it in mixed precision.
+    The optional `lr` of a group is relative to the recipe's learning rate. `progress` maps a step to (done, total) of the
+    schedule. `fused` uses AdamW's fused kernel; Lightning cannot clip gradients with it in mixed precision.
     """
     groups = [{**group, "lr": config.learning_rate * group.get("lr", 1.0)} for group in groups]
     optimizer: torch.optim.Optimizer

@@ -35,12 +35,7 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 class KeepProgress(Callback):
-    """Saves a checkpoint within an epoch, between two steps, after the first of them is complete and logged.
-
-    Args:
-        path: the checkpoint file.
-        minutes: time between checkpoints; with 0, only Ctrl-C and SIGTERM cause one.
-    """
+    """Saves a checkpoint within an epoch, between two steps, after `minutes` (not if 0), and on Ctrl-C and SIGTERM."""
 
     def __init__(self, path: Path, minutes: float) -> None:
         self.path, self.seconds = path, minutes * 60

@@ -29,8 +29,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
+from trajformer.recipes.recipe import Recipe
 from trajformer.scenes.files import lock_folder, write_atomically
-from trajformer.training.base import Recipe, Task, TaskData, TaskModule
+from trajformer.training.base import Task, TaskData, TaskModule
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.resume import CheckpointFiles, KeepProgress
 

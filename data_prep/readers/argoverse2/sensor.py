@@ -23,10 +23,10 @@ import pyarrow as pa
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
+from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import Config, ConfigError, SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 PERIOD_S, PERIOD_NS = 0.1, 100_000_000
@@ -55,7 +55,7 @@ KINDS = {category: kind for kind, categories in _CATEGORIES.items() for category
 
 
 @dataclass(frozen=True)
-class Argoverse2Sensor:
+class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
     """Reader of Argoverse 2 sensor logs of about 15.6 s each.
 
     Attributes:
@@ -85,13 +85,14 @@ class Argoverse2Sensor:
     published: ClassVar[dict[str, int]] = {}  # depends on the options
 
     def __post_init__(self) -> None:
-        """Check that the times are whole steps; TrajformerError names the option."""
+        """Check that the times are whole steps."""
+        super().__post_init__()
         for name, minimum in (("history_s", 2 * PERIOD_S), ("future_s", PERIOD_S), ("stride_s", PERIOD_S)):
             value = getattr(self, name)
             if not (value > minimum - 1e-6 and abs(value - PERIOD_S * _steps(value)) < 1e-6):
-                raise TrajformerError(f"{name}: {value:g} s, expected a multiple of {PERIOD_S} s, at least {minimum:g} s")
-        if not 0.0 <= self.min_observed_s <= self.history_s:
-            raise TrajformerError(f"min_observed_s: {self.min_observed_s:g} s, expected 0 to history_s ({self.history_s:g} s)")
+                raise ConfigError(name, f"{value:g} s, expected a multiple of {PERIOD_S} s, at least {minimum:g} s")
+        if self.min_observed_s > self.history_s:
+            raise ConfigError("min_observed_s", f"{self.min_observed_s:g} s, expected 0 to history_s ({self.history_s:g} s)")
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with at least one annotated log (test logs have no annotations), and `logs` for logs directly in raw."""
@@ -121,8 +122,7 @@ class Argoverse2Sensor:
         seen = np.flatnonzero(log.valid[:, start : start + history].any(1))
         kind, position, valid = log.kind[seen], log.position[seen, window], log.valid[seen, window]
         role = self._roles(kind, position, valid, item)
-        velocity = difference_velocity(position, valid, PERIOD_S)
-        copy_to_first_step(valid, history, velocity)
+        velocity = difference_velocity(position, valid, history, PERIOD_S)
         last = position[:, history - 1]
         origin = last[role.argmax() if role.max() == AgentRole.FOCAL else EGO].copy()
         near = role > AgentRole.CONTEXT

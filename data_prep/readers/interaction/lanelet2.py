@@ -11,12 +11,11 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
@@ -98,16 +97,10 @@ def centerline(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.Element]]:
     """Nodes, ways and relations of a file; ValueError, KeyError or ParseError if one is invalid."""
-    data = read_file(path, MAX_BYTES)
-    # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
-    if b"<!DOCTYPE" in data or b"\0" in data:
-        raise ValueError("a document type, or an encoding other than UTF-8, which could hide one")
     nodes: _Nodes = {}
     ways: dict[str, _Line] = {}
     relations = []
-    for _, element in ElementTree.iterparse(StringIO(data.decode("utf-8-sig"))):
-        if element.tag not in ("node", "way", "relation"):
-            continue
+    for element in xml_elements(path, MAX_BYTES, ("node", "way", "relation")):
         number = element.attrib["id"]
         if element.tag == "node":
             nodes[number] = x, y = float(element.attrib["x"]), float(element.attrib["y"])

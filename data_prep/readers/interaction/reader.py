@@ -14,22 +14,23 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.tracks import PERIOD_S, RECORDING, read_rows
 from data_prep.readers.kinematics import estimate_motion
-from trajformer.errors import SceneError
+from trajformer.errors import Config, SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, Scene
 
 RECORDINGS = "recorded_trackfiles"  # the folder, and the split of its windows
 CASE_HISTORY, CASE_FUTURE = 10, 30
 _PARTS = ("train", "val")
+_LIMITS = {"num_history": (2, 10_000), "num_future": (1, 10_000), "stride": (1, 10**9), "max_windows": (0, 10**9)}
 
 
 @dataclass(frozen=True)
-class Interaction:
+class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
     """Reader of INTERACTION.
 
     Attributes:
@@ -55,9 +56,6 @@ class Interaction:
         "and RAW/maps/<location>.osm_xy"
     )
     published: ClassVar[dict[str, int]] = {}  # depends on the options
-
-    def __post_init__(self) -> None:
-        check_options(self, num_history=2, num_future=1, stride=1, max_windows=0, map_radius_m=0.0)
 
     def splits(self, raw: Path) -> list[str]:
         """The folder of the recordings, and the folders with cases unless the options ask for another length."""
@@ -101,7 +99,9 @@ class Interaction:
         last = position[scored, history - 1]
         origin = last.mean(0)
         location, name = _location_and_name(item)
-        lanes = read_lanelets(_map_file(raw, location)).lanes.near(last, self.map_radius_m)
+        if not (map_file := raw / "maps" / f"{location}.osm_xy").is_file():
+            raise SceneError(f"{map_file}: no such file, expected the map of the location in metres")
+        lanes = read_lanelets(map_file).lanes.near(last, self.map_radius_m)
         observed = np.flatnonzero(valid[:, :history].any(1))
         arrays = (tracks.kind, role, position - origin, wrap(heading) * valid, tracks.velocity, valid)
         agents = Agents([tracks.agent_id[index] for index in observed.tolist()], *(array[observed] for array in arrays))
@@ -126,12 +126,6 @@ def _location_and_name(item: Input) -> tuple[str, str]:
         return location, f"{location}-{recording}-{item.part}"
     location = item.path.stem.rpartition("_")[0]
     return location, f"{location}-{item.part}"
-
-
-def _map_file(raw: Path, location: str) -> Path:
-    if not (path := raw / "maps" / f"{location}.osm_xy").is_file():
-        raise SceneError(f"{path}: no such file, expected the map of the location in metres")
-    return path
 
 
 def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:

@@ -94,11 +94,7 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file, cached until it changes; a recording with those of its `pedestrian_tracks_<n>.csv`, if it exists.
-
-    Raises:
-        SceneError: names the file and the column, also if the steps are not 0.1 s long.
-    """
+    """Rows of a file, cached until it changes; a recording with its `pedestrian_tracks_<n>.csv` (SceneError: file and column)."""
     pedestrians = path.with_name(path.name.replace("vehicle", "pedestrian", 1))
     is_recording = path.name.startswith(RECORDING)
     return _parse(path, pedestrians if is_recording and pedestrians.exists() else None)

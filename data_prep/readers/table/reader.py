@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data_prep.reader import Input, check_options
+from data_prep.reader import Input
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, Agents, cells, fill, groups, is_text
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, printable
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.vector_map import NO_MAP
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import Config, SceneError, TrajformerError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
@@ -149,8 +149,11 @@ _TWICE = "track_id (--drop-duplicates uses the first row)"
 _THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
 
 
+_LIMITS = {"period_s": (1e-9, 60.0), "map_radius_m": (0, np.inf), "num_history": (2, 10_000), "num_future": (1, 10_000)}
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), (1, 10**9))):
     """Reader of tables of tracks.
 
     Attributes:
@@ -176,13 +179,6 @@ class Table:
     layout: ClassVar[str] = "RAW/<split>/*.csv or *.parquet with columns track_id, x, y and step or timestamp"
     published: ClassVar[dict[str, int]] = {}
 
-    def __post_init__(self) -> None:
-        check_options(self, step_interval=1, num_history=2, num_future=1, stride=1, map_radius_m=0)
-        if self.time_unit not in _UNITS:
-            raise TrajformerError(f"{self.name}: time_unit: {self.time_unit!r}, expected one of {', '.join(_UNITS)}")
-        if not 0.0 < self.period_s < 60.0:
-            raise TrajformerError(f"{self.name}: period_s: {self.period_s}, expected more than 0 and less than 60 seconds")
-
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with tables, and "all" for tables directly in the raw folder."""
         names = {path.name for path in raw.iterdir() if path.is_dir() and next(_tables(path), None)}
@@ -191,8 +187,7 @@ class Table:
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """All scenes and windows, by file and scene id; the part is the scene's id, or "" if a file is one scene.
 
-        Raises:
-            TrajformerError: two files hold scenes of the same name, so their forecasts would be ambiguous.
+        Raises TrajformerError: two files hold scenes of the same name, so their forecasts would be ambiguous.
         """
         inputs: list[Input] = []
         owner: dict[str, Path] = {}
@@ -300,18 +295,11 @@ class Cut(NamedTuple):
 
 
 def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
-    """Find the scenes of a file.
+    """Find the scenes of a file from its columns `scene_id` and time; `stem` is the name of the scene if there is no `scene_id`.
 
-    A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an
-    agent in the last observed step is left out, because there is nothing to predict.
-
-    Args:
-        columns: of the file; only `scene_id` and the time columns are used.
-        stem: name of the scene if there is no `scene_id`.
-        options: the time grid.
-
-    Returns:
-        the rows by scene and step, int64 [n]; their steps, int64 [n]; and the scenes by id, sorted by id and first step.
+    A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an agent
+    in the last observed step is left out, because there is nothing to predict. Returns the rows by scene and step, int64 [n];
+    their steps, int64 [n]; and the scenes by id, sorted by id and first step.
     """
     name = "step" if "step" in columns.number else "timestamp"
     time, count = columns.number[name], len(columns.number[name])
@@ -425,10 +413,8 @@ class Tracks:
     def role(self, kind: np.ndarray) -> np.ndarray:
         """AgentRole uint8 [A]; without the column, agents with a row in the last observed step and an earlier one are scored.
 
-        This depends on the observed steps only. Objects that cannot move without help are context.
-
-        Raises:
-            SceneError: an unknown role, two focal agents, or no agent to predict.
+        This depends on the observed steps only. Objects that cannot move without help are context. Raises SceneError: an unknown
+        role, two focal agents, or no agent to predict.
         """
         observed = self.valid[:, : self._options.num_history]
         role = self.words("role", _ROLES)

@@ -21,15 +21,10 @@ from trajformer.evaluation.metrics.plausibility import Plausibility
 
 
 class Means(Metric):
-    """Means of figures over all entries that count, over batches and processes.
+    """Means of the figures named `names`, in this order, over all entries that count, over batches and processes.
 
-    `compute()` gives {count: number of entries, name: mean ...}, NaN if no entry counts. A figure that was in no batch is left
-    out, and the result is empty if all were.
-
-    Args:
-        figures: gives the values of a batch by name; other names than `names` are ignored.
-        count: name of the number of entries.
-        names: names of the means, in this order.
+    `figures` gives the values of a batch by name. `compute()` gives {count: number of entries, name: mean ...}, NaN if no entry
+    counts. A figure that was in no batch is left out, and the result is empty if all were.
     """
 
     full_state_update = False

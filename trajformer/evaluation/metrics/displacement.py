@@ -42,10 +42,7 @@ class Errors(NamedTuple):
 def agent_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
     """Errors [B, S, K] of each mode of each agent; an agent without a known last step (`valid[..., -1]`) must not count.
 
-    Args:
-        forecast: [B, S, K, F, 2].
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F]; ADE averages over the valid steps.
+    The target is [B, S, F, 2] in the batch frame; ADE averages over the steps with `valid`, bool [B, S, F].
     """
     error = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1)  # [B, S, K, F]
     ade = (error * valid[:, :, None]).sum(-1) / valid.sum(-1).clamp(min=1)[..., None]
@@ -90,15 +87,10 @@ def displacement(forecast: Forecast, batch: SceneBatch) -> Figures:
 
 
 def futures_covered(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Which of G true futures end within 2 m of one of the k most probable modes of an agent.
+    """Which of G true futures end within 2 m of one of the k most probable modes of an agent (all modes if K < k).
 
-    Args:
-        forecast: [B, S, K, F, 2]; all K modes are used if K < k.
-        target: [B, S, G, F, 2] in the batch frame.
-        valid: bool [B, S, G, F].
-
-    Returns:
-        bool [B, S, G], and bool [B, S, G]: futures with a known last step, which count.
+    From targets [B, S, G, F, 2] in the batch frame and valid bool [B, S, G, F] to bool [B, S, G], and bool [B, S, G]: futures
+    with a known last step, which count.
     """
     order = forecast.probability().argsort(dim=-1, descending=True, stable=True)[..., :k]
     end = forecast.in_batch_frame()[..., -1, :].take_along_dim(order[..., None], 2)
@@ -107,21 +99,12 @@ def futures_covered(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -
 
 
 def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, threshold: float = 0.5) -> tuple[Tensor, ...]:
-    """Hits, futures and claims of each scene, for the recall and precision of a set of trajectories.
+    """Hits, futures and claims of each scene, three int64 [B], for the recall and precision of a set of trajectories.
 
-    A claim is the most probable mode of a query with a probability of at least `threshold`. A future with a known last step
-    is hit by a claim that ends within 2 m of it. Each claim hits at most one future, and the number of hits is as large as
-    possible.
-
-    Args:
-        predicted: Q queries of B scenes.
-        target: [B, S, F, 2] in the batch frame.
-        valid: bool [B, S, F].
-        threshold: smallest probability of a claim.
-
-    Returns:
-        Three int64 [B]. Recall is the sum of hits divided by the sum of futures, precision by the sum of claims. A claim about an
-        agent that leaves before the last step counts as wrong.
+    A claim is the most probable mode of a query with a probability of at least `threshold`. A future (target [B, S, F, 2] in the
+    batch frame, valid bool [B, S, F]) with a known last step is hit by a claim that ends within 2 m of it. Each claim hits at
+    most one future, and the number of hits is as large as possible. Recall is the sum of hits divided by the sum of futures,
+    precision by the sum of claims. A claim about an agent that leaves before the last step counts as wrong.
     """
     claim, known = predicted.logit.sigmoid() >= threshold, valid[..., -1]
     gap = pairwise_distances(predicted.most_probable()[:, :, -1], target[:, :, -1])

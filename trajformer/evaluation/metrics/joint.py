@@ -44,12 +44,9 @@ def world_probability(forecast: Forecast, actor: Tensor) -> Tensor:
 def multi_world(forecast: Forecast, target: Tensor, valid: Tensor, k: int = 6) -> Figures:
     """Argoverse 2's multi-world metrics, all at the world of the lowest mean FDE of the k most probable (MODELS.md, section 9).
 
-    The arguments are the ones of `agent_errors`; all K worlds are used if K < k.
-
-    Returns:
-        {name: float [B]}: avgMinFDE and avgMinADE in metres, means over actors; actorMR and actorCR, shares of the actors
-        that end over 2 m off and that come closer than 1 m to another actor; avgBrierMinFDE, avgMinFDE plus (1 - p)^2 of that
-        world. And bool [B]: scenes that have an actor.
+    The arguments are the ones of `agent_errors`; all K worlds are used if K < k. Returns {name: float [B]}: avgMinFDE and
+    avgMinADE in metres, means over actors; actorMR and actorCR, shares of the actors that end over 2 m off and that come closer
+    than 1 m to another actor; avgBrierMinFDE, avgMinFDE plus (1 - p)^2 of that world. And bool [B]: scenes that have an actor.
     """
     actor = valid[..., -1]
     errors = world_errors(forecast, target, valid).most_probable(k)
@@ -71,17 +68,11 @@ def multi_world_of_joint(forecast: Forecast, batch: SceneBatch) -> Figures:
 
 
 def collided(position: Tensor, actor: Tensor, threshold_m: float, *, between_steps: bool = False) -> Tensor:
-    """Collisions of each actor with another one in each world.
+    """Collisions bool [B, S, K] of each actor (bool [B, S]) with another one in each world.
 
-    Args:
-        position: [B, S, K, F, 2], metres, all in one frame.
-        actor: bool [B, S]; other agents are ignored.
-        threshold_m: two actors collide if the distance of their centres is smaller.
-        between_steps: also check the straight motion between steps. Two people that meet head-on are a metre apart at both ends
-            of a 0.4 s step, so the crowd literature does this; Argoverse 2 does not.
-
-    Returns:
-        bool [B, S, K].
+    `position` is [B, S, K, F, 2] in metres, all in one frame. Two actors collide if the distance of their centres is smaller than
+    the threshold. `between_steps` also checks the straight motion between steps. Two people that meet head-on are a metre apart
+    at both ends of a 0.4 s step, so the crowd literature does this; Argoverse 2 does not.
     """
     first, second = torch.triu_indices(position.shape[1], position.shape[1], 1, device=position.device)
     # Pairs with disjoint bounding boxes, the most frequent case, are skipped.

@@ -44,17 +44,10 @@ class Manoeuvre(IntEnum):
 
 
 def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> tuple[Tensor, Tensor]:
-    """The manoeuvre of each agent.
+    """The manoeuvre of each agent, int64 [B, S], and bool [B, S]: agents with a known last future step; others are meaningless.
 
-    Args:
-        target: [B, S, F, 2], the recorded future in metres.
-        valid: bool [B, S, F]; other steps are ignored.
-        pose: [B, S, 3], position and heading (radians) in the last observed step, in the same frame.
-        period_s: seconds between steps.
-
-    Returns:
-        int64 [B, S], values of `Manoeuvre`, and bool [B, S]: agents with a known last future step, as in `displacement`.
-        Values of other agents are meaningless.
+    `target` is the recorded future [B, S, F, 2] in metres, `valid` bool [B, S, F]; `pose` [B, S, 3] is position and heading
+    (radians) in the last observed step, in the same frame.
     """
     start, heading, known = pose[..., :2], pose[..., 2], valid[..., -1]
     path = torch.cat([start[..., None, :], target], -2)

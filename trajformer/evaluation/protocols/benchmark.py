@@ -1,6 +1,6 @@
 """Benchmarks with one test split: figures of a model, and the published table with the rows of models."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import Means
 from trajformer.evaluation.metrics.displacement import Figures
 
-Row = tuple[str, str, str]  # name of a model, a cell for each column ("-" if not given), source
+Row = tuple[str, str, str]  # label of a model, a cell for each column ("-" if not given), source
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,23 @@ def score(benchmark: Benchmark, results: Iterable[tuple[SceneBatch, Forecast]]) 
     return figures
 
 
+def as_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Rows (label, cells separated by spaces, source) under the names of columns."""
+    import pandas as pd
+
+    table = pd.DataFrame([cells.split() for _, cells, _ in rows], [label for label, _, _ in rows], list(columns)).to_string()
+    sources = ["", *(f"  {source}" for _, _, source in rows)]
+    return "\n".join((line + source).rstrip() for line, source in zip(table.splitlines(), sources, strict=True))
+
+
 def table(benchmark: Benchmark, models: Mapping[str, Mapping[str, float]]) -> str:
     """The published rows, the rows of models by label, and their differences from the reference row, as text."""
-    width = max(len(name) for name in [*models, *(name for name, _, _ in benchmark.published)])
-    widths = [max(len(name), 7) + 2 for name in benchmark.columns]
-
-    def line(label: str, cells: Iterable[str], source: str = "") -> str:
-        return f"{label:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)) + source
-
-    lines = [benchmark.title, "", line("", benchmark.columns)]
-    lines += [line(name, cells.split(), f"  {source}") for name, cells, source in benchmark.published]
-    lines += [line(label, [f"{row[name]:.3f}" for name in benchmark.columns]) for label, row in models.items()]
+    columns = benchmark.columns
+    rows = [(label, " ".join(f"{row[name]:.3f}" for name in columns), "") for label, row in models.items()]
     (reference,) = (cells.split() for name, cells, _ in benchmark.published if name == benchmark.reference)
-    lines += ["", f"difference from {benchmark.reference}"]
+    gaps = []
     for label, row in models.items():
-        pairs = zip(benchmark.columns, reference, strict=True)
-        lines.append(line(label, ["-" if cell == "-" else f"{row[name] - float(cell):+.3f}" for name, cell in pairs]))
-    return "\n".join([*lines, "", *benchmark.notes])
+        pairs = zip(columns, reference, strict=True)
+        gaps.append((label, " ".join("-" if cell == "-" else f"{row[name] - float(cell):+.3f}" for name, cell in pairs), ""))
+    lines = [benchmark.title, "", as_text(columns, [*benchmark.published, *rows])]
+    return "\n".join([*lines, "", f"difference from {benchmark.reference}", as_text(columns, gaps), "", *benchmark.notes])

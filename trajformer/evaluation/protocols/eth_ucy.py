@@ -27,6 +27,7 @@ from trajformer.evaluation.evaluate import run
 from trajformer.evaluation.metrics.collection import Means
 from trajformer.evaluation.metrics.displacement import Figures, agent_errors, separate_minima
 from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collided, world_errors
+from trajformer.evaluation.protocols.benchmark import Row, as_text
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import AgentRole, Scene
@@ -42,7 +43,6 @@ COUNTS = {  # windows and scored trajectories of the test recordings, as in Agen
 _MINIMA = ("ADE", "FDE", "FDE_at_best_ADE")
 FIGURES = ("ADE_1", "FDE_1", *(f"{name}_{K}" for name in (*_MINIMA, "JADE", "JFDE", "JFDE_at_best_JADE", "collision_rate")))
 _COLUMNS = (*COUNTS, "mean")
-_WIDTH = 13  # of a column of the table, for "0.123/0.456"
 SceneFigures = Mapping[str, Mapping[str, float]]  # by scene or "mean", and by name
 
 
@@ -68,11 +68,7 @@ class TestSet:
         return observed(self.windows[index])
 
     def check(self) -> TestSet:
-        """Check that these are the test windows of the published figures; returns itself.
-
-        Raises:
-            TrajformerError: the windows have another length, or their number differs (another version of the recordings).
-        """
+        """Check that they are the windows of the published figures (TrajformerError: other lengths or counts), return itself."""
         for scene in self.windows:
             if (scene.num_history, scene.num_future, scene.num_steps) != (NUM_HISTORY, NUM_FUTURE, NUM_HISTORY + NUM_FUTURE):
                 cut = f"{scene.num_history} observed and {scene.num_future} future frames"
@@ -112,8 +108,7 @@ class Outcome:
 def outcomes(predictor: Predictor, test_set: TestSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
     """Forecast all windows of a test set in order; yields the most probable modes with the recorded futures.
 
-    Raises:
-        TrajformerError: the model predicts another number of steps, was trained on the test scene, or needs a focal agent.
+    Raises TrajformerError: the model predicts another number of steps, was trained on the test scene, or needs a focal agent.
     """
     split = predictor.trained_on.split or ""
     name, _, part = split.rpartition("_")
@@ -158,11 +153,7 @@ def crowd_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
 
 
 def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """The counts of a scene, and the means of `crowd_figures` over agents.
-
-    Raises:
-        TrajformerError: a scored pedestrian was not predicted, or a figure is NaN or infinite.
-    """
+    """Counts of a scene, and means of `crowd_figures` over agents (TrajformerError: one was not predicted, or is not finite)."""
     windows, means = 0, Means(crowd_figures, "num_trajectories", FIGURES)
     for outcome in outcomes:
         valid = outcome.batch.truth.valid
@@ -187,21 +178,9 @@ def recorded_collision_rate(test_set: TestSet) -> float:
     return hits / COUNTS[test_set.name][1]
 
 
-def mean_of_scenes(scenes: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The mean of each figure over the five scenes, and the sum of the counts; empty if a scene is missing."""
-    if scenes.keys() != COUNTS.keys():
-        return {}
-    total = {name: sum(row[name] for row in scenes.values()) for name in scenes["eth"]}
-    return {name: value if name.startswith("num_") else value / len(scenes) for name, value in total.items()}
-
-
 @contextmanager
 def sample_folder(folder: Path, test_set: TestSet) -> Iterator[Callable[[Outcome], Outcome]]:
-    """Yield a function that writes an outcome to a new folder and returns it; the folder gets its name when it is complete.
-
-    Raises:
-        TrajformerError: the folder exists and is not empty.
-    """
+    """Yield a function that writes an outcome to a new folder, complete at the end, and returns it (TrajformerError: not new)."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TrajformerError(f"{folder}: exists already; samples are written to a new folder")
     with atomically(folder) as temporary:
@@ -250,32 +229,25 @@ MOST_PROBABLE = (
 def table(models: Mapping[str, SceneFigures], recorded: Mapping[str, float]) -> str:
     """The tables of published figures with rows of the given models, as text.
 
-    Args:
-        models: figures by label of the model and by scene, with "mean" if all five scenes are present.
-        recorded: collision rate of the recordings by scene, and "mean".
+    `models` are figures by label of the model and by scene, with "mean" if all five scenes are present; `recorded` is the
+    collision rate of the recordings by scene, and "mean".
     """
-    width = max(len(name) for name in [*models, *(name for name, _, _ in BEST_OF_20)])
-    lines = ["ETH/UCY, leave one scene out: 8 frames observed, 12 to predict (0.4 s each), all test windows, metres"]
+    parts = ["ETH/UCY, leave one scene out: 8 frames observed, 12 to predict (0.4 s each), all test windows, metres"]
 
-    def add(label: str, cells: Iterable[str], source: str = "") -> None:
-        lines.append(f"{label:<{width}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells) + source)
-
-    def section(title: str, published: Sequence[tuple[str, str, str]], *names: str) -> None:
-        lines.extend(["", title])
-        add("", _COLUMNS)
-        for label, cells, source in published:
-            add(label, cells.split(), f"  {source}")
+    def section(title: str, published: Sequence[Row], *names: str) -> None:
+        rows = [*published]
         for label, figures in models.items():
-            rows = (figures.get(column) for column in _COLUMNS)
-            add(label, ["/".join(f"{row[name]:.3f}" for name in names) if row else "-" for row in rows])
+            cells = (figures.get(column) for column in _COLUMNS)
+            rows.append((label, " ".join("/".join(f"{row[name]:.3f}" for name in names) if row else "-" for row in cells), ""))
+        parts.append(f"{title}\n{as_text(_COLUMNS, rows)}")
 
     section(f"best of {K}, minima taken separately: ADE/FDE", BEST_OF_20, f"ADE_{K}", f"FDE_{K}")
     section("most probable mode: ADE/FDE", MOST_PROBABLE, "ADE_1", "FDE_1")
     section(f"the mode of {K} with the best ADE: ADE/FDE", (), f"ADE_{K}", f"FDE_at_best_ADE_{K}")
     section(f"best of {K} worlds, minima taken separately: JADE/JFDE", (), f"JADE_{K}", f"JFDE_{K}")
-    lines += ["", f"pedestrians who collide (under 0.2 m from another one's centre), mean over {K} worlds, percent"]
-    add("", _COLUMNS)
+    title = f"pedestrians who collide (under 0.2 m from another one's centre), mean over {K} worlds, percent"
     rates = {label: {s: f[f"collision_rate_{K}"] for s, f in figures.items() if f} for label, figures in models.items()}
+    rows = []
     for label, rate in ({"recorded": recorded} | rates).items():
-        add(label, [f"{100 * rate[column]:.2f}" if column in rate else "-" for column in _COLUMNS])
-    return "\n".join(lines)
+        rows.append((label, " ".join(f"{100 * rate[c]:.2f}" if c in rate else "-" for c in _COLUMNS), ""))
+    return "\n\n".join([*parts, f"{title}\n{as_text(_COLUMNS, rows)}"])

@@ -14,7 +14,7 @@ ego vehicle. World k of a marginal forecast consists of the k-th most probable m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +27,7 @@ import pyarrow.csv as pa_csv
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.forecast_file import check_forecast
+from trajformer.evaluation.protocols.benchmark import as_text
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
 from trajformer.scenes.geometry import rotate
@@ -52,14 +53,9 @@ _PUBLISHED = {"HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")], "FJMP": [("
 class CaseSet:
     """The cases of a location."""
 
-    name: str
+    split: str  # name of the location
     root: Path  # folder of the data set, for error messages
     cases: Sequence[Scene]  # with sizes
-
-    @property
-    def split(self) -> str:
-        """Name of the location."""
-        return self.name
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -91,11 +87,7 @@ def target_rows(scene: Scene, target_set: str) -> np.ndarray:
 
 
 def outcomes(predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
-    """Forecast all cases of a location in order.
-
-    Raises:
-        TrajformerError: the model predicts another number of steps, or leaves out a car.
-    """
+    """Forecast all cases of a location in order (TrajformerError: another number of steps, or a car is left out)."""
     tracks = track_forecasts(predictor, cases, batch_size=batch_size, progress=progress)
     by_scene = {name: list(group) for name, group in groupby(tracks, lambda track: track.scene_id)}
     for scene in cases.cases:
@@ -130,10 +122,8 @@ def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -
 def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndarray:
     """Whether forecasts miss, bool [S, K]: an end point off by over 1 m sideways, or over 1 to 2 m lengthways.
 
-    Args:
-        error: float64 [S, K, 2], metres, in the last step.
-        heading: float64 [S], the recorded one in the last step, radians.
-        speed: float64 [S], the recorded one in the last step, metres per second.
+    `error` is float64 [S, K, 2] in metres, `heading` [S] in radians and `speed` [S] in m/s are the recorded ones, in the last
+    step.
     """
     along = np.abs(rotate(error, -heading[:, None]))
     limit = 1.0 + np.clip((speed - SLOW_M_S) / (FAST_M_S - SLOW_M_S), 0.0, 1.0)
@@ -232,11 +222,7 @@ def _mean(cases: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write `<location>_sub.csv` of the INTERPRET challenge with the cars that have all 40 steps, and check it.
-
-    Raises:
-        TrajformerError: see `check_challenge_file`; nothing is left on disk.
-    """
+    """Write `<location>_sub.csv` of the INTERPRET challenge with all cars that have 40 steps, and check it."""
     parts: list[dict[str, np.ndarray]] = []
     frame = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
     for scene, row, paths in outcomes:
@@ -259,9 +245,8 @@ def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
 def check_challenge_file(path: Path) -> int:
     """Check a file of the challenge; returns the number of forecast tracks.
 
-    Raises:
-        TrajformerError: a column is missing or has another type, a value is not finite, or a track does not have one row for each
-            of the frames 11 to 40. The message names file and column.
+    Raises TrajformerError with file and column: a column is missing or has another type, a value is not finite, or a track does
+    not have one row for each of the frames 11 to 40.
     """
 
     def require(holds: bool | np.bool_, column: str, expected: str) -> None:
@@ -286,7 +271,8 @@ def check_challenge_file(path: Path) -> int:
     for name in ("track_to_predict", "interesting_agent"):
         require(np.isin(number[name], (0, 1)).all(), name, "0 or 1")
     require((number["timestamp_ms"] == PERIOD_MS * number["frame_id"]).all(), "timestamp_ms", f"{PERIOD_MS} * frame_id")
-    tracks, owner = np.unique(np.stack([number["case_id"], _codes(table["track_id"])]), axis=1, return_inverse=True)
+    track = np.asarray(table["track_id"].combine_chunks().dictionary_encode().indices)
+    tracks, owner = np.unique(np.stack([number["case_id"], track]), axis=1, return_inverse=True)
     order = np.lexsort((number["frame_id"], owner))
     complete = len(order) == tracks.shape[1] * NUM_FUTURE
     frames = number["frame_id"][order].reshape(-1, NUM_FUTURE) if complete else np.zeros((1, NUM_FUTURE))
@@ -295,48 +281,33 @@ def check_challenge_file(path: Path) -> int:
     return int(tracks.shape[1])
 
 
-def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(column.combine_chunks().dictionary_encode().indices)
-
-
 # ---- table ---------------------------------------------------------------------------------------------------------
 
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
-    """The published rows next to those of the given models, and all figures by location, as text.
-
-    Args:
-        models: figures by label of the model, by target set, and by location or "mean" (over all cases).
-    """
-    columns = list(next(iter(models.values()))["HPNet"])
-    width = max(map(len, (*models, *FIGURES)))
-    lines = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]
-
-    def add(label: str, cells: Iterable[str], source: str = "") -> None:
-        lines.append(f"{label:<{width}}" + "".join(f"{cell:>13}" for cell in cells) + source)
-
+    """The published rows next to those of the models (figures by label, target set and location or "mean"), and all figures."""
+    locations = list(next(iter(models.values()))["HPNet"])
+    columns = list(map(_short, locations))
+    parts = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]
     for target_set, rule in TARGET_SETS.items():
-        lines += [
-            "",
-            f"target set of {target_set} ({rule}), best of {K} worlds, minima taken separately: minJointADE/minJointFDE",
-        ]
-        add("", map(_short, columns))
-        for label, cell, source in _PUBLISHED[target_set]:
-            add(label, [*["-"] * (len(columns) - 1), cell], f"  {source}, 12 locations")
+        names = ("minJointADE", "minJointFDE")
+        rows = [(n, "- " * len(columns[1:]) + cell, f"{source}, 12 locations") for n, cell, source in _PUBLISHED[target_set]]
+        tables = []
         for label, by_set in models.items():
-            rows = by_set[target_set].values()
-            add(label, ("/".join(f"{row[n]:.3f}" if n in row else "-" for n in ("minJointADE", "minJointFDE")) for row in rows))
-        for label, by_set in models.items():
-            lines += ["", f"{label}, target set of {target_set}"]
+            means = by_set[target_set].values()
+            rows.append((label, " ".join("/".join(f"{m[n]:.3f}" if n in m else "-" for n in names) for m in means), ""))
+            figures = []
             for name in ("num_cases", "num_cars", *FIGURES):
                 digits = 0 if name.startswith("num_") else 4
-                add(name, (f"{row[name]:.{digits}f}" if name in row else "-" for row in by_set[target_set].values()))
-    lines += [
-        "",
-        "Differences: published means are over the cases of all 12 locations, and published models were trained on these,",
-    ]
-    lines += [f"on their training cases. The other rows are over the cases of {len(columns) - 1} of the locations."]
-    return "\n".join(lines)
+                figures.append((name, " ".join(f"{m[name]:.{digits}f}" if name in m else "-" for m in means), ""))
+            tables.append(f"{label}, target set of {target_set}\n{as_text(columns, figures)}")
+        title = f"target set of {target_set} ({rule}), best of {K} worlds, minima taken separately: minJointADE/minJointFDE"
+        parts += [f"{title}\n{as_text(columns, rows)}", *tables]
+    parts.append(
+        "Differences: published means are over the cases of all 12 locations, and published models were trained on these,\n"
+        f"on their training cases. The other rows are over the cases of {len(columns) - 1} of the locations."
+    )
+    return "\n\n".join(parts)
 
 
 def _short(location: str) -> str:

@@ -69,11 +69,7 @@ BENCHMARK = Benchmark(
 
 
 def write_challenge(path: Path, results: Iterable[tuple[SceneBatch, Forecast]]) -> Iterator[tuple[SceneBatch, Forecast]]:
-    """Pass batches and forecasts on; at the end, check and write the challenge file, atomically.
-
-    Raises:
-        TrajformerError: the forecasts do not fit the format, see `check_challenge`.
-    """
+    """Pass batches and forecasts on; at the end, write the challenge file, atomically, if `check_challenge` accepts it."""
     entries: list[dict[str, Any]] = []
     for batch, forecast in results:
         observation, probability = batch.observation, forecast.probability().cpu().numpy().astype(np.float64)
@@ -98,9 +94,8 @@ def write_challenge(path: Path, results: Iterable[tuple[SceneBatch, Forecast]]) 
 def check_challenge(entries: Any, path: Path) -> None:
     """Check the content of a challenge file.
 
-    Raises:
-        TrajformerError: another structure, a repeated target, more than 25 modes, another number of steps, numbers that are not
-            finite, probabilities that do not sum to 1, or another number of targets; names the file and the entry.
+    Raises TrajformerError with file and entry: another structure, a repeated target, more than 25 modes, another number of steps,
+    numbers that are not finite, probabilities that do not sum to 1, or another number of targets.
     """
     keys, seen = {"instance", "sample", "prediction", "probabilities"}, set()
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):

@@ -45,16 +45,10 @@ def to_centers(box: Tensor) -> Tensor:
 
 
 def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
-    """Intersection over union of boxes as corners [..., 4], which are broadcast against each other.
+    """Intersection over union [...] of boxes as corners [..., 4], broadcast against each other; 0 for two empty boxes.
 
-    Args:
-        a: first boxes; no width or height is negative.
-        b: second boxes.
-        generalized: subtract the share of the smallest enclosing box that neither box covers, so that boxes that do not touch
-            differ, too (GIoU, Rezatofighi et al. 2019); the range is (-1, 1] instead of [0, 1].
-
-    Returns:
-        [...]; 0 for two empty boxes.
+    `generalized` subtracts the share of the smallest enclosing box that neither box covers, so that boxes that do not touch
+    differ, too (GIoU, Rezatofighi et al. 2019); the range is (-1, 1] instead of [0, 1].
     """
     (left, top, right, bottom), (left_b, top_b, right_b, bottom_b) = a.unbind(-1), b.unbind(-1)
     area, area_b = (right - left) * (bottom - top), (right_b - left_b) * (bottom_b - top_b)
@@ -279,15 +273,9 @@ def _object(item: ElementTree.Element) -> tuple[str, list[float]]:
 class VocDataset(DetectionDataset):
     """The images of a split. All files are read once at the start; unusable ones are left out and listed.
 
-    Args:
-        config: the folder.
-        split: a name in ImageSets/Main.
-        labels: names of the classes; objects of other classes are left out.
-        size: target length of the shorter side of an image, and maximum length of the longer side.
-        seed: seed of the augmentation; None for no augmentation.
-
-    Raises:
-        TrajformerError: the folder or the split is missing, or has no usable object.
+    Objects of classes that are not in `labels` are left out. `size` is the target length of the shorter side of an image, and the
+    maximum of the longer side; `seed` that of the augmentation, None for none. Raises TrajformerError: the folder or the split is
+    missing, or has no usable object.
     """
 
     def __init__(

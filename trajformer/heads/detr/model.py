@@ -54,12 +54,9 @@ class Detections:
 class Detr(nn.Module):
     """Backbone, encoder, parallel decoder of all queries, and two heads on every decoder layer.
 
-    Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the
-    decoder; its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on
-    the other images of the batch, except for rounding.
-
-    Raises:
-        ValueError: the sizes do not fit together, or there is no decoder layer.
+    Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the decoder;
+    its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on the other
+    images of the batch, except for rounding. Raises ValueError: the sizes do not fit together, or there is no decoder layer.
     """
 
     def __init__(self, config: DetrConfig) -> None:
@@ -88,22 +85,19 @@ class Detr(nn.Module):
         """
         feature, real = self.backbone(pixels, mask)
         tokens = self.project(feature).flatten(2).transpose(1, 2)  # [B, L, D]
-        position = self.position_encoding(feature, real).flatten(1, 2).to(tokens.dtype)
+        height, width = feature.shape[-2:]
+        if self.position is not None:  # [1, h, w, D]
+            position = self.position(width, height).transpose(0, 1)[None]
+        else:  # [B, h, w, D]
+            grid = torch.ones(1, height, width, dtype=torch.bool, device=feature.device) if real is None else real
+            position = sinusoid_image(grid, self.config.block.width)
+        position = position.flatten(1, 2).to(tokens.dtype)
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
         decoded = self.decoder(torch.zeros_like(query), memory, memory_mask=keys, position=query, memory_position=position)
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
-
-    def position_encoding(self, feature: Tensor, real: Tensor | None) -> Tensor:
-        """Position encoding [B or 1, h, w, D] of features [B, C, h, w]."""
-        height, width = feature.shape[-2:]
-        if self.position is not None:
-            return self.position(width, height).transpose(0, 1)[None]
-        if real is None:
-            real = torch.ones(1, height, width, dtype=torch.bool, device=feature.device)
-        return sinusoid_image(real, self.config.block.width)
 
 
 @dataclass(frozen=True)
@@ -148,15 +142,10 @@ def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig)
     """DETR's set loss (section 3.1) over all decoder layers, with one-to-one matching of queries and boxes of an image.
 
     Every query is classified, unmatched ones as "no object". Matched queries are also regressed with L1 and GIoU. Each decoder
-    layer is matched separately.
-
-    Returns:
-        For the last layer "classification", a weighted mean over queries, and "l1" and "giou", means over the boxes (per
-        process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss", the weighted sum of
-        all terms. Only "loss" has a gradient.
-
-    Raises:
-        ValueError: a matching cost is not finite; names layer, image and query.
+    layer is matched separately. Returns for the last layer "classification", a weighted mean over queries, and "l1" and "giou",
+    means over the boxes (per process, at least 1); "auxiliary", the weighted sum of the terms of the earlier layers; and "loss",
+    the weighted sum of all terms. Only "loss" has a gradient. Raises ValueError with layer, image and query: a matching cost is
+    not finite.
     """
     layers = (*detections.auxiliary, detections)
     logit, box = torch.stack([one.logit for one in layers]).float(), torch.stack([one.box for one in layers]).float()

@@ -16,7 +16,7 @@ from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, Numbere
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.images import ClassRecipe
-from trajformer.recipes.recipe import OptimConfig, TrainerConfig
+from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
 MAX_DETECTIONS = 100  # per image; the ones with the highest scores count
@@ -47,7 +47,7 @@ class DetectionDataConfig(Config, positive=("shorter", "longest", "batch_size", 
 
 
 @dataclass(frozen=True)
-class DetectionRecipe(ClassRecipe, Config):
+class DetectionRecipe(ClassRecipe, Recipe):
     """The recipe of a detector.
 
     Attributes:
@@ -96,12 +96,8 @@ class DetectionRecipe(ClassRecipe, Config):
 def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
     """Mean average precision over the classes that occur, from detections and labels of each image.
 
-    Returns:
-        In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and
-        "AP50 <class>" for every class that occurs.
-
-    Raises:
-        TrajformerError: pycocotools is not installed, or no image has an object.
+    In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and "AP50 <class>"
+    for every class that occurs. Raises TrajformerError: pycocotools is not installed, or no image has an object.
     """
     try:
         from pycocotools.coco import COCO  # type: ignore[import-untyped]

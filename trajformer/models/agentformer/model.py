@@ -108,11 +108,7 @@ class SamplerLossConfig(LossConfig, positive=("spread",)):
 
 
 def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAELossConfig) -> Terms:
-    """The loss of the first stage, in a model with a unit of `unit_m` metres; agents without a valid step are ignored.
-
-    Returns:
-        "reconstruction", "divergence" and "best" (means over scenes, detached), and their weighted sum "loss".
-    """
+    """ "reconstruction", "divergence" and "best", means over scenes, and "loss"; the unit of the model is `unit_m` metres."""
     terms = {
         "reconstruction": _squared_error(output.position, truth, unit_m),
         "divergence": output.posterior.divergence(output.prior),
@@ -122,11 +118,7 @@ def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAEL
 
 
 def sampler_loss(forecast: Forecast, truth: Truth, unit_m: float, config: SamplerLossConfig) -> Terms:
-    """The loss of the second stage; the forecast has latents and prior. Other arguments as for `cvae_loss`.
-
-    Returns:
-        "best", "divergence" and "diversity" (means over scenes, detached), and their weighted sum "loss".
-    """
+    """ "best", "divergence", "diversity" and "loss" of the second stage, as `cvae_loss`; the forecast has latents and prior."""
     assert forecast.latent is not None and forecast.prior is not None
     position = forecast.in_batch_frame()
     error = _squared_error(position.transpose(1, 2), truth.map(lambda value: value[:, None]), unit_m).transpose(1, 2)  # [B, S, K]
@@ -287,13 +279,8 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
     ) -> Forecast:
         """The forecast of latents, with a gradient if gradients are enabled.
 
-        Args:
-            observation: the input.
-            context: its encoding.
-            z: [B, K, A, Z], samples of `latent`.
-            latent: [B, K or 1, A, Z].
-            prior: [B, 1, A, Z].
-            scored: score the modes as in evaluation; otherwise they are equally likely.
+        `z` [B, K, A, Z] are samples of `latent` [B, K or 1, A, Z]; `prior` is [B, 1, A, Z]. With `scored`, modes have the scores
+        of evaluation; otherwise they are equally likely.
         """
         with_mean = scored and self.config.mean_first
         drawn = torch.cat([z, prior.mean], 1) if with_mean else z
@@ -372,14 +359,9 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
 def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor, Tensor]:
     """The samples that are the best one of any target, without repetition.
 
-    Args:
-        best: int64 [B, S], index of each target's best sample.
-        known: bool [B, S], which targets have a known future.
-        samples: K.
-
-    Returns:
-        rows int64 [B, k] of distinct samples, and int64 [B, S], the position of each target's best sample in them. k is the
-        largest number that a scene needs, or the largest possible one where values cannot be read.
+    From the index of each target's best sample, int64 [B, S], and the targets with a known future, bool [B, S], to rows int64 [B,
+    k] of distinct samples, and int64 [B, S], the position of each target's best sample in them. k is the largest number that a
+    scene needs, or the largest possible one where values cannot be read.
     """
     needed = (F.one_hot(best, samples).bool() & known[..., None]).any(1)
     count = int(needed.sum(1).max()) if reads_values(best.device) else min(samples, best.shape[1])
@@ -425,11 +407,7 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         return self
 
     def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
-        """Copy the weights of the first stage, which needs the sizes of `config.cvae`; the number of samples may differ.
-
-        Raises:
-            TrajformerError: the first stage is another model or has other sizes.
-        """
+        """Copy the weights of the first stage (TrajformerError: other sizes); only the number of samples may differ."""
         expected, sizes = self.config.cvae, None
         if isinstance(first_stage, AgentFormer):
             free = {name: getattr(expected, name) for name in ("samples", "evaluation_samples", "mean_first")}

@@ -41,16 +41,10 @@ def token_inputs(
 ) -> tuple[Tensor, Tensor]:
     """Group the states of agents into tokens of `steps` consecutive steps.
 
-    Args:
-        position: [B, A, T, 2].
-        displacement: [B, A, T, 2], from the previous step.
-        valid: bool [B, A, T].
-        heading: [B, A, 2] as cosine and sine, or [B, A, 0] in a model without headings.
-        steps: steps per token. A token of several steps also contains the validity of each step.
-        past: True: an incomplete token is the first one; False: the last one.
-
-    Returns:
-        inputs [B, T', A, C] with T' = ceil(T / steps), and bool [B, T', A], True for tokens with a valid step.
+    Position and displacement from the previous step are [B, A, T, 2], `valid` is bool [B, A, T], the heading [B, A, 2] as cosine
+    and sine, or [B, A, 0] in a model without headings. A token of several steps also contains the validity of each step; an
+    incomplete token is the first one (`past`) or the last one. Returns inputs [B, T', A, C] with T' = ceil(T / steps), and bool
+    [B, T', A], True for tokens with a valid step.
     """
     x = torch.cat([position, displacement], -1)
     if steps > 1:
@@ -138,13 +132,9 @@ class ContextEncoder(nn.Module):
         self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
 
     def forward(self, x: Tensor, real: Tensor, time: Tensor, lanes: tuple[Tensor, Tensor], **last: Tensor) -> Context:
-        """Encode the past.
+        """Encode the past: inputs [B, H', A, C] of tokens, `real` bool [B, H', A], at times [H'].
 
-        Args:
-            x: [B, H', A, C], inputs of tokens, and `real`, bool [B, H', A].
-            time: [H'], times of the tokens.
-            lanes: tokens [B, M, D], and bool [B, M].
-            last: fields of `Context` about the last step.
+        `lanes` are tokens [B, M, D], and bool [B, M]; `last` are the fields of `Context` about the last step.
         """
         steps, agents = real.shape[1:]
         num_lanes = lanes[0].shape[1]

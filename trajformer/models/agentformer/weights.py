@@ -21,14 +21,7 @@ _NETWORKS = (
 
 
 def agentformer(source: StateDictReader, options: Options, base: AgentFormerConfig = AgentFormerConfig()) -> Converted:
-    """Convert a model of hotel, univ or zara2, or with other settings that the shapes do not show (`base`).
-
-    Returns:
-        The model config and the state dict.
-
-    Raises:
-        CheckpointError: a tensor is missing or has another shape. The caller checks that all tensors were used.
-    """
+    """Convert a model of hotel, univ or zara2, or with settings `base` that shapes do not show (CheckpointError: misfit)."""
     latent, width = source.peek("future_decoder.p_z_net.weight", 2).shape
     if latent % 2:
         raise CheckpointError(f"{source.name}: 'future_decoder.p_z_net.weight' has {latent} rows, not as many means as variances")

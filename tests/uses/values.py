@@ -132,7 +132,7 @@ def without_step(unit: float, jitter: float = 0.0) -> Callable[[], object]:
 
     def write() -> None:
         table = tables.two_tracks(110)
-        timestamp = (0.1 * table.step + jitter * np.sin(table.step)) * unit
+        timestamp = np.round((0.1 * table.step + jitter * np.sin(table.step)) * unit)
         tables.write(Path("drives/val/drive.csv"), table.assign(timestamp=timestamp).drop(columns="step"))
 
     return write

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +35,6 @@ SCORE, PREDICT, PLOT = f"evaluate {CONSTANT}", f"predict {CONSTANT}", "plot stor
 EXPORT, PREPARE_RAW = "store export-scene store --scene raw-val-0", "preprocess argoverse2 raw"
 TRAIN = "train --config recipe.yaml --out"
 EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "is an input of this command"
-
-
-holders: list[Any] = []  # keeps the pipes of processes open
 
 
 # ---- preparation ---------------------------------------------------------------------------------------------------
@@ -104,13 +100,19 @@ def as_nobody(*folders: str) -> Callable[[], object]:
 
 def locked(folder: str) -> Callable[[], object]:
     """A folder that another process has locked, which lives as long as the process of the case."""
-    hold = "import sys, pathlib; from trajformer.scenes.files import lock_folder"
-    hold += "\nwith lock_folder(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
 
     def lock() -> None:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        holders.append(subprocess.Popen([sys.executable, "-c", hold, folder], start_new_session=True, **pipes))
-        holders[-1].stdout.readline()
+        (ready, locked), (end, alive) = os.pipe(), os.pipe()
+        if os.fork():
+            os.close(end)
+            os.read(ready, 1)
+            return
+        os.setsid()
+        os.close(alive)
+        with lock_folder(Path(folder)):
+            os.write(locked, b" ")
+            os.read(end, 1)  # returns at the end of the process of the case, which has the other side
+        os._exit(0)
 
     return lock
 

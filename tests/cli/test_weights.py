@@ -1,7 +1,6 @@
 """The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from support.cli import Evil, run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
 from torch import Tensor
 
-from trajformer.cli.models import layouts
 from trajformer.core.weights import StateDictReader
 from trajformer.errors import CheckpointError
 from trajformer.heads.vit import ClassificationRecipe
@@ -68,9 +65,8 @@ FILES: dict[str, Callable[[State], object]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("half", [False, True])
-def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str, half: bool) -> None:
-    state = {key: tensor.half() if half else tensor for key, tensor in timm_state().items()}
+def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str) -> None:
+    state = {key: tensor.half() if name == "run.pth" else tensor for key, tensor in timm_state().items()}
     torch.save(FILES[name](state), tmp_path / name)
     assert convert("timm_vit", tmp_path / name, tmp_path / "ours.ckpt") == 0
     model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
@@ -104,7 +100,7 @@ def assert_rejected(capsys: Any, tmp_path: Path, file: Path, complaint: str, lay
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
-@pytest.mark.parametrize("key", timm_state())
+@pytest.mark.parametrize("key", [key for key in timm_state() if "blocks" not in key or "blocks.1" in key])
 def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys: Any, key: str) -> None:
     torch.save({name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt")
     convert("timm_vit", tmp_path / "less.pt", tmp_path / "ours.ckpt")
@@ -133,18 +129,14 @@ def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -
 CASES: dict[str, tuple[Callable[[State], State], str]] = {
     "another layout": (lambda s: {f"vit.{k}": v for k, v in s.items()}, "no tensor 'patch_embed.proj.weight'"),
     "a tensor too many": (lambda s: s | {"fc_norm.weight": torch.ones(32)}, "tensor 'fc_norm.weight' has no place"),
-    "several too many": (lambda s: s | {"b": torch.ones(1), "a": torch.ones(1)}, "tensor 'a' (and 1 more) has no place"),
     "a gap in the layers": (lambda s: {k: v for k, v in s.items() if "blocks.1." not in k}, "tensor 'blocks.2."),
     "not finite": (lambda s: s | {"head.bias": torch.full((CLASSES,), torch.nan)}, "'head.bias' has values that are not finite"),
     "whole numbers": (lambda s: s | {"head.bias": torch.ones(CLASSES, dtype=torch.int64)}, "'head.bias' holds torch.int64"),
     "no tensor": (lambda s: s | {"head.bias": [1.0]}, "entry 'head.bias' is no tensor"),
-    "a number for a name": (lambda s: s | {3: torch.ones(1)}, "entry '3' is no tensor"),
     "positions of no square": (lambda s: s | {"pos_embed": torch.ones(1, 16, 32)}, "16 positions, expected square patches"),
     "oblong patches": (lambda s: s | {"patch_embed.proj.weight": torch.ones(32, 3, 4, 2)}, "patches of 4 x 2 pixels"),
     "nothing in it": (lambda s: {}, "holds no tensors by name"),
-    "an empty tensor": (lambda s: s | {"head.weight": torch.ones(0, 32)}, "'head.weight' has shape [0, 32]"),
     "a flat matrix": (lambda s: s | {"head.weight": torch.ones(32)}, "'head.weight' has shape [32], expected 2 dimensions"),
-    "sparse": (lambda s: s | {"head.weight": torch.eye(5, 32).to_sparse()}, "'head.weight' is no plain dense tensor"),
     "stretched": (lambda s: s | {"head.weight": torch.ones(1, 1).expand(10**7, 10**6)}, "'head.weight' is no plain dense tensor"),
 }
 
@@ -157,7 +149,7 @@ def test_a_file_with_other_tensors_is_rejected_with_their_name(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
-@pytest.mark.parametrize("damage", ["missing", "folder", "empty", "text", "cut", "flipped head", "huge header"])
+@pytest.mark.parametrize("damage", ["missing", "folder", "text", "cut", "huge header"])
 def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage: str, ending: str) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     file = tmp_path / f"odd.{ending}"
@@ -167,16 +159,14 @@ def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage:
     if damage == "folder":
         file.mkdir()
     elif damage != "missing":
-        headless = bytes(255 - byte for byte in whole[:64]) + whole[64:]
-        contents = {"empty": b"", "text": b"no weights", "cut": whole[: len(whole) // 2], "flipped head": headless}
-        file.write_bytes({**contents, "huge header": b"\xff" * 7 + b"\x7f" + whole[8:]}[damage])
+        contents = {"text": b"no weights", "cut": whole[: len(whole) // 2], "huge header": b"\xff" * 7 + b"\x7f" + whole[8:]}
+        file.write_bytes(contents[damage])
     assert_rejected(capsys, tmp_path, file, f"{file}: " + ("no such file" if damage in ("missing", "folder") else "not "))
 
 
-@pytest.mark.parametrize("place", ["bare", "among tensors"])
-def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(Evil() if place == "bare" else timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
+    torch.save(timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
     assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
     assert not Path("executed").exists()
     torch.load(tmp_path / "odd.pt", weights_only=False)
@@ -187,16 +177,13 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
     ("text", "complaint"),
     [
         (b"ant\nbee\n", "5 classes, but 2 labels"),
-        (b"ant\n\nbee\ncat\ndog\n", "an empty line or a repeated name"),
         (b"ant\nant\nbee\ncat\ndog\n", "an empty line or a repeated name"),
         (b"\xff\xfe", "labels cannot be read"),
-        (None, "labels cannot be read: No such file"),
     ],
 )
-def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes | None, complaint: str) -> None:
+def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes, complaint: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
-    if text is not None:
-        (tmp_path / "labels.txt").write_bytes(text)
+    (tmp_path / "labels.txt").write_bytes(text)
     assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
 
 
@@ -207,22 +194,6 @@ def test_invalid_options_are_one_line_errors(tmp_path: Path, capsys: Any) -> Non
     for out in (tmp_path, tmp_path / "file" / "ours.ckpt"):
         assert convert("timm_vit", tmp_path / "timm.pt", out) == 1
         assert re.match(r"trajformer weights: .* cannot be written: .*\n$", capsys.readouterr().err)
-
-
-def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
-    table = torch.arange(6.0)
-    source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
-    source.take_constant("a", table)
-    source.take_constant("c", table)  # optional
-    assert "a" not in source
-    with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
-        source.take_constant("b", table)
-
-
-def test_help_lists_all_layouts(capsys: Any) -> None:
-    assert run("weights", "--help") == 0
-    text = "".join(capsys.readouterr().out.split())
-    assert all(f"{name}:{summary}".replace(" ", "") in text for name, (summary, _) in layouts().items())
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
@@ -241,12 +212,11 @@ def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, capsys: Any
     assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
 
 
-@pytest.mark.parametrize("damage", ["cut", "no recipe", "foreign"])
-def test_damaged_checkpoints_are_rejected_with_the_file_name(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "small.safetensors"
-    header = {"trajformer": json.dumps({"task": "classification", "config": {"model": {"image_size": -1}}})}
-    save_file({"weight": torch.zeros(3)}, path, None if damage == "no recipe" else header)
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CheckpointError, match=re.escape(str(path))):
-        load_checkpoint(path, ClassificationRecipe)
+def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
+    table = torch.arange(6.0)
+    source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
+    source.take_constant("a", table)
+    source.take_constant("c", table)  # optional
+    assert "a" not in source
+    with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
+        source.take_constant("b", table)

@@ -67,10 +67,7 @@ def test_windows_of_a_recording(raw: Path) -> None:
     items = longer.inputs(raw, WINDOWS)
     assert [item.part for item in items] == ["1", "5", "9"]
     assert longer.read(items[2], WINDOWS, raw).validate().num_steps == 50
-
-
-def test_windows_need_a_vehicle_at_the_last_observed_and_the_last_step(raw: Path) -> None:
-    path = raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"
+    path = raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"  # a window needs a car at its last observed and its last step
     files.write_recording(path, car("1", (0, 0), 8.0, range(1, 46)) + car("2", (9, 0), 8.0, range(50, 90)))
     assert [item.part for item in Interaction(stride=5).inputs(raw, WINDOWS)] == ["1", "6", "41", "46"]
 

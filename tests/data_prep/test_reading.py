@@ -15,7 +15,6 @@ from support.odd_readers import Odd, odd_folder, small_scene
 from data_prep.engine import tasks
 from data_prep.engine.tasks import Alarm, InputTimeout, ShardTask, prepare_shard
 from data_prep.reader import Input, Reader, StagedReader
-from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import Scene
@@ -88,14 +87,10 @@ def test_strict_names_the_first_input_that_cannot_be_used(staged: Staged, tmp_pa
         prepare_shard(task_of(staged, raw, strict=True))
 
 
-@pytest.mark.parametrize("reader", [Argoverse1(), Argoverse2()], ids=lambda reader: reader.name)
-def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, split = tmp_path / "raw", "val"
-    if reader.name == "argoverse1":
-        fixtures.argoverse1_folder(raw, sequences=5, splits=(split,))
-    else:
-        for number in range(5):
-            fixtures.write_argoverse2(raw, uuid=f"u-{number}")
+def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, split, reader = tmp_path / "raw", "val", Argoverse2()
+    for number in range(5):
+        fixtures.write_argoverse2(raw, uuid=f"u-{number}")
     item = reader.inputs(raw, split)[1]
     item.path.write_bytes(item.path.read_bytes()[:300])
     task = task_of(reader, raw, split)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support import fixtures
 from support.cli import run
 from support.processes import environment, run_python
 from support.scenes import make_scene
@@ -132,22 +131,6 @@ def test_errors_of_all_agents_by_motion(line: Path, tmp_path: Path, capsys: pyte
     assert set(rows.manoeuvre) <= {kind.label for kind in Manoeuvre} and rows.manoeuvre.nunique() > 1
     expected = [*standing[["minADE6", "minFDE6", "MR6", "minFDE1"]].mean(), (standing.minFDE1 <= 0.5).mean()]
     assert [np.average(values, weights=counts) for values in figures] == pytest.approx(expected, abs=1e-3)
-
-
-def test_argoverse1(tmp_path: Path) -> None:
-    raw, store, out = fixtures.argoverse1_folder(tmp_path / "raw"), tmp_path / "store", tmp_path / "f.parquet"
-    assert run("preprocess", "argoverse1", raw, store, "--workers", 1) == 0
-    assert run("store", "verify", store) == 0
-    who = ("--model", "constant_velocity", "--store", store)
-    for split in ("train", "test_obs"):
-        assert run("predict", *who, "--split", split, "--out", out, "--overwrite") == 0
-        found = pd.read_parquet(out).groupby("scenario_id").first()
-        assert found.predicted_trajectory_x.map(len).tolist() == [30] * 3
-        assert found.index.tolist() == ["1", "2", "3"]
-    end = fixtures.straight(50, (0.0, 0.0), (10.0, 0.0))[-1]  # the AGENT drives at constant velocity
-    assert found.predicted_trajectory_x.map(lambda x: x[-1]).to_numpy() == pytest.approx(end[0], abs=1e-2)
-    assert run("evaluate", *who, "--split", "train", "--json", tmp_path / "j") == 0
-    assert json.loads((tmp_path / "j").read_text())["minFDE1"] == pytest.approx(0.0, abs=1e-2)
 
 
 def test_real_argoverse2(real_data: Path, line: Path, tmp_path: Path) -> None:

@@ -37,9 +37,6 @@ def error_of(fails: Fails) -> Fails:
     return lambda *words: fails("store", *words)
 
 
-# ---- info and head -------------------------------------------------------------------------------------------------
-
-
 def various(root: Path) -> None:
     """A store of scenes with 2, 4 and 9 agents and 1, 0 and 5 polylines."""
     scenes = [random_scene(0, 2, 1), random_scene(1, 4, 0, future=False), random_scene(2, 9, 5, city="")]
@@ -102,9 +99,6 @@ def test_head_is_a_table(run: Run, error_of: Fails) -> None:
         assert (cells["observed"], cells["polylines"]) == (str(scene.num_history), str(len(scene.polyline_kind)))
         assert cells["future"] == (f"({scene.num_future})" if index == 1 else str(scene.num_future))
         assert (cells["kB"], cells["city"]) == (f"{size / 1e3:.1f}", "-" if index == 2 else "Zürich")
-
-
-# ---- merge ---------------------------------------------------------------------------------------------------------
 
 
 def three_stores() -> list[Scene]:
@@ -244,9 +238,6 @@ def test_a_damaged_shard_is_not_merged(run: Run, error_of: Fails) -> None:
     assert run("verify", "m")[1] == "m: no problems\n"
     assert run("merge", "m", "c", "--out", "n")[0] == 0  # merged stores can be merged
     assert len(SceneStore("n", "val")) == 6
-
-
-# ---- export-scene --------------------------------------------------------------------------------------------------
 
 
 def from_json(text: str) -> Scene:

@@ -50,9 +50,6 @@ def test_a_sequence_becomes_a_scene(raw: Path) -> None:
         assert np.abs(scene.position[index, span] + scene.origin - track.positions).max() < 1e-4
 
 
-# ---- velocity and heading ------------------------------------------------------------------------------------------
-
-
 def test_estimates_follow_straight_motion_and_a_turn(raw: Path) -> None:
     angle = 0.03 * np.arange(50)  # 0.3 rad/s on a circle of 30 m: 9 m/s
     circle = CITY_XY + 30.0 * np.stack([np.sin(angle), -np.cos(angle)], -1)
@@ -106,9 +103,6 @@ def test_earlier_steps_do_not_depend_on_later_history(raw: Path, last: int) -> N
         assert_same_steps(scene, cut, track.name, last + 1, 1e-6)
 
 
-# ---- lanes ---------------------------------------------------------------------------------------------------------
-
-
 def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
     scene = read(raw, argoverse1_tracks())
     assert scene.polyline_id.tolist() == [11, 12, 13, 14]  # 15 is 300 m from the observed path; of 14 only the middle is near
@@ -137,9 +131,6 @@ def test_splits_and_inputs(raw: Path) -> None:
     reader = Argoverse1()
     assert reader.splits(raw) == ["test_obs", "train"]
     assert [item.path.stem for item in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
-
-
-# ---- the real sample -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -95,9 +95,6 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
         read(paths[-1])
 
 
-# ---- parity with av2 on the real scenarios -------------------------------------------------------------------------
-
-
 @pytest.fixture(params=[("train", 0), ("train", 2), ("val", 0), ("val", 1), ("test", 0), ("test", 4)], ids=str)
 def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
     """Real scenarios of all splits in turn."""

@@ -22,9 +22,6 @@ def named(scene: Scene, role: AgentRole) -> set[str]:
     return {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == role)}
 
 
-# ---- layout and windows --------------------------------------------------------------------------------------------
-
-
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     tracks = small_tracks()
     scene = read(write_log(tmp_path / "raw" / "val" / "log-1"), "010")
@@ -88,9 +85,6 @@ def test_times_outside_their_range_are_refused(name: str, value: float) -> None:
         Argoverse2Sensor(**{name: value})
 
 
-# ---- steps ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_gap_the_order_of_rows_and_unnormalized_quaternions_change_nothing_else(tmp_path: Path) -> None:
     rows, pose_rows = annotations(small_tracks()), sensor_logs.poses()
     whole = read(write_log(tmp_path / "a" / "val" / "log-1", rows, pose_rows))
@@ -119,8 +113,6 @@ def test_velocity_is_the_latest_difference(tmp_path: Path) -> None:
     assert not scene.velocity[agent(scene, "glimpse")].any()
     assert np.abs(scene.velocity[agent(scene, "AV")] - (5, 0)).max() < 1e-3
 
-
-# ---- roles ---------------------------------------------------------------------------------------------------------
 
 ROLE_TRACKS = [
     Track("goes", "REGULAR_VEHICLE", straight(130, (0, 0), (0.5, 0))),  # 2.45 m in 49 steps
@@ -186,9 +178,6 @@ def test_every_category_of_the_data_set_has_a_kind() -> None:
         assert KINDS[category] in road_users, category
 
 
-# ---- the observed part is independent of the future -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("focal", ["nearest", "moving"])
 def test_the_history_does_not_depend_on_the_future(tmp_path: Path, focal: str) -> None:
     path = write_log(tmp_path / "raw" / "val" / "log-1", annotations([*small_tracks(), *ROLE_TRACKS]))
@@ -207,9 +196,6 @@ def test_earlier_steps_do_not_depend_on_later_history(tmp_path: Path) -> None:
         assert_same_steps(scene, cut, track.name, 40, 1e-4)
 
 
-# ---- lanes ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path) -> None:
     def lanes(offset: float, radius: float, **options: Any) -> list[int]:
         track = Track("x", "BUS", straight(130, (offset, 0.0), (10.0, 0.0)))  # 49 m further in the last observed step
@@ -222,9 +208,6 @@ def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path)
     assert lanes(-49.0 + 7.0, 2.5) == [1, 2, 5]  # the lane it is on, the next one and the crosswalk there
     assert lanes(-49.0 + 7.0, 3.1) == [1, 2, 3, 5]  # and the neighboring lane
     assert lanes(-60.0, 2.5) == []  # farther back nothing
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_log_shorter_than_a_window_is_one_skipped_input(tmp_path: Path) -> None:

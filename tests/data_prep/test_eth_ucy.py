@@ -25,9 +25,6 @@ def read(raw: Path, walks: list[Walk], **options: int) -> Scene:
     return EthUcy().read(Input(path, str(options.get("first", 780))), "eth_test", raw).validate()
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     assert (scene.scene_id, scene.source, scene.split, scene.city) == ("biwi_eth-780", "eth_ucy", "eth_test", "biwi_eth")
@@ -106,9 +103,6 @@ def test_stride_and_lengths_are_options(tmp_path: Path) -> None:
             EthUcy(**{name: 0})
 
 
-# ---- velocity and heading ------------------------------------------------------------------------------------------
-
-
 def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     for walk in crowd()[:6]:
@@ -175,9 +169,6 @@ def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> 
     for walk in walks:
         if walk.name != "8.0":
             assert_same_steps(scene, changed, walk.name, last + 1, 1e-5)
-
-
-# ---- the real recordings ---------------------------------------------------------------------------------------------
 
 
 def test_real_windows_equal_the_protocol(real_data: Path) -> None:

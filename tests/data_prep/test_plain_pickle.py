@@ -81,8 +81,6 @@ def test_plain_values_equal_those_of_pickle(tmp_path: Path, name: str, protocol:
     assert same(load(tmp_path / "a.pkl", pickle.dumps(PLAIN[name], protocol)), PLAIN[name])
 
 
-# ---- names and calls -----------------------------------------------------------------------------------------------
-
 START, STOP = b"\x80\x04", b"."
 
 
@@ -224,8 +222,6 @@ def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None
     assert not allowed & {"GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID"}
     assert not allowed & {"BINPERSID", "BINPUT", "LONG_BINPUT", "INT", "LONG", "LONG4", "STRING", "NEXT_BUFFER", "POP", "DUP"}
 
-
-# ---- size ----------------------------------------------------------------------------------------------------------
 
 MEGABYTE = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20) + b"\x94"
 COPY = array(b"J\x00\x00\x02\x00\x85", b"h\x00")  # of this megabyte

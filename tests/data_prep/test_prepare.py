@@ -71,9 +71,6 @@ def test_bytes_do_not_depend_on_workers_order_of_splits_or_location(prepared: Pa
     assert content(tmp_path / "store") == content(prepared / "store")
 
 
-# ---- resuming ------------------------------------------------------------------------------------------------------
-
-
 def test_only_missing_and_damaged_shards_are_made_again(prepared: Path, raw: Path, store: Path) -> None:
     for path in store.glob("*/*.arrow"):
         os.utime(path, (1, 1))
@@ -127,18 +124,6 @@ def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
     assert read_manifest(store)["splits"]["s"] == manifest["splits"]["s"]
 
 
-# ---- errors for the user -------------------------------------------------------------------------------------------
-
-
-def test_an_unusable_input_is_listed_or_with_strict_an_error(prepared: Path, raw: Path, store: Path, tmp_path: Path) -> None:
-    again = prepare(Argoverse1(), raw, store, replace(SMALL, splits=("test_obs",)))
-    [(name, reason)] = again.skipped
-    assert name == "test_obs/data/3.csv" and reason.startswith("test_obs/data/3.csv: ")
-    assert again.splits[0].kept_shards == 3
-    with pytest.raises(SceneError, match=r"test_obs/data/3\.csv: "):
-        prepare(Argoverse1(), raw, tmp_path / "strict", replace(SMALL, strict=True, workers=2))
-
-
 @pytest.mark.parametrize(
     ("raw_name", "store_name", "options", "message"),
     [
@@ -170,17 +155,12 @@ def test_a_shard_that_cannot_be_written_is_an_error(raw: Path, store: Path) -> N
         prepare(Argoverse1(), raw, store, SMALL)
 
 
-def test_stores_of_other_readers_and_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) -> None:
-    other = fixtures.write_argoverse2(tmp_path / "raw2", split="train").parents[2]
-    prepare(Argoverse2(), other, tmp_path / "a", SMALL)
-    before = content(tmp_path / "a")
-    with pytest.raises(TrajformerError, match=r"a/train: was prepared from argoverse2 .*raw2, not from argoverse1 .*raw: "):
-        prepare(Argoverse1(), raw, tmp_path / "a", SMALL)
-    merge_stores([tmp_path / "a", store], tmp_path / "both", lambda copies, total: copies)
-    with pytest.raises(TrajformerError, match="both: was made by `trajformer store merge`"):
-        prepare(Argoverse1(), raw, tmp_path / "both", SMALL)
-    assert content(tmp_path / "a") == before
-    assert len(SceneStore(tmp_path / "both", "train")) == 6
+def test_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) -> None:
+    merge_stores([store], tmp_path / "merged", lambda copies, total: copies)
+    before = content(tmp_path / "merged")
+    with pytest.raises(TrajformerError, match="merged: was made by `trajformer store merge`"):
+        prepare(Argoverse1(), raw, tmp_path / "merged", SMALL)
+    assert content(tmp_path / "merged") == before
 
 
 def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +169,6 @@ def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(TrajformerError, match=r"raw: split 's' cannot be listed: NotADirectoryError: "):
         prepare(Odd(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()
-
-
-# ---- real data -----------------------------------------------------------------------------------------------------
 
 
 def test_real_argoverse2(real_data: Path, tmp_path: Path) -> None:

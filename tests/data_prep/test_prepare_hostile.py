@@ -116,8 +116,6 @@ def test_inputs_that_need_too_much_memory_are_listed(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
 EARLY, LATE = 150, 550
 GROWTH_MB = 30.0  # a scene of this test is 0.1 MB
 

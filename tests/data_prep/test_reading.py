@@ -60,9 +60,6 @@ def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> Shar
     return ShardTask(reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options)
 
 
-# ---- alternation ---------------------------------------------------------------------------------------------------
-
-
 def test_all_inputs_finish_a_stage_before_any_begins_the_next(staged: Staged, tmp_path: Path) -> None:
     numbers: list[int] = []
     raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")
@@ -101,9 +98,6 @@ def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, monkeypatch: pytes
     assert task.path.read_bytes() == in_alternation
     info, count = read_shard_info(task.path)
     assert (count, len(info.skipped)) == (4, 1)
-
-
-# ---- time limits ---------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:

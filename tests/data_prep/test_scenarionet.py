@@ -28,9 +28,6 @@ def scenes(reader: ScenarioNet, raw: Path, split: str = "val") -> list[Scene]:
     return [outcome for outcome in outcomes if isinstance(outcome, Scene)]
 
 
-# ---- known values --------------------------------------------------------------------------------------------------
-
-
 def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
     write(tmp_path / "val", scenario())
     [scene] = scenes(READER, tmp_path)
@@ -105,9 +102,6 @@ OPTIONS = {"history_s": 0.1, "future_s": 0.05, "stride_s": -0.1, "period_s": 0.0
 def test_impossible_options_are_refused(option: str) -> None:
     with pytest.raises(TrajformerError, match=f"^{option}: "):
         ScenarioNet(**{option: OPTIONS[option]})
-
-
-# ---- broken files --------------------------------------------------------------------------------------------------
 
 
 def ts(change: Any) -> Damage:
@@ -214,9 +208,6 @@ def test_a_broken_list_is_refused_with_file_and_entry(tmp_path: Path, case: str)
     assert isinstance(message, str) and re.search(rf"\.pkl: .*{reason}", message), message
 
 
-# ---- the real sample -----------------------------------------------------------------------------------------------
-
-
 class TrustedUnpickler(pickle.Unpickler):
     """An independent reader: it imports the few classes that this file is known to use."""
 
@@ -283,20 +274,3 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         if other in names
     }
     assert pairs == exits and exits
-
-
-def test_moving_cars_of_the_real_sample_drive_along_lanes(sample: Path) -> None:
-    """The median distance to the nearest vehicle lane, and the median angle to its direction."""
-    distances, angles = [], []
-    for scene in scenes(ScenarioNet(), sample, "scenarios"):
-        lanes = [scene.polyline(index) for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)]
-        middle = np.concatenate([(line[1:] + line[:-1]) / 2 for line in lanes])
-        along = np.concatenate([np.diff(line, axis=0) for line in lanes])
-        speed = np.hypot(*scene.velocity[:, 20].T)
-        for car in np.flatnonzero(scene.valid[:, 20] & (speed > 2.0) & (scene.agent_kind == AgentKind.VEHICLE)):
-            offset = scene.position[car, 20] - middle
-            near = np.hypot(*offset.T).argmin()
-            direction = along[near] / np.hypot(*along[near])
-            distances.append(abs(offset[near] @ (-direction[1], direction[0])))
-            angles.append(abs(np.angle(np.exp(1j * (scene.heading[car, 20] - np.arctan2(direction[1], direction[0]))))))
-    assert len(distances) >= 12 and np.median(distances) < 1.5 and np.median(angles) < 0.3

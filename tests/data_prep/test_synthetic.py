@@ -49,9 +49,6 @@ def norm(vector: np.ndarray) -> np.ndarray:
     return np.hypot(vector[..., 0], vector[..., 1])
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
-
-
 def test_av2_reads_scenario_and_map(dataset: Path) -> None:
     av2_scenario = pytest.importorskip("av2.datasets.motion_forecasting.scenario_serialization")
     av2_map = pytest.importorskip("av2.map.map_api")
@@ -123,9 +120,6 @@ def test_split_sizes(arguments: tuple[int, float, float], sizes: tuple[int, int,
             assign_splits(*invalid)
 
 
-# ---- recorded scenes -----------------------------------------------------------------------------------------------
-
-
 def test_tracks_are_complete_or_interrupted_as_recorded_ones(scenes: list[SyntheticScene]) -> None:
     for scene in scenes:
         tracks, focal = scene.tracks, scene.tracks.focal
@@ -173,22 +167,6 @@ def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
     assert min(turns[turn, True] for turn in (-1, 0, 1)) > 0
     assert sum(turns[turn, True] for turn in (-1, 0, 1, 2)) > 0.3 * len(scenes)
     assert np.mean(np.array(swept) > 0.6) > 0.15
-
-
-def test_recorded_motion_is_smooth_and_close_to_lanes(scenes: list[SyntheticScene]) -> None:
-    kernel = np.hanning(13)[1:-1] / np.hanning(13)[1:-1].sum()
-    for tracks, network in ((scene.tracks, scene.network) for scene in scenes):
-        center = np.concatenate([lane.center for lane in network.lanes])
-        for i, kind in enumerate(tracks.kinds):
-            rows = tracks.valid[i]
-            if kind in WHEELS and rows.sum() >= 40:
-                smooth = np.stack([np.convolve(tracks.xy[i, rows, k], kernel, mode="valid") for k in range(2)], axis=-1)
-                assert norm(np.diff(smooth, 2, axis=0) * 100.0).max() < 8.0  # m/s^2
-                if rows[49] and norm(tracks.velocity[i, 49]) > 1.0:
-                    assert norm(center - tracks.xy[i, 49]).min() < 12.5
-
-
-# ---- true motion ---------------------------------------------------------------------------------------------------
 
 
 def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:

@@ -22,8 +22,6 @@ from trajformer.errors import SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 
-# ---- a table becomes a scene ---------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("with_future", "suffix", "geojson"), [(True, ".csv", False), (False, ".csv", True), (True, ".parquet", True)]
@@ -97,9 +95,6 @@ def test_blanks_and_byte_order_marks_are_ignored(tmp_path: Path) -> None:
     assert np.allclose(scene.position[0, :, 0] + scene.origin[0], np.arange(10) + 0.5)
 
 
-# ---- the future is not looked at -------------------------------------------------------------------------------------
-
-
 def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
     tables.write_lanes(
         tmp_path / "lanes.json", {"id": 1, "points": [[0, 0], [50, 0]]}, {"id": 2, "points": [[0, 300], [50, 300]]}
@@ -145,9 +140,6 @@ def test_the_origin_is_the_last_observed_position_of_the_focal_agent(tmp_path: P
     assert read(tmp_path, table).origin.tolist() == [71.5, pytest.approx(0.3)]
     later = frame(track("c", range(10), (30.0, 0.0), role="scored"), track("b", range(6, 10), role="focal"))
     assert read(tmp_path, later).origin[0] == 32.0
-
-
-# ---- scenes, windows, clocks ---------------------------------------------------------------------------------------
 
 
 def test_splits_are_folders_and_files_in_raw_are_the_split_all(tmp_path: Path) -> None:
@@ -261,9 +253,6 @@ def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path:
         read(tmp_path, quick)
 
 
-# ---- broken tables -----------------------------------------------------------------------------------------------------
-
-
 def _cell(column: str, value: object, row: int = 13) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def change(table: pd.DataFrame) -> pd.DataFrame:
         cells = list(table[column]) if column in table else [""] * len(table)
@@ -354,9 +343,6 @@ def test_a_distant_step_takes_no_memory_and_a_scene_with_the_name_of_a_window_is
     assert SMALL.read(first, "val", tmp_path).scene_id == "s-t0"
     with pytest.raises(SceneError, match="scene s-t2: scene_id: also the name of a window"):
         SMALL.read(second, "val", tmp_path)
-
-
-# ---- the command line ---------------------------------------------------------------------------------------------------
 
 
 def test_the_command_line_takes_options_and_lists_skipped_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

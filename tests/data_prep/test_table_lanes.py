@@ -20,9 +20,6 @@ LINE = [[0, 0], [9, 0]]
 RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
 
 
-# ---- where lanes are looked for ------------------------------------------------------------------------------------
-
-
 def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
     table = write(tmp_path / "val" / "drive.csv", two_tracks())
     write(tmp_path / "val" / "other.csv", two_tracks())
@@ -32,9 +29,6 @@ def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
         write_lanes(tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson"))
         assert SMALL.read(Input(table), "val", tmp_path).polyline_id.tolist() == [number]
     assert SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path).polyline_id.tolist() == [3]
-
-
-# ---- contents ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("geojson", [False, True])
@@ -102,9 +96,6 @@ def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
     scene = read(tmp_path, table, near)
     assert scene.polyline_id.tolist() == [0, 120, 400, 7]
     assert named_edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
-
-
-# ---- broken lanes --------------------------------------------------------------------------------------------------
 
 
 def plain(**fields: Any) -> str:

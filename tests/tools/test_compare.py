@@ -8,21 +8,18 @@ from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 import yaml
 from compare import models, table, trainings
 from matplotlib.figure import Figure
+from support.cli import run
 from support.scenes import make_scene
 from support.training import recipe
 
-from trajformer import cli
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.recipes.plain import to_plain
-from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -102,8 +99,8 @@ def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(folde
     row, refused = first
     assert [row["name"], row["failed"], refused["seeds"]] == ["Motion alone", [], {}]
     assert len(refused["failed"]) == 1 and "hats" in refused["failed"][0]
-    run = row["seeds"]["3"]["run"]
-    assert (run["epochs"], run["futures"]) == (1, 9) and run["minutes"] > 0
+    length = row["seeds"]["3"]["run"]
+    assert (length["epochs"], length["futures"]) == (1, 9) and length["minutes"] > 0
     assert row["cost"]["parameters"] > 1000
     assert all(row["cost"][name] >= 0 for name in ("latency_1_ms", "latency_32_ms", "step_32_ms", "load_before"))
     assert row["cost"]["forward_mb"] >= row["cost"]["base_mb"] > 50 and row["cost"]["step_mb"] > row["cost"]["step_base_mb"]
@@ -112,14 +109,10 @@ def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(folde
     assert "old" not in text and "| Motion alone |" in text and "- refused: " in text
     assert f"{row['mean']['minFDE6']:.3f}".removeprefix("0") in text
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_every_record_names_its_commit_and_command(folder: Path, first: list[dict[str, Any]]) -> None:
-    run = folder / "out" / "motion_alone"
-    for file in (run / "seed3" / "run.json", run / "seed3" / "scores.json", run / "cost.json", folder / "r.json"):
-        record = json.loads(file.read_text())
-        assert record["commit"] and record["command"].startswith("python "), file.name
-    assert f"Tables made by commit {record['commit']}." in (folder / "results.md").read_text()
+    files = [folder / "out" / "motion_alone" / name for name in ("seed3/run.json", "seed3/scores.json", "cost.json")]
+    for record in map(json.loads, (path.read_text() for path in (*files, folder / "r.json"))):
+        assert record["commit"] and record["command"].startswith("python ")
+    assert f"Tables made by commit {record['commit']}." in text
 
 
 def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -131,7 +124,7 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
 
 def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train_here(command: list[str], **_: Any) -> SimpleNamespace:
-        code = cli.main(command[3:])
+        code = run(*command[3:])
         return SimpleNamespace(poll=lambda: code, wait=lambda: code)
 
     monkeypatch.setattr(trainings, "subprocess", SimpleNamespace(Popen=train_here))
@@ -158,31 +151,13 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
 
 def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]) -> None:
     best, store = folder / "out" / "motion_alone" / "seed3" / "best.ckpt", folder / "store"
-    words = ["evaluate", "--checkpoint", best, "--store", store, "--json", folder / "e.json"]
-    assert cli.main([str(word) for word in words]) == 0
+    assert run("evaluate", "--checkpoint", best, "--store", store, "--json", folder / "e.json") == 0
     expected = json.loads((folder / "e.json").read_text())
     assert first[0]["seeds"]["3"]["scores"] == pytest.approx(expected, rel=1e-6)
     assert {name: first[0]["mean"][name] for name in expected} == pytest.approx(expected, rel=1e-6)
     kept = models.score("constant_velocity", folder / "cv", store, "val")
-    words = ["evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json"]
-    assert cli.main([str(word) for word in words]) == 0
+    assert run("evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json") == 0
     assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
-
-
-def test_manoeuvres_of_focal_agents_divide_their_errors(folder: Path, first: list[dict[str, Any]]) -> None:
-    by_manoeuvre = first[0]["seeds"]["3"]["manoeuvres"]
-    expected = dict.fromkeys((kind.label for kind in Manoeuvre), 0)
-    for scene in SceneStore(folder / "store", "val"):
-        focal, now = scene.agent_role == AgentRole.FOCAL, scene.num_history
-        pose = torch.tensor([[[*scene.position[focal, now - 1][0].tolist(), scene.heading[focal, now - 1].item()]]])
-        target, valid = torch.from_numpy(scene.position[focal, now:])[None], torch.from_numpy(scene.valid[focal, now:])[None]
-        expected[Manoeuvre(int(manoeuvres(target, valid, pose, scene.period_s)[0])).label] += 1
-    assert {label: part["count"] for label, part in by_manoeuvre.items()} == expected
-    agents = pd.read_csv(folder / "out" / "motion_alone" / "seed3" / "agents.csv", dtype={"track_id": str})
-    errors = agents.minFDE6[agents.track_id == "1000"]
-    assert len(errors) == 3 and len(agents) == 9
-    total = sum(part["count"] * part["minFDE6"] for part in by_manoeuvre.values() if part["count"])
-    assert total == pytest.approx(errors.sum(), abs=1e-5)
 
 
 def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,12 +289,10 @@ def test_the_plot_names_each_model_without_overlap(tmp_path: Path, monkeypatch: 
     some = [row_of(name, [1.4 + 0.01 * i, 1.5], parameters=9, latency_1_ms=5.0 + i / 9) for i, name in enumerate(names)]
     some.append(row_of("constant velocity", [3.5], parameters=0, latency_1_ms=0.3))
     saved: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: saved.append(self) or save(self, *a, **k))
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: saved.append(self))
     table.plot(some, tmp_path / "p.png")
     axes = saved[0].axes[0]
     assert axes.get_xscale() == "log" and [text.get_text().strip() for text in axes.texts] == names
     assert axes.get_title("left") == "not shown: constant velocity: 3.50 m, 0.3 ms"
     boxes = [text.get_window_extent() for text in axes.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -230,7 +230,7 @@ LOCKS += [
         prepare=abandoned("fresh"),
         changes=("fresh/.lock",),
         makes=(("fresh/config.yaml", "num_future: 60"),),
-    ),
+    )
 ]
 COPY = (("copy", '"minFDE6"|^PAR1'),)
 FAR = also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json"))

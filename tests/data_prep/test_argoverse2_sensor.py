@@ -1,13 +1,12 @@
 """The reader of sensor logs: windows, steps, roles, causality, the map, caching and incomplete logs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import sensor_logs
-from support.scenes import agent, assert_same_history, assert_same_steps
+from support.scenes import agent, assert_same_history
 from support.sensor_logs import EGO_YAW, F, H, Track, annotations, ego_path, make, read, small_tracks, straight, take, write_log
 
 from data_prep.reader import Input
@@ -185,15 +184,6 @@ def test_the_history_does_not_depend_on_the_future(tmp_path: Path, focal: str) -
     scene, other = read(path, "010", focal=focal), read(changed, "010", focal=focal)
     assert_same_history(scene, other)
     assert not np.array_equal(scene.position[:, H:], other.position[:, H:])
-
-
-def test_earlier_steps_do_not_depend_on_later_history(tmp_path: Path) -> None:
-    tracks = [*small_tracks(), *ROLE_TRACKS]
-    scene = make(tmp_path, tracks, focal="ego")
-    short = [replace(track, positions=track.positions[: 40 - track.start]) for track in tracks if track.start < 40]
-    cut = make(tmp_path, [*short, Track("keeper", "SIGN", straight(130, (0, 0), (0, 0)))], focal="ego")
-    for track in short:
-        assert_same_steps(scene, cut, track.name, 40, 1e-4)
 
 
 def test_the_map_is_cut_around_scored_agents_and_the_ego_vehicle(tmp_path: Path) -> None:

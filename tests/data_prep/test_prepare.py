@@ -12,7 +12,6 @@ from support.prepared import content
 
 from data_prep.engine.prepare import PrepareOptions, PrepareSummary, estimate, prepare
 from data_prep.readers.argoverse1 import Argoverse1
-from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.manifest import read_manifest, verify_store
 from trajformer.scenes.merge import merge_stores
@@ -169,13 +168,3 @@ def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(TrajformerError, match=r"raw: split 's' cannot be listed: NotADirectoryError: "):
         prepare(Odd(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()
-
-
-def test_real_argoverse2(real_data: Path, tmp_path: Path) -> None:
-    raw = real_data / "argoverse2"
-    summary = prepare(Argoverse2(), raw, tmp_path, replace(SMALL, workers=2))
-    scenes = {split: len(list(raw.glob(f"{split}/*/scenario_*.parquet"))) for split in ("test", "train", "val")}
-    assert {split.split: split.scenes for split in summary.splits} == scenes
-    assert summary.skipped == []
-    assert verify_store(tmp_path, lambda paths, total: paths) == []
-    assert sum(split.bytes for split in summary.splits) / summary.scenes < 80_000

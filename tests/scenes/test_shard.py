@@ -12,7 +12,6 @@ import pytest
 from support.stores import make_store, problems, random_scene, same_bits
 
 from trajformer.errors import SceneError, StoreError
-from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.shard import (
     LISTS,
     OPTIONAL,
@@ -160,17 +159,6 @@ def read_all(root: Path) -> None:
                 store[index]
 
 
-def test_another_schema_version(tmp_path: Path) -> None:
-    make_store(tmp_path)
-    rewrite(shard_path(tmp_path, "train", 0), lambda batch: batch, schema_version=99)
-    message = r"00000\.arrow: schema version 99, this software reads 2: preprocess again"
-    with pytest.raises(StoreError, match=message):
-        SceneStore(tmp_path, "train")[0]  # opening reads only the manifest
-    (tmp_path / MANIFEST).unlink()
-    with pytest.raises(StoreError, match=message):
-        SceneStore(tmp_path, "train")
-
-
 @pytest.mark.parametrize("metadata", [{"scenes": "none"}, {"color": "red"}, {"skipped": [["a"]]}])
 def test_a_file_that_is_not_a_shard(tmp_path: Path, metadata: dict[str, object]) -> None:
     make_store(tmp_path)
@@ -179,16 +167,6 @@ def test_a_file_that_is_not_a_shard(tmp_path: Path, metadata: dict[str, object])
     for read in (read_shard_info, read_scene_ids, Shard):
         with pytest.raises(StoreError, match=r"00000\.arrow: not a trajformer shard: no metadata"):
             read(path)
-
-
-def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        write_shard(shard_path(tmp_path / "file", "train", 0), [random_scene(0)], ShardInfo("random", "train"))
-    (tmp_path / "taken" / "00000.arrow").mkdir(parents=True)
-    with pytest.raises(OSError, match=r"00000\.arrow"):
-        write_shard(tmp_path / "taken" / "00000.arrow", [random_scene(0)], ShardInfo("random", "train"))
-    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_columns_of_optional_fields_exist_only_if_needed(tmp_path: Path) -> None:

@@ -227,7 +227,8 @@ LOCKS += [
     works(
         "take over the lock of a killed training",
         f"{TRAIN} fresh",
-        prepare=abandoned("fresh"),
+        r"\A(?!.*warning)",
+        abandoned("fresh"),
         changes=("fresh/.lock",),
         makes=(("fresh/config.yaml", "num_future: 60"),),
     )

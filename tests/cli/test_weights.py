@@ -1,7 +1,6 @@
 """The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from support.cli import Evil, run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
 from torch import Tensor
@@ -117,16 +117,15 @@ def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys:
 
 
 def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
     hf_vit().save_pretrained(tmp_path / "theirs")
-    state = safetensors.load_file(tmp_path / "theirs" / "model.safetensors")
+    state = load_file(tmp_path / "theirs" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:
-        safetensors.save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
+        save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
         assert_rejected(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
 
 
-CASES: dict[str, tuple[Callable[[State], State], str]] = {
+OTHER_TENSORS: dict[str, tuple[Callable[[State], State], str]] = {
     "another layout": (lambda s: {f"vit.{k}": v for k, v in s.items()}, "no tensor 'patch_embed.proj.weight'"),
     "a tensor too many": (lambda s: s | {"fc_norm.weight": torch.ones(32)}, "tensor 'fc_norm.weight' has no place"),
     "a gap in the layers": (lambda s: {k: v for k, v in s.items() if "blocks.1." not in k}, "tensor 'blocks.2."),
@@ -141,27 +140,40 @@ CASES: dict[str, tuple[Callable[[State], State], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_file_with_other_tensors_is_rejected_with_their_name(tmp_path: Path, capsys: Any, case: str) -> None:
-    change, complaint = CASES[case]
-    torch.save(change(timm_state()), tmp_path / "odd.pt")
-    assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", complaint)
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "text": lambda data: b"no weights",
+    "cut": lambda data: data[: len(data) // 2],
+    "huge header": lambda data: b"\xff" * 7 + b"\x7f" + data[8:],
+}
+LABEL_FILES = {
+    b"ant\nbee\n": "5 classes, but 2 labels",
+    b"ant\nant\nbee\ncat\ndog\n": "an empty line or a repeated name",
+    b"\xff\xfe": "labels cannot be read",
+}
 
 
-@pytest.mark.parametrize("ending", ["pt", "safetensors"])
-@pytest.mark.parametrize("damage", ["missing", "folder", "text", "cut", "huge header"])
-def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage: str, ending: str) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    file = tmp_path / f"odd.{ending}"
-    (torch.save if ending == "pt" else safetensors.save_file)(timm_state(), file)
-    whole = file.read_bytes()
-    file.unlink()
-    if damage == "folder":
-        file.mkdir()
-    elif damage != "missing":
-        contents = {"text": b"no weights", "cut": whole[: len(whole) // 2], "huge header": b"\xff" * 7 + b"\x7f" + whole[8:]}
-        file.write_bytes(contents[damage])
-    assert_rejected(capsys, tmp_path, file, f"{file}: " + ("no such file" if damage in ("missing", "folder") else "not "))
+@pytest.mark.parametrize("case", [*OTHER_TENSORS, *DAMAGES, *LABEL_FILES, "missing", "--heads"])
+def test_invalid_files_and_options_are_rejected(tmp_path: Path, capsys: Any, case: Any) -> None:
+    file, options, complaint = tmp_path / "odd.pt", [], f"{tmp_path / 'odd.pt'}: not "
+    torch.save(timm_state(), file)
+    if case in OTHER_TENSORS:
+        change, complaint = OTHER_TENSORS[case]
+        torch.save(change(timm_state()), file)
+    elif case in DAMAGES:
+        file.write_bytes(DAMAGES[case](file.read_bytes()))
+        save_file(timm_state(), tmp_path / "odd.safetensors")
+        damaged = DAMAGES[case]((tmp_path / "odd.safetensors").read_bytes())
+        (tmp_path / "odd.safetensors").write_bytes(damaged)
+        assert_rejected(capsys, tmp_path, tmp_path / "odd.safetensors", "odd.safetensors: not ")
+    elif case in LABEL_FILES:
+        (tmp_path / "labels.txt").write_bytes(case)
+        options, complaint = ["--labels", tmp_path / "labels.txt"], LABEL_FILES[case]
+    elif case == "missing":
+        file.unlink()
+        complaint = f"{file}: no such file"
+    else:
+        options, complaint = ["--heads", 5], "heads 5 does not divide width 32"
+    assert_rejected(capsys, tmp_path, file, complaint, "timm_vit", *options)
 
 
 def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,31 +185,8 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
     assert Path("executed").exists()  # the pickle does execute code
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (b"ant\nbee\n", "5 classes, but 2 labels"),
-        (b"ant\nant\nbee\ncat\ndog\n", "an empty line or a repeated name"),
-        (b"\xff\xfe", "labels cannot be read"),
-    ],
-)
-def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes, complaint: str) -> None:
-    torch.save(timm_state(), tmp_path / "timm.pt")
-    (tmp_path / "labels.txt").write_bytes(text)
-    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
-
-
-def test_invalid_options_are_one_line_errors(tmp_path: Path, capsys: Any) -> None:
-    torch.save(timm_state(), tmp_path / "timm.pt")
-    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", "heads 5 does not divide width 32", "timm_vit", "--heads", 5)
-    (tmp_path / "file").touch()
-    for out in (tmp_path, tmp_path / "file" / "ours.ckpt"):
-        assert convert("timm_vit", tmp_path / "timm.pt", out) == 1
-        assert re.match(r"trajformer weights: .* cannot be written: .*\n$", capsys.readouterr().err)
-
-
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
-def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, capsys: Any, ending: str) -> None:
+def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, ending: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {"optimizer_states": [torch.zeros(100_000)]}

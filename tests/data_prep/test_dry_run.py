@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from support import fixtures
 from support.odd_readers import Odd, odd_folder, reads, small_scene
 
 from data_prep.engine.prepare import SAMPLE_SIZE, PrepareOptions, estimate, prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
-from trajformer.cli import data, main
+from trajformer.cli import data
 from trajformer.scenes.scene import Scene
 
 OPTIONS = PrepareOptions(shard_size=40, workers=2, progress=False)
@@ -89,13 +88,3 @@ def test_the_command_prints_the_estimate(
     assert " will not fit\n" in out
     assert "the complete published odd: 1,500 scenes, about " in out
     assert out.endswith("dry run: nothing was written\n")
-
-
-def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw, store = fixtures.argoverse1_folder(tmp_path / "raw", sequences=3, splits=("train",)), tmp_path / "store"
-    (raw / "train" / "data" / "2.csv").write_text("broken\n")
-    words = ["preprocess", "argoverse1", str(raw), str(store), "--shard-size", "1", "--workers", "1"]
-    assert main([*words, "--dry-run"]) == 0 and not store.exists()
-    assert main(words) == main([*words, "--dry-run", "--retry-skipped"]) == 0
-    out = capsys.readouterr().out
-    assert "train: 3 scenes" in out and "raw; 2 of 3 shards finished\n" in out

@@ -1,7 +1,6 @@
 """Scene stores: lossless storage, indexing, ids, pickling, reading during preparation."""
 
 import multiprocessing
-import weakref
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -135,23 +134,3 @@ def test_shards_are_ordered_by_number(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     assert SceneStore(tmp_path, "train").scene_ids() == ["scene-2", "scene-99999", "scene-100000"]
     assert problems(tmp_path) == []
-
-
-def test_the_number_of_open_shards_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: weakref.WeakSet[Shard] = weakref.WeakSet()
-
-    class CountedShard(Shard):
-        def __init__(self, path: Path) -> None:
-            super().__init__(path)
-            opened.add(self)
-
-    monkeypatch.setattr(store_module, "MAX_OPEN_SHARDS", 3)
-    monkeypatch.setattr(store_module, "Shard", CountedShard)
-    scenes = make_store(tmp_path, (1,) * 8)
-    store = SceneStore(tmp_path, "train")
-    assert (len(store.scene_ids()), store.sizes().shape) == (8, (8, 3))
-    assert len(opened) == 0
-    read = [store[index] for index in range(8)]
-    for index in (0, 7, 3, 3, 1, 6, 0):
-        assert same_bits(store[index], scenes[index]) and len(opened) == 3
-    assert all(same_bits(a, b) for a, b in zip(read, scenes, strict=True)), "scenes stay valid after their shard is closed"

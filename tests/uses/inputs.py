@@ -151,6 +151,9 @@ CASES = [
     Case("broken scenarios are listed, the others are kept", PREPARE_VAL, LISTED, broken_raw, status=0),
     Case("the first broken scenario is an error on request", f"{PREPARE_VAL} --strict", "heading: NaN or infinity", broken_raw),
     Case("no valid scenario", PREPARE_VAL, r"split 'val': no usable scene \(the first of 3: ", no_valid_scene),
+    Case(
+        "a dry run", "preprocess argoverse2 raw s --dry-run --retry-skipped", "(?s)train: 3 scenes.*nothing was written", status=0
+    ),
     Case("a raw folder that does not exist", "preprocess argoverse2 nowhere s", "nowhere: no such folder"),
     Case("a raw folder of another data set", "preprocess argoverse1 raw s", "raw: not a argoverse1 folder"),
     Case("a raw split that does not exist", "preprocess argoverse2 raw s --split moon", "raw: no split 'moon'"),

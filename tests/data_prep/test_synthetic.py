@@ -21,7 +21,6 @@ COLUMNS = (
     "velocity_y:f scenario_id:s start_timestamp:f end_timestamp:f num_timestamps:i focal_track_id:s city:s"
 )
 SCHEMA = pa.schema([(name, TYPES[kind]) for name, kind in (column.split(":") for column in COLUMNS.split())])
-WHEELS = ("vehicle", "bus", "motorcyclist", "cyclist")
 
 
 @pytest.fixture(scope="module")

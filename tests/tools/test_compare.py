@@ -289,7 +289,8 @@ def test_the_plot_names_each_model_without_overlap(tmp_path: Path, monkeypatch: 
     some = [row_of(name, [1.4 + 0.01 * i, 1.5], parameters=9, latency_1_ms=5.0 + i / 9) for i, name in enumerate(names)]
     some.append(row_of("constant velocity", [3.5], parameters=0, latency_1_ms=0.3))
     saved: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: saved.append(self))
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: saved.append(self) or save(self, *a, **k))
     table.plot(some, tmp_path / "p.png")
     axes = saved[0].axes[0]
     assert axes.get_xscale() == "log" and [text.get_text().strip() for text in axes.texts] == names

@@ -145,12 +145,6 @@ def test_parts_of_data_prep_are_separate(part: str, may_import: set[str]) -> Non
             assert strangers == set(), f"{module} imports {strangers}"
 
 
-def test_few_names_directly_below_trajformer() -> None:
-    hidden = ("_", ".", "py.typed")
-    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(hidden)]
-    assert len(entries) <= MAX_NAMES, sorted(entries)
-
-
 def test_lower_packages_do_not_import_heavy_libraries() -> None:
     found = []
     for module in library():
@@ -170,17 +164,17 @@ def _libraries(module: str) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def test_imports_are_absolute() -> None:
-    nodes = [(m, node) for m in sources() for node in ast.walk(tree(m)) if isinstance(node, ast.ImportFrom)]
-    assert [f"{m}:{node.lineno}" for m, node in nodes if node.level] == []
+def test_imports_are_absolute_no_except_is_bare_and_only_commands_print() -> None:
+    nodes = [(m, node) for m in sources() for node in ast.walk(tree(m))]
+    assert [f"{m}:{node.lineno}" for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level] == []
+    assert [f"{m}:{node.lineno}" for m, node in nodes if isinstance(node, ast.ExceptHandler) and node.type is None] == []
+    silent = [m for m in library() if not m.startswith(PRINTING)]
+    assert [f"{m}:{call.lineno}" for m in silent for name, call in calls(m) if name == "print"] == []
 
 
-def test_files_are_short() -> None:
+def test_files_and_functions_are_short_and_names_are_few() -> None:
     lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
     assert {module: n for module, n in lengths.items() if n > MAX_FILE_LINES} == {}
-
-
-def test_functions_are_short_and_take_few_parameters() -> None:
     long, wide = {}, {}
     for module in sources():
         for name, node, is_method in functions(module):
@@ -192,6 +186,10 @@ def test_functions_are_short_and_take_few_parameters() -> None:
             if len(parameters) - (is_method and not is_static) > MAX_PARAMETERS:
                 wide[name] = len(parameters)
     assert (long, wide) == ({}, {})
+    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(("_", ".", "py.typed"))]
+    assert len(entries) <= MAX_NAMES, sorted(entries)
+    subjects = {part for module in sources() for part in module.split(".")}
+    assert not subjects & {"util", "utils", "misc", "helper", "helpers", "common"}
 
 
 def undocumented(node: ast.Module | ast.ClassDef, name: str) -> Iterator[str]:
@@ -230,11 +228,6 @@ def test_attention_is_computed_in_one_module() -> None:
     assert {"scaled_dot_product_attention", "softmax"} <= {name for name, _ in names_used("trajformer.core.attention")}
 
 
-@pytest.mark.parametrize("word", ["util", "utils", "misc", "helper", "helpers", "common"])
-def test_no_package_without_a_subject(word: str) -> None:
-    assert [module for module in sources() if word in module.split(".")] == []
-
-
 def test_models_are_not_tested_by_type_outside_their_folder() -> None:
     """No `isinstance` on a model class, except within `trajformer.models`."""
     classes = {n.name for m in library() if m.startswith("trajformer.models") for n in tree(m).body if _is_forecaster(n)}
@@ -249,16 +242,6 @@ def test_models_are_not_tested_by_type_outside_their_folder() -> None:
 
 def _is_forecaster(node: ast.stmt) -> bool:
     return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Forecaster" for base in node.bases)
-
-
-def test_no_bare_except() -> None:
-    handlers = [(m, node) for m in library() for node in ast.walk(tree(m)) if isinstance(node, ast.ExceptHandler)]
-    assert [f"{m}:{node.lineno}" for m, node in handlers if node.type is None] == []
-
-
-def test_only_commands_print() -> None:
-    found = [f"{m}:{call.lineno}" for m in library() if not m.startswith(PRINTING) for name, call in calls(m) if name == "print"]
-    assert found == []
 
 
 def test_checkpoints_are_loaded_as_plain_weights() -> None:

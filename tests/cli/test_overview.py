@@ -29,23 +29,26 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
     assert text.err.startswith("trajformer: no command 'fly'")
 
 
-@pytest.mark.parametrize(
-    ("code", "absent"),
+CLI = "from trajformer import cli; cli.main"
+IMPORTS = [  # each list is one process: statements, and packages that must still be absent afterwards
     [
-        ("import trajformer", ("numpy", "torch")),
-        ("from trajformer import cli; cli.main(['--help'])", ("jsonargparse", "numpy", "torch")),
-        ("from trajformer import cli; cli.main(['recipes'])", ("torch",)),
-        ("import trajformer.recipes.checkpoint, trajformer.evaluation.evaluate", ("lightning", "jsonargparse", "torchmetrics")),
-        (
-            "import trajformer.data.loading",
-            ("lightning", "torchmetrics", "matplotlib", "jsonargparse", "data_prep", "pandas", "scipy"),
-        ),
-        ("import data_prep.readers.names, data_prep.engine.tasks", ("torch", "pandas", "scipy")),  # workers of a preparation
+        ("import trajformer", "numpy torch"),
+        (f"{CLI}(['--help'])", "jsonargparse numpy torch"),
+        ("import data_prep.readers.names, data_prep.engine.tasks", "torch pandas scipy"),  # workers of a preparation
+        (f"{CLI}(['recipes'])", "torch"),
     ],
-)
-def test_heavy_packages_are_imported_only_where_they_are_needed(code: str, absent: tuple[str, ...]) -> None:
-    program = f"import sys\n{code}\nsys.exit(bool(set(sys.modules) & {set(absent)}))"
-    assert run_python("-c", program).returncode == 0
+    [
+        ("import trajformer.data.loading", "lightning torchmetrics matplotlib jsonargparse data_prep pandas scipy"),
+        ("import trajformer.recipes.checkpoint, trajformer.evaluation.evaluate", "lightning jsonargparse torchmetrics"),
+    ],
+]
+
+
+@pytest.mark.parametrize("steps", IMPORTS)
+def test_heavy_packages_are_imported_only_where_they_are_needed(steps: list[tuple[str, str]]) -> None:
+    lines = [f"{code}\nassert not set(sys.modules) & set({absent!r}.split())" for code, absent in steps]
+    done = run_python("-c", "\n".join(["import sys", *lines]))
+    assert done.returncode == 0, done.stderr
 
 
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:

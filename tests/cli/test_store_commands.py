@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cli import run as run_words
 from support.prepared import content
 from support.stores import fingerprint, make_store, random_scene, same_bits
 
 import trajformer
-from trajformer import cli
 from trajformer.errors import SceneError
 from trajformer.scenes.export import export_scene, scene_to_arrays, scene_to_json
 from trajformer.scenes.manifest import MANIFEST, MERGED, read_manifest, verify_store, write_manifest
@@ -21,33 +21,20 @@ from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, Li
 from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
-Run = Callable[..., tuple[int, str, str]]
+Run, Fails = Callable[..., tuple[int, str, str]], Callable[..., str]
 
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `trajformer store ...` in an empty folder; returns the exit status, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-
-    def store(*words: object) -> tuple[int, str, str]:
-        try:
-            code = cli.main(["store", *map(str, words)])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return store
+    return lambda *words: (run_words("store", *words), *capsys.readouterr())
 
 
-def error_of(result: tuple[int, str, str]) -> str:
-    """The error message of a command that failed."""
-    code, _, text = result
-    assert code == 1 and text.count("\n") == 1 and text.startswith("trajformer store: "), result
-    return text
-
-
-# ---- info and head -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def error_of(fails: Fails) -> Fails:
+    """The error message of `trajformer store ...`."""
+    return lambda *words: fails("store", *words)
 
 
 def various(root: Path) -> None:
@@ -88,18 +75,14 @@ def test_info_of_an_unfinished_store(run: Run) -> None:
     assert "  train: 2 scenes" in text
 
 
-def test_info_of_a_split_without_scenes(run: Run) -> None:
-    write_shard(shard_path(Path("s"), "train", 0), [], ShardInfo("random", "train", skipped=(("bad", "a reason"),)))
-    assert run("info", "s")[1].splitlines()[1:] == [
-        "  train: 0 scenes, 0.0 MB, 1 shard",
-        f"    from random, prepared by version {trajformer.__version__}",
-        "    1 skipped",
-        "    skipped bad: a reason",
-    ]
-
-
-def test_head_is_a_table(run: Run) -> None:
+def test_head_is_a_table(run: Run, error_of: Fails) -> None:
     various(Path("s"))
+    assert [line.split()[:2] for line in run("head", "s", "--split", "train", "--count", 1)[1].splitlines()[2:]] == [
+        ["0", "scene-0"]
+    ]
+    assert "s: no split 'moon' (splits here: train, val)" in error_of("head", "s", "--split", "moon")
+    Path("empty").mkdir()
+    assert "empty: not a store" in error_of("info", "empty")
     scenes = [*SceneStore("s", "train"), *SceneStore("s", "val")]
     code, text, _ = run("head", "s")
     lines = text.splitlines()
@@ -116,36 +99,6 @@ def test_head_is_a_table(run: Run) -> None:
         assert (cells["observed"], cells["polylines"]) == (str(scene.num_history), str(len(scene.polyline_kind)))
         assert cells["future"] == (f"({scene.num_future})" if index == 1 else str(scene.num_future))
         assert (cells["kB"], cells["city"]) == (f"{size / 1e3:.1f}", "-" if index == 2 else "Zürich")
-
-
-def test_head_of_a_split_and_a_number(run: Run) -> None:
-    various(Path("s"))
-    assert [line.split()[:2] for line in run("head", "s", "--split", "train", "--count", 2)[1].splitlines()[2:]] == [
-        ["0", "scene-0"],
-        ["1", "scene-1"],
-    ]
-    assert "s: no split 'moon' (splits here: train, val)" in error_of(run("head", "s", "--split", "moon"))
-    assert run("head", "s", "--count", 0)[0] == 2
-
-
-@pytest.mark.parametrize("action", ["info", "head", "verify"])
-def test_missing_stores(run: Run, action: str) -> None:
-    Path("empty").mkdir()
-    assert "nowhere: no such store" in error_of(run(action, "nowhere"))
-    assert "empty: not a store" in error_of(run(action, "empty"))
-
-
-@pytest.mark.parametrize("action", ["info", "head", "verify", "merge", "export-scene"])
-def test_help_of_every_action(run: Run, action: str) -> None:
-    code, text, _ = run(action, "--help")
-    assert code == 0
-    wanted = {"head": ["--split", "--count"], "merge": ["--out", "merged.json"], "export-scene": ["--scene", "origin", ".npz"]}
-    assert all(word in text for word in wanted.get(action, [])), text
-    assert ("--split" in text) == (action in ("head", "export-scene"))
-    assert action in run("--help")[1]
-
-
-# ---- merge ---------------------------------------------------------------------------------------------------------
 
 
 def three_stores() -> list[Scene]:
@@ -207,94 +160,77 @@ def _occupied(_: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "nowhere": (lambda b: shutil.rmtree(b), "b: no such store"),
-    "empty": (lambda b: [path.unlink() for path in b.rglob("*.*")], "b/manifest.json: no readable manifest"),
-    "unfinished": (lambda b: (b / MANIFEST).unlink(), "b/manifest.json: no readable manifest"),
     "shard missing": (lambda b: (b / "val/00001.arrow").unlink(), "b: manifest.json does not list the shards on disk"),
-    "split missing": (lambda b: shutil.rmtree(b / "val"), "b: manifest.json does not list the shards on disk"),
     "shard of another version": (_newer_shard, "b/val/00000.arrow: schema version 9, this software reads 2"),
     "another version": (_older, "b/manifest.json: schema_version 1, this software reads 2"),
     "same id": (_another_shard(50, 31), "c/val/00000.arrow: scene scene-31 is in split 'val' already: b/val/00002.arrow"),
     "same id in one store": (_another_shard(20), "b/val/00002.arrow: scene scene-20 is in split 'val' already: b/val/00000"),
-    "same id in one shard": (_another_shard(60, 60), "b/val/00002.arrow: scene scene-60 is in split 'val' already: b/val/00002"),
     "same store": (lambda b: None, "given twice"),
     "occupied": (_occupied, "m: not empty"),
     "a file": (lambda b: Path("m").write_text("mine"), "m: not a folder"),
     "inside": (lambda b: None, "b/m: the new store and b must not contain each other"),
-    "the same": (lambda b: None, "b: the new store and b must not contain each other"),
     "around": (lambda b: b.rename("c/b"), "c: the new store and c/b must not contain each other"),
-    "cut short": (lambda b: (b / "val/00000.arrow").write_bytes(b""), "b: manifest.json does not list the shards on disk"),
 }
 WORDS = {  # of the merge, if they are not "a b c --out m"
     "same store": "a ./c/../b b --out m",
     "inside": "a b --out b/m",
-    "the same": "a b --out b",
     "around": "a c/b --out c",
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_invalid_merges_are_refused_before_anything_is_written(run: Run, case: str) -> None:
+def test_invalid_merges_are_refused_before_anything_is_written(error_of: Fails, case: str) -> None:
     three_stores()
     change, message = REFUSED[case]
     change(Path("b"))
     before = content(Path())
-    assert message in error_of(run("merge", *WORDS.get(case, "a b c --out m").split()))
+    assert message in error_of("merge", *WORDS.get(case, "a b c --out m").split())
     assert content(Path()) == before
 
 
-def test_an_interrupted_merge_resumes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_merge_resumes(run: Run, error_of: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
     three_stores()
-    words, copied = ("merge", "a", "b", "c", "--out", "m"), []
+    words, copied, stop_at = ("merge", "a", "b", "c", "--out", "m"), [], [3, 99]
 
-    def copy(source: Path, target: Path, *, stop_at: int = 99) -> None:
-        if len(copied) == stop_at:
+    def copy(source: Path, target: Path) -> None:
+        if len(copied) == stop_at[0]:
             Path(target).write_bytes(b"half")
             raise KeyboardInterrupt
         copied.append(str(source))
         Path(target).write_bytes(Path(source).read_bytes())
 
-    monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", lambda *paths: copy(*paths, stop_at=3))
+    monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)
     code, _, text = run(*words)
     hint = "interrupted; shards copied by a merge are kept; run the same command again"
     assert (code, text) == (130, f"trajformer store: {hint}\n")
     assert content(Path("m")).keys() == {MERGED, *(f"train/0000{n}.arrow" for n in range(3))}
-    assert "; no manifest.json" in run("info", "m")[1]
     Path("m/val").mkdir(exist_ok=True)
     Path("m/val/.00000.arrow.77.tmp").write_bytes(b"what a killed process leaves")
     damaged = Path("m/train/00001.arrow")  # the result of a power cut
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
-    assert "m: not empty, and not from an earlier run of this merge" in error_of(run("merge", "a", "c", "--out", "m"))
-    monkeypatch.setattr("trajformer.scenes.merge.shutil.copyfile", copy)
+    assert "m: not empty, and not from an earlier run of this merge" in error_of("merge", "a", "c", "--out", "m")
+    stop_at.pop(0)
     assert run(*words)[0] == 0
     again = ["a/train/00001.arrow", "b/val/00000.arrow", "b/val/00001.arrow", "c/val/00000.arrow"]
     assert copied == ["a/train/00000.arrow", "a/train/00001.arrow", "b/train/00000.arrow", *again]
-    assert not list(Path("m").rglob("*.tmp"))
-    assert verify_store(Path("m"), lambda paths, total: paths) == []
+    assert not list(Path("m").rglob("*.tmp")) and verify_store(Path("m"), lambda paths, total: paths) == []
     assert run(*words)[0] == 0 and len(copied) == 7, "a finished merge can be run again"
-    write_shard(Path("m/val/00007.arrow"), [random_scene(77)], ShardInfo("random", "val"))
-    assert "m: not empty" in error_of(run(*words))
-    Path("n").mkdir()
-    Path("n/.merged.json.77.tmp").write_bytes(b"killed at once")
-    assert run(*words[:-1], "n")[0] == 0
 
 
-def test_a_damaged_shard_is_not_merged(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_not_merged(run: Run, error_of: Fails) -> None:
     """A shard that differs from its manifest is not copied; after its repair, the merge resumes."""
     three_stores()
     path = Path("b/val/00000.arrow")
     whole = path.read_bytes()
     value = Shard(path).scene(0).position[0, 0].tobytes()
     path.write_bytes(whole.replace(value, bytes([value[0] ^ 1]) + value[1:]))
-    assert "b/val/00000.arrow: differs from its manifest" in error_of(run("merge", "a", "b", "--out", "m"))
+    assert "b/val/00000.arrow: differs from its manifest" in error_of("merge", "a", "b", "--out", "m")
     assert not Path("m/manifest.json").exists() and not Path("m/val/00000.arrow").exists()
     path.write_bytes(whole)
     assert run("merge", "a", "b", "--out", "m")[0] == 0
     assert run("verify", "m")[1] == "m: no problems\n"
     assert run("merge", "m", "c", "--out", "n")[0] == 0  # merged stores can be merged
     assert len(SceneStore("n", "val")) == 6
-
-
-# ---- export-scene --------------------------------------------------------------------------------------------------
 
 
 def from_json(text: str) -> Scene:
@@ -337,7 +273,7 @@ def from_npz(path: Path) -> Scene:
     return Scene(**arrays | plain | {"agent_id": tuple(arrays["agent_id"].tolist())})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_an_exported_scene_is_the_same_scene(tmp_path: Path, seed: int) -> None:
     names = {"agent_id": ("Zoë “7”\\", "車", " ", "a b")[: 1 + seed % 4], "city": "São Paulo"} if seed % 2 else {}
     scene = random_scene(seed, 1 + seed % 4, seed % 6, bool(seed % 3), odd=bool(seed % 5), **names)
@@ -348,39 +284,15 @@ def test_an_exported_scene_is_the_same_scene(tmp_path: Path, seed: int) -> None:
 
 
 def test_any_float32_survives_json(tmp_path: Path) -> None:
-    bits = np.random.default_rng(0).integers(0, 2**32, 400_000, dtype=np.uint32)
+    bits = np.random.default_rng(0).integers(0, 2**32, 60_000, dtype=np.uint32)
     values = bits.view(np.float32)
-    position = values[np.abs(values) < 5e4][: 2 * 5 * 20_000].reshape(5, -1, 2).copy()  # NaN is not smaller
+    position = values[np.abs(values) < 5e4][: 2 * 5 * 2_000].reshape(5, -1, 2).copy()  # NaN is not smaller
     steps = position.shape[1]
     state = {"position": position, "heading": np.zeros((5, steps), np.float32), "velocity": np.zeros_like(position)}
     more = {"valid": np.ones((5, steps), np.bool_), "history": 2, "horizon": steps - 2}
     scene = random_scene(0, 5, 0, **state, **more)
     export_scene(scene, tmp_path / "scene.json")
     assert same_bits(from_json((tmp_path / "scene.json").read_text(encoding="utf-8")), scene)
-
-
-def test_json_has_one_line_per_item(tmp_path: Path) -> None:
-    scene = random_scene(4, 3, 2, edges=2)
-    position = scene.position.copy()
-    position[0, 0] = (0.1, -2.3)
-    export_scene(random_scene(4, 3, 2, edges=2, position=position), tmp_path / "scene.json")
-    lines = (tmp_path / "scene.json").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 9 + 4 * 2 + 3 + 2 + 2 + len(scene.light_lane)
-    assert ' "city": "Zürich",' in lines
-    assert '"position": [[0.1, -2.3], ' in next(line for line in lines if line.startswith('  {"id": "0"'))
-
-
-def test_a_failed_export_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scene.npz").write_bytes(b"before")
-
-    def fail(file: Any, **_: object) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("trajformer.scenes.export.np.savez_compressed", fail)
-    with pytest.raises(OSError, match="No space"):
-        export_scene(random_scene(0), tmp_path / "scene.npz")
-    assert content(tmp_path) == {"scene.npz": b"before"}
 
 
 def test_invalid_scenes_are_not_exported(tmp_path: Path) -> None:
@@ -393,7 +305,7 @@ def test_invalid_scenes_are_not_exported(tmp_path: Path) -> None:
         scene_to_json(broken)
 
 
-def test_export_scene_finds_the_scene(run: Run) -> None:
+def test_export_scene_finds_the_scene(run: Run, error_of: Fails) -> None:
     make_store(Path("s"), (2, 2))
     make_store(Path("s"), (1,), "val", first=3)
     assert run("export-scene", "s", "--scene", "scene-2", "--out", "new/scene.json")[:2] == (
@@ -402,11 +314,9 @@ def test_export_scene_finds_the_scene(run: Run) -> None:
     )
     assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
     words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz", "--overwrite")
-    assert "s: scene scene-3 is in train and in val; choose with --split" in error_of(run(*words))
+    assert "s: scene scene-3 is in train and in val; choose with --split" in error_of(*words)
     assert run(*words, "--split", "val")[0] == 0
     assert from_npz(Path("scene.npz")).split == "val"
-    assert "s: no scene nine in train, val" in error_of(run("export-scene", "s", "--scene", "nine", "--out", "a.json"))
-    assert "no split 'moon'" in error_of(run(*words, "--split", "moon"))
-    assert "a.txt: must end in .json or .npz" in error_of(run("export-scene", "s", "--scene", "scene-1", "--out", "a.txt"))
-    Path("a.json").mkdir()
-    assert "a.json: cannot be written" in error_of(run("export-scene", "s", "--scene", "scene-1", "--out", "a.json"))
+    assert "s: no scene nine in train, val" in error_of("export-scene", "s", "--scene", "nine", "--out", "a.json")
+    assert "no split 'moon'" in error_of(*words, "--split", "moon")
+    assert "a.txt: must end in .json or .npz" in error_of("export-scene", "s", "--scene", "scene-1", "--out", "a.txt")

@@ -1,8 +1,6 @@
 """The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
 
 import argparse
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.cli import Evil, run
 from support.heads import CLASSES, HEADS, LAYERS, SIZE, hf_vit, timm_forward, timm_state
 from torch import Tensor
 
-from trajformer.cli.models import layouts
 from trajformer.core.weights import StateDictReader
 from trajformer.errors import CheckpointError
 from trajformer.heads.vit import ClassificationRecipe
@@ -68,9 +65,8 @@ FILES: dict[str, Callable[[State], object]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("half", [False, True])
-def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str, half: bool) -> None:
-    state = {key: tensor.half() if half else tensor for key, tensor in timm_state().items()}
+def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str) -> None:
+    state = {key: tensor.half() if name == "run.pth" else tensor for key, tensor in timm_state().items()}
     torch.save(FILES[name](state), tmp_path / name)
     assert convert("timm_vit", tmp_path / name, tmp_path / "ours.ckpt") == 0
     model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
@@ -104,7 +100,7 @@ def assert_rejected(capsys: Any, tmp_path: Path, file: Path, complaint: str, lay
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
-@pytest.mark.parametrize("key", timm_state())
+@pytest.mark.parametrize("key", [key for key in timm_state() if "blocks" not in key or "blocks.1" in key])
 def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys: Any, key: str) -> None:
     torch.save({name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt")
     convert("timm_vit", tmp_path / "less.pt", tmp_path / "ours.ckpt")
@@ -121,112 +117,76 @@ def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys:
 
 
 def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
     hf_vit().save_pretrained(tmp_path / "theirs")
-    state = safetensors.load_file(tmp_path / "theirs" / "model.safetensors")
+    state = load_file(tmp_path / "theirs" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:
-        safetensors.save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
+        save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
         assert_rejected(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
 
 
-CASES: dict[str, tuple[Callable[[State], State], str]] = {
+OTHER_TENSORS: dict[str, tuple[Callable[[State], State], str]] = {
     "another layout": (lambda s: {f"vit.{k}": v for k, v in s.items()}, "no tensor 'patch_embed.proj.weight'"),
     "a tensor too many": (lambda s: s | {"fc_norm.weight": torch.ones(32)}, "tensor 'fc_norm.weight' has no place"),
-    "several too many": (lambda s: s | {"b": torch.ones(1), "a": torch.ones(1)}, "tensor 'a' (and 1 more) has no place"),
     "a gap in the layers": (lambda s: {k: v for k, v in s.items() if "blocks.1." not in k}, "tensor 'blocks.2."),
     "not finite": (lambda s: s | {"head.bias": torch.full((CLASSES,), torch.nan)}, "'head.bias' has values that are not finite"),
     "whole numbers": (lambda s: s | {"head.bias": torch.ones(CLASSES, dtype=torch.int64)}, "'head.bias' holds torch.int64"),
     "no tensor": (lambda s: s | {"head.bias": [1.0]}, "entry 'head.bias' is no tensor"),
-    "a number for a name": (lambda s: s | {3: torch.ones(1)}, "entry '3' is no tensor"),
     "positions of no square": (lambda s: s | {"pos_embed": torch.ones(1, 16, 32)}, "16 positions, expected square patches"),
     "oblong patches": (lambda s: s | {"patch_embed.proj.weight": torch.ones(32, 3, 4, 2)}, "patches of 4 x 2 pixels"),
     "nothing in it": (lambda s: {}, "holds no tensors by name"),
-    "an empty tensor": (lambda s: s | {"head.weight": torch.ones(0, 32)}, "'head.weight' has shape [0, 32]"),
     "a flat matrix": (lambda s: s | {"head.weight": torch.ones(32)}, "'head.weight' has shape [32], expected 2 dimensions"),
-    "sparse": (lambda s: s | {"head.weight": torch.eye(5, 32).to_sparse()}, "'head.weight' is no plain dense tensor"),
     "stretched": (lambda s: s | {"head.weight": torch.ones(1, 1).expand(10**7, 10**6)}, "'head.weight' is no plain dense tensor"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_file_with_other_tensors_is_rejected_with_their_name(tmp_path: Path, capsys: Any, case: str) -> None:
-    change, complaint = CASES[case]
-    torch.save(change(timm_state()), tmp_path / "odd.pt")
-    assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", complaint)
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "text": lambda data: b"no weights",
+    "cut": lambda data: data[: len(data) // 2],
+    "huge header": lambda data: b"\xff" * 7 + b"\x7f" + data[8:],
+}
+LABEL_FILES = {
+    b"ant\nbee\n": "5 classes, but 2 labels",
+    b"ant\nant\nbee\ncat\ndog\n": "an empty line or a repeated name",
+    b"\xff\xfe": "labels cannot be read",
+}
 
 
-@pytest.mark.parametrize("ending", ["pt", "safetensors"])
-@pytest.mark.parametrize("damage", ["missing", "folder", "empty", "text", "cut", "flipped head", "huge header"])
-def test_a_damaged_file_is_a_one_line_error(tmp_path: Path, capsys: Any, damage: str, ending: str) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    file = tmp_path / f"odd.{ending}"
-    (torch.save if ending == "pt" else safetensors.save_file)(timm_state(), file)
-    whole = file.read_bytes()
-    file.unlink()
-    if damage == "folder":
-        file.mkdir()
-    elif damage != "missing":
-        headless = bytes(255 - byte for byte in whole[:64]) + whole[64:]
-        contents = {"empty": b"", "text": b"no weights", "cut": whole[: len(whole) // 2], "flipped head": headless}
-        file.write_bytes({**contents, "huge header": b"\xff" * 7 + b"\x7f" + whole[8:]}[damage])
-    assert_rejected(capsys, tmp_path, file, f"{file}: " + ("no such file" if damage in ("missing", "folder") else "not "))
+@pytest.mark.parametrize("case", [*OTHER_TENSORS, *DAMAGES, *LABEL_FILES, "missing", "--heads"])
+def test_invalid_files_and_options_are_rejected(tmp_path: Path, capsys: Any, case: Any) -> None:
+    file, options, complaint = tmp_path / "odd.pt", [], f"{tmp_path / 'odd.pt'}: not "
+    torch.save(timm_state(), file)
+    if case in OTHER_TENSORS:
+        change, complaint = OTHER_TENSORS[case]
+        torch.save(change(timm_state()), file)
+    elif case in DAMAGES:
+        file.write_bytes(DAMAGES[case](file.read_bytes()))
+        save_file(timm_state(), tmp_path / "odd.safetensors")
+        damaged = DAMAGES[case]((tmp_path / "odd.safetensors").read_bytes())
+        (tmp_path / "odd.safetensors").write_bytes(damaged)
+        assert_rejected(capsys, tmp_path, tmp_path / "odd.safetensors", "odd.safetensors: not ")
+    elif case in LABEL_FILES:
+        (tmp_path / "labels.txt").write_bytes(case)
+        options, complaint = ["--labels", tmp_path / "labels.txt"], LABEL_FILES[case]
+    elif case == "missing":
+        file.unlink()
+        complaint = f"{file}: no such file"
+    else:
+        options, complaint = ["--heads", 5], "heads 5 does not divide width 32"
+    assert_rejected(capsys, tmp_path, file, complaint, "timm_vit", *options)
 
 
-@pytest.mark.parametrize("place", ["bare", "among tensors"])
-def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(Evil() if place == "bare" else timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
+    torch.save(timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
     assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
     assert not Path("executed").exists()
     torch.load(tmp_path / "odd.pt", weights_only=False)
     assert Path("executed").exists()  # the pickle does execute code
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (b"ant\nbee\n", "5 classes, but 2 labels"),
-        (b"ant\n\nbee\ncat\ndog\n", "an empty line or a repeated name"),
-        (b"ant\nant\nbee\ncat\ndog\n", "an empty line or a repeated name"),
-        (b"\xff\xfe", "labels cannot be read"),
-        (None, "labels cannot be read: No such file"),
-    ],
-)
-def test_invalid_labels_are_rejected(tmp_path: Path, capsys: Any, text: bytes | None, complaint: str) -> None:
-    torch.save(timm_state(), tmp_path / "timm.pt")
-    if text is not None:
-        (tmp_path / "labels.txt").write_bytes(text)
-    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", complaint, "timm_vit", "--labels", tmp_path / "labels.txt")
-
-
-def test_invalid_options_are_one_line_errors(tmp_path: Path, capsys: Any) -> None:
-    torch.save(timm_state(), tmp_path / "timm.pt")
-    assert_rejected(capsys, tmp_path, tmp_path / "timm.pt", "heads 5 does not divide width 32", "timm_vit", "--heads", 5)
-    (tmp_path / "file").touch()
-    for out in (tmp_path, tmp_path / "file" / "ours.ckpt"):
-        assert convert("timm_vit", tmp_path / "timm.pt", out) == 1
-        assert re.match(r"trajformer weights: .* cannot be written: .*\n$", capsys.readouterr().err)
-
-
-def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
-    table = torch.arange(6.0)
-    source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
-    source.take_constant("a", table)
-    source.take_constant("c", table)  # optional
-    assert "a" not in source
-    with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
-        source.take_constant("b", table)
-
-
-def test_help_lists_all_layouts(capsys: Any) -> None:
-    assert run("weights", "--help") == 0
-    text = "".join(capsys.readouterr().out.split())
-    assert all(f"{name}:{summary}".replace(" ", "") in text for name, (summary, _) in layouts().items())
-
-
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
-def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, capsys: Any, ending: str) -> None:
+def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, ending: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {"optimizer_states": [torch.zeros(100_000)]}
@@ -241,12 +201,11 @@ def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, capsys: Any
     assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
 
 
-@pytest.mark.parametrize("damage", ["cut", "no recipe", "foreign"])
-def test_damaged_checkpoints_are_rejected_with_the_file_name(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "small.safetensors"
-    header = {"trajformer": json.dumps({"task": "classification", "config": {"model": {"image_size": -1}}})}
-    save_file({"weight": torch.zeros(3)}, path, None if damage == "no recipe" else header)
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CheckpointError, match=re.escape(str(path))):
-        load_checkpoint(path, ClassificationRecipe)
+def test_tensors_that_follow_from_the_sizes_are_compared() -> None:
+    table = torch.arange(6.0)
+    source = StateDictReader({"a": table.double(), "b": table + 1}, "file")
+    source.take_constant("a", table)
+    source.take_constant("c", table)  # optional
+    assert "a" not in source
+    with pytest.raises(CheckpointError, match="file: 'b' differs from the values"):
+        source.take_constant("b", table)

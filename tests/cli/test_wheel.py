@@ -33,10 +33,12 @@ def test_the_wheel_has_types_recipes_and_weights(wheel: Path) -> None:
 
 
 def test_a_recipe_is_trained_by_name_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
-    """Simulation, preparation and one training step with the modules and recipes of the wheel only."""
+    """With the modules and recipes of the wheel only, and without optional packages."""
     train = "train --config demo --data.train store --data.val store --data.limit_train 2 --trainer.epochs 1 --out run"
-    commands = ["synthesize raw --scenes 4 --workers 1", "preprocess argoverse2 raw store --workers 1", train]
-    program = f"import trajformer.cli as cli\nprint(cli.__file__)\nfor words in {commands}: assert cli.main(words.split()) == 0"
+    commands = ["synthesize raw --scenes 4 --workers 1", "preprocess argoverse2 raw store --workers 1"]
+    commands += ["predict --model constant_velocity --store store --out f.parquet", train]
+    program = "import sys\nfor name in ('av2', 'torch_geometric', 'ray', 'tensorboard'): sys.modules[name] = None\n"
+    program += f"import trajformer.cli as cli\nprint(cli.__file__)\nfor words in {commands}: assert cli.main(words.split()) == 0"
     done = run_python("-c", program, cwd=tmp_path, env=environment(PYTHONPATH=str(wheel)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(wheel))

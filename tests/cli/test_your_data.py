@@ -2,9 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -39,16 +39,9 @@ def run_blocks(text: str) -> list[str]:
     return commands
 
 
-@pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """`run_blocks` in an empty folder."""
+def test_the_example_of_the_guide_runs(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    return run_blocks
-
-
-def test_the_example_of_the_guide_runs(example: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    commands = example(GUIDE)
-    assert commands == ["preprocess", "store", "evaluate", "predict", "plot"]
+    assert run_blocks(GUIDE) == ["preprocess", "store", "evaluate", "predict", "plot"]
     text = capsys.readouterr().out
     assert "val: 1 scenes" in text and "0 skipped" in text and "forecasts of 3 agents in 1 scenes" in text
     assert Path("pictures/crossing.png").read_bytes().startswith(b"\x89PNG")

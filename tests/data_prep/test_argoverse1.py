@@ -50,71 +50,48 @@ def test_a_sequence_becomes_a_scene(raw: Path) -> None:
         assert np.abs(scene.position[index, span] + scene.origin - track.positions).max() < 1e-4
 
 
-def test_a_step_is_the_rank_of_its_timestamp(raw: Path) -> None:
-    rows = argoverse1_rows(argoverse1_tracks())
-    scene = read(raw, rows)
-    late = [[f"{(float(row[0]) - 315971499.0) ** 2:.6f}", *row[1:]] for row in reversed(rows)]
-    assert np.array_equal(read(raw, late).position, scene.position)
-
-
-# ---- velocity and heading ------------------------------------------------------------------------------------------
-
-
-def test_constant_velocity_is_estimated_from_the_first_step(raw: Path) -> None:
-    tracks = [*argoverse1_tracks(), Track("x", "OTHERS", straight(50, (0, 40), (-3.0, 4.0)))]
-    scene = read(raw, tracks)
-    index = agent(scene, "x")
-    assert np.abs(scene.velocity[index] - (-3.0, 4.0)).max() < 0.02
-    assert np.abs(scene.heading[index] - np.arctan2(4, -3)).max() < 1e-3
-
-
-def test_estimates_follow_a_turn(raw: Path) -> None:
+def test_estimates_follow_straight_motion_and_a_turn(raw: Path) -> None:
     angle = 0.03 * np.arange(50)  # 0.3 rad/s on a circle of 30 m: 9 m/s
     circle = CITY_XY + 30.0 * np.stack([np.sin(angle), -np.cos(angle)], -1)
     noise = np.random.default_rng(1).normal(0, 0.05, circle.shape)
-    scene = read(raw, [*argoverse1_tracks(), Track("x", "OTHERS", circle + noise)])
-    index = agent(scene, "x")
-    assert np.abs(scene.heading[index, 10:] - angle[10:]).max() < np.radians(6)
-    assert np.abs(np.hypot(*scene.velocity[index, 10:].T) - 9.0).max() < 1.0
+    tracks = [Track("x", "OTHERS", circle + noise), Track("y", "OTHERS", straight(50, (0, 40), (-3.0, 4.0)))]
+    rows = argoverse1_rows([*argoverse1_tracks(), *tracks])
+    scene = read(raw, rows)
+    x, y = agent(scene, "x"), agent(scene, "y")
+    assert np.abs(scene.heading[x, 10:] - angle[10:]).max() < np.radians(6)
+    assert np.abs(np.hypot(*scene.velocity[x, 10:].T) - 9.0).max() < 1.0
+    assert np.abs(scene.velocity[y] - (-3.0, 4.0)).max() < 0.02  # from the first step on
+    assert np.abs(scene.heading[y] - np.arctan2(4, -3)).max() < 1e-3
+    late = [[f"{(float(row[0]) - 315971499.0) ** 2:.6f}", *row[1:]] for row in reversed(rows)]  # a step is a rank of a timestamp
+    assert np.array_equal(read(raw, late).position, scene.position)
 
 
-def test_standing_agents_face_along_their_lane(raw: Path) -> None:
-    scene = read(raw, argoverse1_tracks())
-    parked, off_lane = agent(scene, "02-parked"), agent(scene, "03-off-lane")
-    assert np.allclose(scene.heading[parked], np.pi)  # lane 13 points to -x and is half a metre away
-    assert not scene.heading[off_lane].any()
-    assert not scene.velocity[[parked, off_lane]].any()
-
-
-def test_stopping_agents_keep_their_heading(raw: Path) -> None:
+def test_standing_agents_face_along_their_lane_and_stopping_ones_keep_their_heading(raw: Path) -> None:
     speed = np.maximum(0.0, 6.0 - 0.3 * np.arange(50))  # brakes with 3 m/s^2 until it stops at step 20
     stopped = straight(50, (3, 40), (0.0, 0.0)) + 0.1 * np.cumsum(speed)[:, None] * (0.0, 1.0)
     scene = read(raw, [*argoverse1_tracks(), Track("x", "OTHERS", stopped)])
-    heading = scene.heading[agent(scene, "x")]
-    assert np.allclose(heading, np.pi / 2, atol=1e-3), heading
+    parked, off_lane = agent(scene, "02-parked"), agent(scene, "03-off-lane")
+    assert np.allclose(scene.heading[parked], np.pi)  # lane 13 points to -x and is half a metre away
+    assert not scene.heading[off_lane].any() and not scene.velocity[[parked, off_lane]].any()
+    assert np.allclose(scene.heading[agent(scene, "x")], np.pi / 2, atol=1e-3)
 
 
 def test_the_history_does_not_depend_on_the_future(raw: Path) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
+    known = [Track(t.name, t.kind, t.positions[: max(0, H - t.start)].copy(), t.start) for t in tracks if t.start < H]
     for track in tracks:
         track.positions[max(0, H - track.start) :] = CITY_XY + np.random.default_rng(2).normal(0, 50, 2)
     changed = read(raw, tracks)
     assert_same_history(scene, changed)
     assert not np.array_equal(scene.velocity[:, H:], changed.velocity[:, H:])
-
-
-def test_a_test_file_gives_the_history_of_the_full_file(raw: Path) -> None:
-    tracks = argoverse1_tracks()
-    scene = read(raw, tracks)
-    known = [Track(t.name, t.kind, t.positions[: max(0, H - t.start)], t.start) for t in tracks if t.start < H]
     short = read(raw, known, "test_obs")
     assert short.num_steps == H
     for track in known:
         assert_same_steps(scene, short, track.name, H, 1e-6)
 
 
-@pytest.mark.parametrize("last", [5, 9, 14])
+@pytest.mark.parametrize("last", [5, 14])
 def test_earlier_steps_do_not_depend_on_later_history(raw: Path, last: int) -> None:
     tracks = argoverse1_tracks()
     scene = read(raw, tracks)
@@ -124,9 +101,6 @@ def test_earlier_steps_do_not_depend_on_later_history(raw: Path, last: int) -> N
     cut = read(raw, tracks)
     for track in others:
         assert_same_steps(scene, cut, track.name, last + 1, 1e-6)
-
-
-# ---- lanes ---------------------------------------------------------------------------------------------------------
 
 
 def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
@@ -157,9 +131,6 @@ def test_splits_and_inputs(raw: Path) -> None:
     reader = Argoverse1()
     assert reader.splits(raw) == ["test_obs", "train"]
     assert [item.path.stem for item in reader.inputs(raw, "train")] == [str(number) for number in range(1, 12)]
-
-
-# ---- the real sample -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

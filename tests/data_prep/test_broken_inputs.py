@@ -68,14 +68,10 @@ NO_ROWS = table(lambda whole: whole.slice(0, 0))
 
 SEQUENCES: Cases = {
     "no column": (without("X"), "X: no such column"),
-    "two columns": (twice("Y"), "Y: two columns of this name"),
     "no header": (text("^[^\n]*\n", ""), "TIMESTAMP: no such column"),
     "an open quote": (text("\n", '\n"', 1), "columns"),
-    "a comma in a number": (table(cell("X", "12,5")), "conversion error"),
     "no rows": (NO_ROWS, "Empty CSV|0 rows, expected 1 to 50000"),
     "NaN": (table(cell("Y", "nan")), "Y: empty or NaN in 1 rows"),
-    "infinity": (table(cell("X", "-inf")), "X: NaN or infinity"),
-    "huge": (table(cell("X", "1e300")), r"X: 1e\+300, expected at most 1e\+08 either way"),
     "text": (table(cell("TIMESTAMP", "north")), "north"),
     "far": (table(cell("X", "90000.0")), "farther than 50 km|faster than"),
     "one more timestamp": (table(cell("TIMESTAMP", "1e10")), "TIMESTAMP: (51|21) different timestamps"),
@@ -103,13 +99,10 @@ def nested_entities(levels: int, repeats: int) -> str:
 
 DEEP = prefix(f"<!DOCTYPE a [{nested_entities(90_000, 1)}]>")
 CITY_MAPS: Cases = {
-    "other XML": (text("(?s)^.*$", "<a/>", 1), "way: no lanes"),
     "deep XML": (text("(?s)^.*$", "<a>" * 300_000 + "</a>" * 300_000, 1), "way: no lanes"),
     "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "a document type"),
     "deep entities in UTF-16": (then(DEEP, encoded("utf-16")), "an encoding other than UTF-8"),
-    "deep entities in EBCDIC": (then(DEEP, encoded("cp037")), "not a vector map: (UnicodeDecodeError|ParseError)"),
     "x NaN": (text(' x="[^"]*"', ' x="nan"'), r"lane \d+: expected two different points within 1e\+08 m of zero"),
-    "x text": (text(' x="[^"]*"', ' x="east"'), "not a vector map: ValueError"),
     "missing node": (text('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
     "large lane id": (text('lane_id="[^"]*"', f'lane_id="{"9" * 30}"'), "way: lane_id: not within 64 bits"),
     "one lane id": (text('lane_id="[^"]*"', 'lane_id="7"'), "way: two lanes of one lane_id"),
@@ -172,25 +165,22 @@ SCENARIOS: Cases = {
             "not one value a row": long_list,
         }.items()
     },
-    "a record for x": (constant("position_x", {"x": 1.0}), "position_x: not one value a row"),
-    "ids as lists": (constant("track_id", ["AV"]), "track_id: no such column"),
     "ids not UTF-8": (table(column("track_id", not_utf8)), "not a readable parquet file: .*(utf-8|UTF8)"),
-    **{f"velocity {v}": (table(cell("velocity_x", float(v))), "velocity_x: ") for v in ("nan", "inf", "-1e300", "3e8")},
+    **{f"velocity {v}": (table(cell("velocity_x", float(v))), "velocity_x: ") for v in ("nan", "3e8")},
     "far from the earth": (table(cell("position_y", 1e9)), r"position_y: 1e\+09, expected at most 1e\+08 either way"),
     "far apart": (table(cell("position_x", 70_000.0)), "position: farther than 50 km from the origin"),
     "degrees": (constant("heading", 170.0), "heading: 170, expected at most 6.28"),
-    **{f"step {v}": (table(cell("timestep", v)), "timestep: ") for v in (-1, 110, -(2**63), 3.5)},
-    **{f"category {v}": (constant("object_category", v), "object_category: .* 0 to 3") for v in (-1, 4, 1.5)},
+    **{f"step {v}": (table(cell("timestep", v)), "timestep: ") for v in (-1, 110, 3.5)},
+    **{f"category {v}": (constant("object_category", v), "object_category: .* 0 to 3") for v in (4, 1.5)},
     "unknown type": (table(words("object_type", "vehicle", "tram" * 999)), "object_type: unknown value '(tram){10}'$"),
     "two focal": (constant("object_category", 3), "agent_role: more than one focal agent"),
     "two cities": (table(cell("city", "oslo")), "city: 2 different values in one scene: 'austin', 'oslo'"),
-    "no rows": (NO_ROWS, "0 rows, expected 1 to"),
     "one row": (table(lambda t: t.slice(0, 1)), "timestep: one step only"),
     "no history": (table(lambda t: t.filter(pc.greater_equal(t["timestep"], 50))), "timestep: no track has an observed step"),
     "each row twice": (TWICE, r"timestep: two rows for step \d+ of track '10'"),
     "many tracks": (with_row_many_times(20_000, "track_id"), r"200\d\d tracks, expected 1 to 5000"),
-    **{f"id {v[:3]!r}": (table(words("track_id", "AV", v)), NAME) for v in ("", "A\nV", "A" * 9_999, "\x1b[2J", "\u2028")},
-    **{f"city {v[:3]!r}": (constant("city", v), "city: not usable as a name: ") for v in ("a\nb", "\x1b]0;x\x07", "c" * 9_999)},
+    **{f"id {v[:3]!r}": (table(words("track_id", "AV", v)), NAME) for v in ("", "A\nV", "A" * 9_999)},
+    **{f"city {v[:3]!r}": (constant("city", v), "city: not usable as a name: ") for v in ("a\nb", "c" * 9_999)},
     "another codec": (table(lambda t: t, compression="zstd"), "compressed with ZSTD, expected SNAPPY or UNCOMPRESSED"),
     "wrong number of rows": (claim_rows(100), r"100 rows, its parts have \d+"),
     "two million rows": (table(one_row_many_times), "2000000 rows, expected 1 to 200000"),
@@ -210,26 +200,21 @@ def lane(field: str, value: Any) -> Damage:
 
 SCENARIO_MAPS: Cases = {
     "no lanes": (json_value("lane_segments", drop=True), "lane_segments: Expected `object`, got `null`"),
-    "areas as a list": (json_value("drivable_areas", value=[]), "drivable_areas: Expected `object`, got `array`"),
-    "a lane without a field": (json_value(*LANE, "successors", drop=True), rf"{IN_LANE}.*`successors`"),
     **{
         f"lane {name}": (lane(name, value), IN_LANE)
         for name, value in {"id": 2**63, "lane_type": "TRAM", "is_intersection": 1, "successors": ["1"]}.items()
     },
     "not UTF-8": (text('"VEHICLE"', '"\udcff"'), "map cannot be read"),
-    "deep lists": (prefix("[" * 100_000), "map cannot be read|map: Expected `object`"),
     "large": (prefix(" " * (17 << 20)), r"map cannot be read: \d+ bytes, expected at most"),
     "a million lanes": (
         text('"lane_segments": {', '"lane_segments": {' + ", ".join(f'"{n}": {{}}' for n in range(10**6)) + ", "),
         r"lane_segments\[0\]: Object missing required field|map cannot be read: \d+ bytes",
     ),
     "many links": (lane("successors", [1] * 1_000_000), f"{IN_LANE}Expected `array` of length <= 100"),
-    "point null": (lane("left_lane_boundary", [POINT | {"x": None}]), f"{IN_LANE}Expected `float`"),
     "point NaN": (lane("left_lane_boundary", [POINT | {"x": float("nan")}]), "map cannot be read"),
     "point 1e300": (lane("left_lane_boundary", [POINT | {"x": 1e300}]), "a point over 1e.08 m from zero"),
     "a far point": (lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]), "point: farther than 50 km from the origin"),
     "long key": (text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '), r"lane_segments\[k{40}\]"),
-    "newline in a key": (text('"lane_segments": {', r'"lane_segments": {"a\\nb": {}, '), r"lane_segments\[a\\nb\]"),
     "one id": (lane("id", 2), "lane_segments: 3 entries with 2 ids"),
     "area of two points": (
         json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2),
@@ -240,12 +225,8 @@ SCENARIO_MAPS: Cases = {
 # ---- sensor logs ---------------------------------------------------------------------------------------------------
 
 LOGS: Cases = {
-    **{f"no {name}": (without(name), f"{name}: no such column") for name in ("timestamp_ns", "category")},
     "fractions of nanoseconds": (constant("timestamp_ns", 1.5), "timestamp_ns: type double, expected whole numbers"),
-    "text": (constant("qw", "one"), "qw: type string, expected a number"),
-    "infinity": (table(cell("tx_m", float("inf"))), "tx_m: NaN or infinity"),
-    "no rows": (NO_ROWS, "0 rows, expected 1 to"),
-    **{f"timestamp {v}": (table(cell("timestamp_ns", v)), "timestamp_ns: 131 sweeps spread over") for v in (40, 2**62, -(2**63))},
+    **{f"timestamp {v}": (table(cell("timestamp_ns", v)), "timestamp_ns: 131 sweeps spread over") for v in (40, 2**62)},
     "two sweeps of one step": (table(cell("timestamp_ns", T0 + 1)), "falls on the same step of 0.1 s as"),
     "each row twice": (TWICE, "track_uuid: two rows for step 0 of track 'bus'"),
     "category": (table(words("category", "BUS", "TRAM")), "category: unknown value 'TRAM'"),
@@ -280,17 +261,15 @@ RECORDINGS: Cases = {
     **{
         f"{name} {value}": (word(index, value), rf"line 5, column {index} \({name}\): '{value}', expected a (whole )?number")
         for name, index in (("frame", 0), ("x", 13))
-        for value in ("nan", "-1e300", "one")
+        for value in ("nan", "-1e300")
     },
     "half a frame": (word(0, "780.5"), r"line 5, column 0 \(frame\): '780.5', expected a whole number"),
     "far": (word(13, "60000"), r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000"),
-    "not UTF-8": (word(2, "P\udcff"), "not a readable text file"),
     "a lost block": (change_bytes(lambda data: data[:300] + bytes(90) + data[390:]), "it has zero bytes"),
     "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
     "each row twice": (change_bytes(lambda data: data + data), r"column 1 \(id\): .* is twice in frame"),
     "one line": (text("(?s)\n.*", ""), "frame: no agent is present in 20 consecutive frames, of 1 in all"),
     "19 frames": (text("970.0 [^\n]*\n", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
-    "a blank first line": (then(word(13, "east"), prefix("\n")), r"line 6, column 13 \(x\): 'east'"),
 }
 
 # ---- INTERACTION ---------------------------------------------------------------------------------------------------
@@ -309,9 +288,6 @@ def downsampled(renumber: bool) -> Damage:
 
 
 TRACKS: Cases = {
-    "no column": (without("psi_rad"), "psi_rad: no such column"),
-    "NaN": (table(cell("x", "nan")), "x: empty or NaN in 1 rows"),
-    "a huge position": (table(cell("y", "1e300")), r"y: 1e\+300, expected at most"),
     "a car without heading": (table(cell("psi_rad", "")), "psi_rad: nan of vehicle '1', expected a number up to 7"),
     "degrees": (table(cell("psi_rad", "170")), "psi_rad: 170 of vehicle '1', expected a number up to 7"),
     "a car without width": (table(cell("width", "inf")), "width: inf of vehicle '1'"),
@@ -325,9 +301,7 @@ RATES: Cases = {
 }
 LANELETS: Cases = {
     "other XML": (text("(?s)^.*$", "<a/>", 1), "relation: no lanelet of subtype road, highway"),
-    "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "a document type"),
     "external entity": (prefix('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'), "a document type"),
-    "deep entities in UTF-16": (then(DEEP, encoded("utf-16")), "an encoding other than UTF-8"),
     "degrees": (text(' x="', ' lon="'), "no 'x'"),
     "x NaN": (text(' x="[^"]*"', ' x="nan"', 1), r"node \d+: x, y: nan, .*, expected metres"),
     "missing node": (text('<node id="1003"[^>]*>', ""), r"lanelet \d+: (left|right): node 1003 of way \d+ is missing"),
@@ -343,15 +317,10 @@ LANELETS: Cases = {
 # ---- Stanford Drone ------------------------------------------------------------------------------------------------
 
 DRONES: Cases = {
-    **{f"no {name}": (without(name), f"{name}: no such column") for name in ("split", "step", "x")},
-    "two x": (twice("x"), "x: two columns"),
     "scenes as text": (constant("scene", "one"), "scene: type string, expected a number"),
-    "splits as numbers": (constant("split", 1), "split: type int64, expected text"),
     "empty agent": (table(cell("agent", None)), "agent: empty or NaN in 1 rows"),
     **{f"x {value}": (table(cell("x", value)), "x: ") for value in (float("nan"), float("inf"), 60_000.0)},
     "step 20": (table(cell("step", 20)), "step: 0 to 20, expected whole numbers 0 to 19"),
-    "half a step": (constant("step", 1.5), "step: 1.5 to 1.5, expected whole numbers"),
-    "no rows": (NO_ROWS, "0 rows, expected 1 to 4000000"),
     "each row twice": (TWICE, ": train-7: two rows for step 0 of track '0'"),
     "19 steps": (table(lambda t: t.filter(pc.less(t["step"], 19))), "no agent is present in all 20 frames"),
     "wrong number of rows": (claim_rows(60), "60 rows, its parts have 40"),
@@ -359,10 +328,8 @@ DRONES: Cases = {
 }
 PLACES: Cases = {
     "5 columns": (text("\n", " 1\n"), "line 1: 5 columns, expected 4"),
-    "commas": (text(" ", ","), "line 1: 1 columns, expected 4"),
     "x NaN": (word(2, "nan"), r"line 5, column 2 \(x\): 'nan', expected a number of pixels up to 50000"),
     "far": (word(3, "60000"), r"line 5, column 3 \(y\): '60000', expected a number of pixels up to 50000"),
-    "half an id": (word(1, "0.5"), r"line 5, column 1 \(id\): '0.5', expected a whole number"),
     "19 frames": (text("\n228 [^\n]*", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
 }
 
@@ -388,12 +355,9 @@ def claim_size(data: bytes) -> bytes:
 LABELS: Cases = {
     "17 columns": (text(r" [^ \n]*\n", "\n"), "line 1: 17 columns, expected 18"),
     "unknown kind": (word(2, "Tram"), r"line 5, column 2 \(kind\): 'Tram', expected Car, Truck"),
-    **{
-        f"{name} {value}": (word(column, value), rf"line 5, column {column} \({name}\): '{value}', expected a number of {unit}")
-        for name, column, value, unit in (("x", 13, "nan", "metres"), ("y", 15, "1e9", "metres"), ("yaw", 16, "inf", "radians"))
-    },
+    "x": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number of metres"),
+    "yaw": (word(16, "inf"), r"line 5, column 16 \(yaw\): 'inf', expected a number of radians"),
     "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),
-    "half a frame": (word(0, "2.5"), r"line 5, column 0 \(frame\): '2.5', expected a whole number"),
     "10 Hz": (text(r"(?m)^(\d+) ", r"\g<1>0 "), r"column 0 \(frame\): frames are 10 apart, expected 1, a frame every 0.5 s"),
     "each row twice": (change_bytes(lambda data: data + data), r"#[34]: two rows for step 0 of track '1'"),
     "no target": (text(r" 1\.0\n", " 0.0\n"), r"column 17 \(target\): no row is a target"),
@@ -406,8 +370,6 @@ RASTERS: Cases = {
     "JPEG": (change_bytes(lambda data: b"\xff\xd8\xff" + data), "not a readable PNG image"),
 }
 METAS: Cases = {
-    "two lines": (text("3.00\n", ""), "2 lines, expected x and y of the origin and pixels per metre"),
-    "x text": (text("620.00", "west"), r"line 1, column 0 \(x\): 'west', expected a number of metres"),
     "no scale": (text("3.00", "0"), r"line 3, column 0 \(scale\): 0, expected more than 0"),
     "another place": (text("620.00", "900.00"), "target 1 is outside the raster"),
 }
@@ -448,18 +410,13 @@ def test_a_broken_input_is_refused_with_the_reason(tmp_path: Path, file: str, ca
 HARMLESS: dict[str, tuple[str, str, Damage]] = {
     "shuffled rows": ("argoverse2", "*.parquet", table(rows(lambda n: np.random.default_rng(0).permutation(n)))),
     "row groups": ("argoverse2", "*.parquet", table(lambda t: t, row_group_size=100)),
-    "not compressed": ("argoverse2", "*.parquet", table(lambda t: t, compression=None, use_dictionary=False)),
     "another column": ("argoverse2", "*.parquet", table(lambda t: t.append_column("x", pa.array([[1.0]] * len(t))))),
     "float steps": ("argoverse2", "*.parquet", table(column("timestep", lambda v: v.cast(pa.float64())))),
     "small integers": ("argoverse2", "*.parquet", table(column("object_category", lambda v: v.cast(pa.uint8())))),
-    "large strings": ("argoverse2", "*.parquet", table(column("track_id", lambda v: v.cast(pa.large_string())))),
     "dictionaries": ("argoverse2", "*.parquet", table(column("object_type", lambda v: v.dictionary_encode()))),
     "more fields": ("argoverse2", "*.json", text("^{", '{"more": [1, {"a": null}], ')),
-    "white space": ("argoverse2", "*.json", text(", ", " ,\t\r\n")),
-    "sorted by x": ("argoverse1", "*.csv", table(lambda t: t.sort_by("X"))),
     "Windows line ends": ("argoverse1", "*.csv", text("\n", "\r\n")),
     "byte order mark": ("argoverse1", "*.csv", prefix("\ufeff")),
-    "extra column": ("argoverse1", "*.csv", table(lambda t: t.append_column("MORE", t["X"]))),
     "tabs": ("eth_ucy", "*.txt", text(" ", "\t")),
     "blank lines": ("eth_ucy", "*.txt", text("\n", " \r\n \n")),
     "reversed rows": ("eth_ucy", "*.txt", change_bytes(lambda data: b"\n".join(data.splitlines()[::-1]))),
@@ -481,7 +438,7 @@ def test_a_harmless_difference_gives_the_same_scene(tmp_path: Path, case: str) -
         assert isinstance(left, Scene) and isinstance(right, Scene) and scenes_equal(left, right)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J", ".hidden", "a\u202eb", "a\u2028b", "a\udcffb", "é" * 101, "x" * 230])
+@pytest.mark.parametrize("name", ["a\nb", ".hidden", "a\u202eb", "a\udcffb", "x" * 230])
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     folder = write_argoverse2(tmp_path).parent
     for path in list(folder.iterdir()):

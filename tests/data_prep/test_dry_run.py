@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from support import fixtures
 from support.odd_readers import Odd, odd_folder, reads, small_scene
 
-from data_prep.engine.prepare import SAMPLE_SIZE, Estimate, PrepareOptions, estimate, prepare
+from data_prep.engine.prepare import SAMPLE_SIZE, PrepareOptions, estimate, prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
-from trajformer.cli import data, main
+from trajformer.cli import data
 from trajformer.scenes.scene import Scene
 
 OPTIONS = PrepareOptions(shard_size=40, workers=2, progress=False)
@@ -32,49 +31,33 @@ class Growing(Odd):
         return small_scene(item.path.stem, agents=2 + int(item.path.stem) % 49, steps=50)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """RAW with 200 inputs: the first kills its process, one cannot be used."""
-    words = ["fine"] * 200
-    words[0], words[100] = "kill", "value"
-    return odd_folder(tmp_path_factory.mktemp("dry") / "raw", *words).parent
-
-
 def files_in(folder: Path) -> set[str]:
     """Every file and folder in `folder` except the notes of the reader."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {"reads"}
 
 
-@pytest.fixture(scope="module")
-def estimated(folder: Path) -> Estimate:
-    """The estimate for a new store; nothing is written."""
+def test_the_estimate_is_close_to_the_prepared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of 200 inputs kills its process, one cannot be used; the estimate writes nothing."""
+    words, folder = ["fine"] * 200, tmp_path
+    words[0], words[100] = "kill", "value"
+    odd_folder(folder / "raw", *words)
     (folder / "temporary").mkdir()
     before = files_in(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(folder / "temporary"))
-        result = estimate(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "temporary"))
+    estimated = estimate(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
     assert files_in(folder) == before
     assert len(set(reads(folder / "raw"))) == SAMPLE_SIZE
-    return result
-
-
-def test_the_estimate_is_close_to_the_prepared_store(folder: Path, estimated: Estimate) -> None:
     [split] = estimated.splits
     assert (split.split, split.scenes, split.shards, split.finished_shards, split.sampled) == ("s", 200, 5, 0, SAMPLE_SIZE)
     assert split.raw_bytes == sum(path.stat().st_size for path in folder.rglob("*.txt"))
     assert split.skipped == (("s/000.txt", f"s/000.txt: {KILLED}"), ("s/100.txt", "s/100.txt: ValueError: a number is wrong"))
     assert estimated.seconds > 0.0
-    summary = prepare(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
-    assert split.store_bytes == estimated.bytes_to_write == pytest.approx(summary.splits[0].bytes, rel=0.15)
-
-
-def test_the_complete_data_set_is_estimated(folder: Path, estimated: Estimate) -> None:
-    [split] = estimated.splits
     assert estimated.published is not None
     scenes, size, seconds = estimated.published
-    assert scenes == 1500
+    assert scenes == 1500 and seconds == pytest.approx(estimated.seconds * 1500 / 200)
     assert size == pytest.approx(split.store_bytes * 1500 / 200, rel=0.01)
-    assert seconds == pytest.approx(estimated.seconds * 1500 / 200)
+    summary = prepare(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
+    assert split.store_bytes == estimated.bytes_to_write == pytest.approx(summary.splits[0].bytes, rel=0.15)
 
 
 def test_finished_shards_are_not_counted(tmp_path: Path) -> None:
@@ -105,6 +88,7 @@ def test_the_command_prints_the_estimate(
     assert " will not fit\n" in out
     assert "the complete published odd: 1,500 scenes, about " in out
     assert out.endswith("dry run: nothing was written\n")
+<<<<<<< HEAD
 
 
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,3 +110,5 @@ def test_splits_without_inputs_or_without_a_usable_scene(tmp_path: Path) -> None
     (raw / "empty").mkdir()
     result = estimate(Odd(), raw, tmp_path / "store", OPTIONS)
     assert [(split.split, split.scenes, len(split.skipped)) for split in result.splits] == [("empty", 0, 0), ("s", 2, 2)]
+=======
+>>>>>>> tdata

@@ -25,9 +25,6 @@ def read(raw: Path, walks: list[Walk], **options: int) -> Scene:
     return EthUcy().read(Input(path, str(options.get("first", 780))), "eth_test", raw).validate()
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
     assert (scene.scene_id, scene.source, scene.split, scene.city) == ("biwi_eth-780", "eth_ucy", "eth_test", "biwi_eth")
@@ -65,14 +62,10 @@ def test_windows_do_not_span_gaps(tmp_path: Path) -> None:
     assert listed(tmp_path) == ["780", "790", "800", "810", "820", "1043", "1053"]
     write(path, [row for row in lines([Walk("1.0", straight(30, (0, 0), (1.0, 0)))]) if not row.startswith("880.0 ")])
     assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]  # 10 and 19 frames
-
-
-def test_a_row_off_the_grid_does_not_remove_windows(tmp_path: Path) -> None:
     rows = lines([Walk("1.0", straight(22, (0, 0), (1.0, 0)))])
-    write(tmp_path / "eth" / "a.txt", [*rows, rows[9].replace("870.0", "853.0")])
+    write(path, [*rows, rows[9].replace("870.0", "853.0")])  # a row off the grid removes no window
     assert listed(tmp_path) == ["780", "790", "800"]
-    scene = EthUcy().read(Input(tmp_path / "eth" / "a.txt", "780"), "eth_test", tmp_path).validate()
-    assert np.allclose(scene.velocity, (1.0, 0.0), atol=1e-5)
+    assert np.allclose(EthUcy().read(Input(path, "780"), "eth_test", tmp_path).validate().velocity, (1.0, 0.0), atol=1e-5)
 
 
 def test_windows_do_not_cross_files(tmp_path: Path) -> None:
@@ -108,9 +101,6 @@ def test_stride_and_lengths_are_options(tmp_path: Path) -> None:
     for name in ("stride", "num_history", "num_future"):
         with pytest.raises(TrajformerError, match=f"{name}: 0, expected"):
             EthUcy(**{name: 0})
-
-
-# ---- velocity and heading ------------------------------------------------------------------------------------------
 
 
 def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path: Path) -> None:
@@ -168,7 +158,7 @@ def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
     assert {name for name, role in zip(changed.agent_id, changed.agent_role, strict=True) if role} == scored
 
 
-@pytest.mark.parametrize("last", [1, 4, 6, 7, 12])
+@pytest.mark.parametrize("last", [1, 6, 12])
 def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(3)
     walks = [walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1]  # a first step uses the second one
@@ -181,9 +171,6 @@ def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> 
             assert_same_steps(scene, changed, walk.name, last + 1, 1e-5)
 
 
-# ---- the real recordings ---------------------------------------------------------------------------------------------
-
-
 def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     reader, raw = EthUcy(), real_data / "eth_ucy"
     inputs = {split: reader.inputs(raw, split) for split in reader.splits(raw)}
@@ -191,7 +178,7 @@ def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     assert all(item.part for items in inputs.values() for item in items)
 
 
-@pytest.mark.parametrize("split", ["eth_test", "hotel_train", "univ_test", "zara1_val"])
+@pytest.mark.parametrize("split", ["eth_test", "hotel_train"])
 def test_real_rows_are_kept(real_data: Path, split: str) -> None:
     reader, raw = EthUcy(), real_data / "eth_ucy"
     rows: dict[Path, dict[int, dict[str, tuple[float, float]]]] = {}

@@ -32,9 +32,6 @@ def read_case(raw: Path, rows: list[Row], reader: Interaction | None = None) -> 
     return (reader or Interaction()).read(Input(path, "7"), "val", raw).validate()
 
 
-# ---- windows and cases ---------------------------------------------------------------------------------------------
-
-
 def test_a_case_becomes_a_scene(raw: Path) -> None:
     reader = Interaction()
     items = reader.inputs(raw, "val")
@@ -67,10 +64,7 @@ def test_windows_of_a_recording(raw: Path) -> None:
     items = longer.inputs(raw, WINDOWS)
     assert [item.part for item in items] == ["1", "5", "9"]
     assert longer.read(items[2], WINDOWS, raw).validate().num_steps == 50
-
-
-def test_windows_need_a_vehicle_at_the_last_observed_and_the_last_step(raw: Path) -> None:
-    path = raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"
+    path = raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"  # a window needs a car at its last observed and its last step
     files.write_recording(path, car("1", (0, 0), 8.0, range(1, 46)) + car("2", (9, 0), 8.0, range(50, 90)))
     assert [item.part for item in Interaction(stride=5).inputs(raw, WINDOWS)] == ["1", "6", "41", "46"]
 
@@ -127,9 +121,6 @@ def test_a_short_recording_and_wrong_options_are_refused(raw: Path) -> None:
         Interaction(stride=0)
 
 
-# ---- lanes ---------------------------------------------------------------------------------------------------------
-
-
 def test_lanelets_become_directed_centerlines(raw: Path) -> None:
     lanelets = read_lanelets(raw / "maps" / f"{LOCATION}.osm_xy")
     scene = read_case(raw, traffic(40))
@@ -152,9 +143,6 @@ def test_lanelets_become_directed_centerlines(raw: Path) -> None:
     assert scene.polyline_flags.tolist() == [0, 0, LaneFlag.TRAFFIC_CONTROL, 0, 0, 0]
     assert lanelets.yields_to.tolist() == [[2], [0]]
     assert np.allclose(lanelets.speed_limit_m_s, [11.176, np.nan, 11.176], equal_nan=True)
-
-
-# ---- the real recordings -------------------------------------------------------------------------------------------
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:

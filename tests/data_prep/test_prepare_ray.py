@@ -57,19 +57,14 @@ def test_the_cluster_makes_the_same_bytes(cluster: str, tmp_path: Path) -> None:
     assert skipped["s/008.txt"] == "s/008.txt: took longer than 2 s"
     again = prepare(Odd(), raw, tmp_path / "ray" / "store", ON_RAY)
     assert again.splits[0].kept_shards == 4
+    with pytest.raises(SceneError, match=r"00[14]\.txt: "):
+        prepare(Odd(), raw, tmp_path / "strict", replace(ON_RAY, strict=True))
 
 
 def test_a_lost_worker_is_replaced(cluster: str, tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "orphan", "fine", "fine")
     summary = prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, timeout_s=60.0))
     assert (summary.scenes, summary.skipped, reads(raw).count("001")) == (4, [], 2)
-
-
-def test_errors_of_a_task_are_raised(cluster: str, tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "bug")
-    with pytest.raises(SceneError, match=r"001\.txt: ZeroDivisionError"):
-        prepare(Odd(), raw, tmp_path / "store", replace(ON_RAY, strict=True))
-    assert [path.name for path in (tmp_path / "store" / "s").iterdir()] == ["source.json"]
 
 
 def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> None:

@@ -2,25 +2,19 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.odd_readers import Odd, odd_folder
 
-from data_prep.engine import prepare as progress
 from data_prep.engine.prepare import PrepareOptions, Progress, prepare
 from data_prep.engine.tasks import ShardResult, ShardTask
 
-
-@pytest.fixture
-def raw(tmp_path: Path) -> Path:
-    """Eight inputs."""
-    return odd_folder(tmp_path / "raw", *["fine"] * 8)
+EIGHT = ["fine"] * 8  # inputs
 
 
-def test_a_log_gets_a_line_every_30_seconds(
-    raw: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
+def test_a_log_gets_a_line_every_30_seconds(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, now = odd_folder(tmp_path / "raw", *EIGHT), [1000.0]
     for clock in ("data_prep.engine.prepare.time.monotonic", "tqdm.std.time"):
         monkeypatch.setattr(clock, lambda: now[0])
     inputs = Odd().inputs(raw, "s")
@@ -40,22 +34,12 @@ def test_a_log_gets_a_line_every_30_seconds(
     ]
 
 
-def test_a_terminal_gets_a_bar(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_bar_and_progress_is_optional(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = odd_folder(tmp_path / "raw", *EIGHT)
+    prepare(Odd(), raw, tmp_path / "silent", PrepareOptions(shard_size=3, progress=False))
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for _ in range(2):  # the second time all shards are finished
         summary = prepare(Odd(), raw, tmp_path / "store", PrepareOptions(shard_size=3))
         printed = capsys.readouterr().err
-        assert "8/8" in printed
-        assert f"store about {summary.splits[0].bytes / 1000:.1f}kB" in printed
-
-
-def test_progress_is_optional(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "LINE_S", 0.0)
-    prepare(Odd(), raw, tmp_path / "store", PrepareOptions(shard_size=3, progress=False))
-    assert capsys.readouterr().err == ""
-    prepare(Odd(), raw, tmp_path / "store", PrepareOptions(shard_size=4))
-    assert capsys.readouterr().err.startswith("prepare:   0% 0/8 [")
+        assert "8/8" in printed and f"store about {summary.splits[0].bytes / 1000:.1f}kB" in printed

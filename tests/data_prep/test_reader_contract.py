@@ -18,7 +18,7 @@ from trajformer.scenes.scene import Scene
 from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
-TRIES = int(25 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 250 damages
+TRIES = int(12 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 120 damages
 
 
 def test_every_data_set_is_tested() -> None:

@@ -4,9 +4,8 @@ import signal
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support import fixtures
@@ -15,45 +14,26 @@ from support.odd_readers import Odd, odd_folder, small_scene
 from data_prep.engine import tasks
 from data_prep.engine.tasks import Alarm, InputTimeout, ShardTask, prepare_shard
 from data_prep.reader import Input, Reader, StagedReader
-from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import read_shard_info
 
 
-@dataclass(frozen=True)
 class Staged(StagedReader, Odd):
-    """Reads in three stages, misbehaves in the second, and notes the order."""
-
-    name: ClassVar[str] = "staged"
-    order: list[str] = field(default_factory=list, repr=False)
-    clock_s: list[float] = field(default_factory=lambda: [0.0], repr=False)
+    """Reads in three stages and misbehaves in the second."""
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """One, two, three."""
-        name, word = item.path.stem, item.path.read_text()
-        self.order.append(f"{name} one")
+        word = item.path.read_text()
         yield
-        self.order.append(f"{name} two")
-        if word == "large":
-            self.clock_s[0] += 2 * tasks.LONG_STAGE_S
         while word == "endless":
             time.sleep(0.02)
             yield
         if word == "bad":
             raise SceneError(f"{item.path}: bad")
         yield
-        self.order.append(f"{name} three")
-        return small_scene(name)
-
-
-@pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
-    """A reader with its own clock, so that the speed of this machine does not matter."""
-    reader = Staged()
-    monkeypatch.setattr(tasks.time, "perf_counter", lambda: reader.clock_s[0])
-    return reader
+        return small_scene(item.path.stem)
 
 
 def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> ShardTask:
@@ -61,41 +41,18 @@ def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> Shar
     return ShardTask(reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options)
 
 
-# ---- alternation ---------------------------------------------------------------------------------------------------
-
-
-def test_all_inputs_finish_a_stage_before_any_begins_the_next(staged: Staged, tmp_path: Path) -> None:
-    numbers: list[int] = []
-    raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")
-    result = prepare_shard(task_of(staged, raw), numbers.append)
-    names = [f"{i:03d}" for i in range(3)]
-    assert staged.order == [f"{n} one" for n in names] + [f"{n} two" for n in names] + ["000 three", "002 three"]
-    assert numbers[:6] == [0, 1, 2] * 2
-    assert numbers[-1] == len(result.seconds) == 3
-    assert read_shard_info(task_of(staged, raw).path)[0].skipped == (("s/001.txt", "s/001.txt: bad"),)
-
-
-def test_a_large_input_is_read_to_its_end(staged: Staged, tmp_path: Path) -> None:
-    prepare_shard(task_of(staged, odd_folder(tmp_path / "raw", "fine", "large", "fine")))
-    assert staged.order[3:] == ["000 two", "001 two", "001 three", "002 two", "000 three", "002 three"]
-
-
-def test_strict_names_the_first_input_that_cannot_be_used(staged: Staged, tmp_path: Path) -> None:
+def test_strict_names_the_first_input_that_cannot_be_used(tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")  # the second fails in stage two, the third in stage one
     (raw / "s" / "002.txt").unlink()
     (raw / "s" / "002.txt").mkdir()
     with pytest.raises(SceneError, match=r"001\.txt: bad"):
-        prepare_shard(task_of(staged, raw, strict=True))
+        prepare_shard(task_of(Staged(), raw, strict=True))
 
 
-@pytest.mark.parametrize("reader", [Argoverse1(), Argoverse2()], ids=lambda reader: reader.name)
-def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, split = tmp_path / "raw", "val"
-    if reader.name == "argoverse1":
-        fixtures.argoverse1_folder(raw, sequences=5, splits=(split,))
-    else:
-        for number in range(5):
-            fixtures.write_argoverse2(raw, uuid=f"u-{number}")
+def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, split, reader = tmp_path / "raw", "val", Argoverse2()
+    for number in range(5):
+        fixtures.write_argoverse2(raw, uuid=f"u-{number}")
     item = reader.inputs(raw, split)[1]
     item.path.write_bytes(item.path.read_bytes()[:300])
     task = task_of(reader, raw, split)
@@ -106,9 +63,6 @@ def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, reader: Reader, mo
     assert task.path.read_bytes() == in_alternation
     info, count = read_shard_info(task.path)
     assert (count, len(info.skipped)) == (4, 1)
-
-
-# ---- time limits ---------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:

@@ -28,9 +28,6 @@ def scenes(reader: ScenarioNet, raw: Path, split: str = "val") -> list[Scene]:
     return [outcome for outcome in outcomes if isinstance(outcome, Scene)]
 
 
-# ---- known values --------------------------------------------------------------------------------------------------
-
-
 def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
     write(tmp_path / "val", scenario())
     [scene] = scenes(READER, tmp_path)
@@ -107,9 +104,6 @@ def test_impossible_options_are_refused(option: str) -> None:
         ScenarioNet(**{option: OPTIONS[option]})
 
 
-# ---- broken files --------------------------------------------------------------------------------------------------
-
-
 def ts(change: Any) -> Damage:
     return entry("metadata", "ts", change=change)
 
@@ -131,62 +125,34 @@ CAR, LANE = r"tracks\[car\]\.", r"map_features\[10\]\."
 REQUIRED = ("length", "metadata", "tracks", "map_features", "dynamic_map_states")
 BROKEN: dict[str, tuple[Damage, str]] = {
     **{f"no {key}": (entry(key, drop=True), f"{key}: missing, expected (dict|int)") for key in REQUIRED},
-    "a list of tracks": (entry("tracks", value=[]), "tracks: of type list, expected dict"),
-    "no tracks": (
-        entry(
-            "tracks",
-            value={},
-        ),
-        "0 steps of all tracks, expected 1",
-    ),
-    "no state": (entry("tracks", "car", "state", drop=True), rf"{CAR}state: missing, expected dict"),
-    "no position": (entry("tracks", "car", "state", "position", drop=True), rf"{CAR}state\.position: missing, expected ndarray"),
+    "no tracks": (entry("tracks", value={}), "0 steps of all tracks, expected 1"),
     "no type": (entry("tracks", "car", "type", drop=True), rf"{CAR}type: missing, expected str"),
     "unknown type": (entry("tracks", "car", "type", value="UFO"), rf"{CAR}type: unknown value 'UFO'"),
     "NaN position": (state("position", nan_at(3)), rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step"),
-    "NaN heading": (state("heading", nan_at(3)), rf"{CAR}state\.heading: NaN or over 1000 at a valid step"),
-    "NaN valid": (state("valid", nan_at(3)), rf"{CAR}state\.valid: NaN or over 1 at a valid step"),
     "half valid": (state("valid", lambda v: v / 2), rf"{CAR}state\.valid, length, width: .* neither 0 nor 1"),
-    "negative size": (state("width", lambda v: -v), rf"{CAR}state\.valid, length, width: a negative size"),
-    "far": (state("position", lambda v: v * 1e6), rf"{CAR}state\.position: NaN or over 1e\+08"),
     "one column": (
         state("position", lambda v: v[:, 0]),
-        rf"{CAR}state\.position: float64 of shape \(25,\), expected numbers \[25, 2\]",
+        rf"{CAR}state\.position: float64 of shape \(25,\), expected .* \[25, 2\]",
     ),
-    "a step less": (
-        state("heading", lambda v: v[1:]),
-        rf"{CAR}state\.heading: float64 of shape \(24,\), expected numbers \[25, 1\]",
-    ),
-    "text": (state("heading", lambda v: v.astype(str)), rf"{CAR}state\.heading: <U\d+ of shape"),
+    "a step less": (state("heading", lambda v: v[1:]), rf"{CAR}state\.heading: .* shape \(24,\), expected numbers \[25, 1\]"),
     "a list": (state("heading", list), rf"{CAR}state\.heading: of type list, expected ndarray"),
     "another length": (entry("length", value=24), r"length: 24, metadata\.ts has 25 timestamps"),
-    "a text as length": (entry("length", value="25"), "length: of type str, expected int"),
     "a timestamp less": (ts(lambda v: v[1:]), r"length: 25, metadata\.ts has 24 timestamps"),
     "NaN timestamp": (ts(nan_at(3)), r"metadata\.ts: a timestamp is NaN or over 1e12"),
-    "no timestamps": (ts(lambda v: None), r"metadata\.ts: expected 2 to 10000 timestamps"),
     "2 Hz": (ts(lambda v: v * 5), r"metadata\.ts: 0\.5 s between steps, expected 0\.1 s \(period_s\)"),
     "milliseconds": (ts(lambda v: v * 1000), r"metadata\.ts: 100 s between steps, expected 0\.1 s"),
     "irregular": (ts(lambda v: v + 0.05 * (v > 1.15)), r"metadata\.ts: 0\.1 to 0\.15 s between steps, expected 0\.1 s"),
-    "backwards": (ts(lambda v: v[::-1]), r"metadata\.ts: -0\.1 s between steps"),
-    "drift": (ts(lambda v: v * 1.02), r"metadata\.ts: 0\.102 s between steps"),
     "no ego": (entry("metadata", "sdc_id", value="taxi"), r"metadata\.sdc_id: no track 'taxi'"),
     "another AV": (entry("tracks", "AV", value=track("VEHICLE", (0.0, 9.0), (1.0, 0.0))), r"tracks\[AV\]: this id is reserved"),
     "nothing listed": (entry("metadata", "tracks_to_predict", value={}), r"tracks_to_predict: none of 0 listed tracks is seen"),
-    "a list to predict": (
-        entry("metadata", "tracks_to_predict", value=["car"]),
-        r"tracks_to_predict: of type list, expected dict",
-    ),
     "late target": (entry("metadata", "tracks_to_predict", value={"none": {}}), r"none of 1 listed tracks is seen in the last"),
     "unknown feature": (feature("type", lambda v: "RIVER"), rf"{LANE}type: unknown value 'RIVER'"),
     "NaN point": (feature("polyline", nan_at(1)), rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]"),
-    "flat points": (feature("polyline", lambda v: v[:, 0]), rf"{LANE}polyline: float64 of shape \(2,\)"),
-    "no points": (feature("polyline", lambda v: None), rf"{LANE}polyline: missing, expected ndarray"),
     "one exit": (feature("exit_lanes", lambda v: "12"), rf"{LANE}exit_lanes: expected a list of at most 32 lanes"),
     "unknown light": (
         entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]),
         r"states\[3\]\.state\.object_state: unknown value 'BLUE'",
     ),
-    "few states": (entry(*LIGHT, change=lambda v: v[1:]), r"states\[3\]\.state\.object_state: expected 25 states"),
     "many copies": (entry("tracks", change=lambda v: copies(v["ego"], 41_000) | v), "steps of all tracks, expected 1 to"),
     "many lanes": (entry("map_features", change=lambda v: copies(v["10"], 20_000)), "20001 map_features, expected 1 to 20000"),
     "many states": (entry("dynamic_map_states", change=lambda v: copies(v["3"], 41_000)), "states of traffic lights, expected"),
@@ -223,15 +189,10 @@ def test_a_broken_scenario_is_refused_with_file_and_field(tmp_path: Path, case: 
 
 LISTS: dict[str, tuple[str, Damage, str]] = {
     "outside": ("mapping", entry(NAMES[0], value="../other"), "not a file in a folder inside .*: copy or link the folder there"),
-    "absolute": ("mapping", entry(NAMES[0], value="/etc"), "not a file in a folder inside"),
     "a path as name": ("mapping", entry("../x.pkl", value="part_0"), "not a file in a folder inside"),
-    "a parent as name": ("mapping", entry("..", value="part_0"), "not a file in a folder inside"),
     "a zero byte": ("mapping", entry("a\0b.pkl", value="part_0"), "not a file in a folder inside"),
-    "a number": ("mapping", entry(NAMES[0], value=3), "not a file in a folder inside"),
     "a list": ("mapping", change_bytes(lambda data: pickle.dumps([NAMES[0]], 4)), "expected a dict of file names and folders"),
-    "empty": ("mapping", change_bytes(lambda data: pickle.dumps({}, 4)), "expected a dict of file names and folders"),
     "code": ("mapping", change_bytes(lambda data: b"cos\nsystem\n(S'touch evil'\ntR."), "opcode GLOBAL is not allowed"),
-    "no entry": ("summary", entry(NAMES[0], drop=True), "sd_small_1.pkl: missing, expected dict"),
     "no timestamps": ("summary", entry(NAMES[0], "ts", drop=True), r"sd_small_1.pkl\.ts: expected 2 to 10000 timestamps"),
     "no summary": ("summary", Path.unlink, "No such file"),
     "another length": ("summary", entry(NAMES[0], "ts", change=lambda v: v[:20]), "length: 25 steps, dataset_summary.pkl has 20"),
@@ -245,9 +206,6 @@ def test_a_broken_list_is_refused_with_file_and_entry(tmp_path: Path, case: str)
     damage(tmp_path / "raw" / "val" / f"dataset_{file}.pkl")
     [message] = read_all(replace(READER, stride_s=1.0), tmp_path / "raw", "val").values()
     assert isinstance(message, str) and re.search(rf"\.pkl: .*{reason}", message), message
-
-
-# ---- the real sample -----------------------------------------------------------------------------------------------
 
 
 class TrustedUnpickler(pickle.Unpickler):
@@ -316,20 +274,3 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         if other in names
     }
     assert pairs == exits and exits
-
-
-def test_moving_cars_of_the_real_sample_drive_along_lanes(sample: Path) -> None:
-    """The median distance to the nearest vehicle lane, and the median angle to its direction."""
-    distances, angles = [], []
-    for scene in scenes(ScenarioNet(), sample, "scenarios"):
-        lanes = [scene.polyline(index) for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)]
-        middle = np.concatenate([(line[1:] + line[:-1]) / 2 for line in lanes])
-        along = np.concatenate([np.diff(line, axis=0) for line in lanes])
-        speed = np.hypot(*scene.velocity[:, 20].T)
-        for car in np.flatnonzero(scene.valid[:, 20] & (speed > 2.0) & (scene.agent_kind == AgentKind.VEHICLE)):
-            offset = scene.position[car, 20] - middle
-            near = np.hypot(*offset.T).argmin()
-            direction = along[near] / np.hypot(*along[near])
-            distances.append(abs(offset[near] @ (-direction[1], direction[0])))
-            angles.append(abs(np.angle(np.exp(1j * (scene.heading[car, 20] - np.arctan2(direction[1], direction[0]))))))
-    assert len(distances) >= 12 and np.median(distances) < 1.5 and np.median(angles) < 0.3

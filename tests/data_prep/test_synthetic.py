@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.prepared import content
 
-from data_prep.synthetic import SyntheticScene, scene_identity, simulate_scene, synthesize
+from data_prep.synthetic import SyntheticScene, simulate_scene, synthesize
 from data_prep.synthetic.dataset import assign_splits
 from data_prep.synthetic.world import World
 
@@ -21,7 +21,6 @@ COLUMNS = (
     "velocity_y:f scenario_id:s start_timestamp:f end_timestamp:f num_timestamps:i focal_track_id:s city:s"
 )
 SCHEMA = pa.schema([(name, TYPES[kind]) for name, kind in (column.split(":") for column in COLUMNS.split())])
-WHEELS = ("vehicle", "bus", "motorcyclist", "cyclist")
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +33,19 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scenes() -> list[SyntheticScene]:
-    """80 scenes in memory."""
-    return [simulate_scene(seed) for seed in range(80)]
+    """60 scenes in memory."""
+    return [simulate_scene(seed) for seed in range(60)]
 
 
 @pytest.fixture(scope="module")
 def worlds(scenes: list[SyntheticScene]) -> list[tuple[World, int]]:
-    """The true motion in 30 scenes, with the number of moving vehicles."""
-    return [(scene.world, len(scene.world.turn)) for scene in scenes[:30]]
+    """The true motion in 20 scenes, with the number of moving vehicles."""
+    return [(scene.world, len(scene.world.turn)) for scene in scenes[:20]]
 
 
 def norm(vector: np.ndarray) -> np.ndarray:
     """Length [...] of vectors [..., 2]."""
     return np.hypot(vector[..., 0], vector[..., 1])
-
-
-# ---- files ---------------------------------------------------------------------------------------------------------
 
 
 def test_av2_reads_scenario_and_map(dataset: Path) -> None:
@@ -112,13 +108,6 @@ def test_a_scene_depends_on_seed_and_number_and_finished_scenes_are_kept(dataset
     assert content(tmp_path) == made, "no temporary file"
 
 
-def test_the_seed_determines_the_name(dataset: Path) -> None:
-    sequence = np.random.SeedSequence([3, 0])
-    name = simulate_scene(sequence).scene_id
-    assert name == scene_identity(np.random.SeedSequence([3, 0])) == simulate_scene(sequence).scene_id
-    assert (dataset / "train" / name).is_dir() and scene_identity(0) != scene_identity(1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sizes"),
     [((100, 0.2, 0.05), (75, 20, 5)), ((3, 0.2, 0.05), (1, 1, 1)), ((1, 0.2, 0.05), (1, 0, 0)), ((10, 0.0, 0.0), (8, 1, 1))],
@@ -128,9 +117,6 @@ def test_split_sizes(arguments: tuple[int, float, float], sizes: tuple[int, int,
     for invalid in ((0, 0.2, 0.1), (5, 1.0, 0.0), (5, 0.6, 0.4), (5, -0.1, 0.0)):
         with pytest.raises(ValueError, match="must be"):
             assign_splits(*invalid)
-
-
-# ---- recorded scenes -----------------------------------------------------------------------------------------------
 
 
 def test_tracks_are_complete_or_interrupted_as_recorded_ones(scenes: list[SyntheticScene]) -> None:
@@ -164,15 +150,6 @@ def test_variety_of_agents_and_lanes(scenes: list[SyntheticScene]) -> None:
     assert 0.01 < np.mean(parked) < 0.5
 
 
-def test_every_lane_into_a_junction_has_a_successor(scenes: list[SyntheticScene]) -> None:
-    for scene in scenes:
-        lanes = scene.network.lanes
-        entering = {(index, arm.junction) for arm in scene.network.arms for index in arm.lanes(entering=True)}
-        assert all(lanes[index].successors for index, _ in entering)
-        assert all(lanes[i].junction is junction for index, junction in entering for i in lanes[index].successors)
-        assert any(not lane.successors for lane in lanes)  # at the border of the map
-
-
 def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
     turns = Counter[tuple[int, bool]]()  # turn of the focal vehicle, and whether other turns were open to it
     swept = []
@@ -185,26 +162,10 @@ def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
             turns[turn, uncertain] += 1
             if turn in (-1, 1) and uncertain:  # the track does not contradict its turn
                 assert (turn * (heading - heading[0])).max() > -0.3
-    assert min(turns[turn, False] + turns[turn, True] for turn in (-1, 0, 1)) >= 5
+    assert min(turns[turn, False] + turns[turn, True] for turn in (-1, 0, 1)) >= 4
     assert min(turns[turn, True] for turn in (-1, 0, 1)) > 0
     assert sum(turns[turn, True] for turn in (-1, 0, 1, 2)) > 0.3 * len(scenes)
     assert np.mean(np.array(swept) > 0.6) > 0.15
-
-
-def test_recorded_motion_is_smooth_and_close_to_lanes(scenes: list[SyntheticScene]) -> None:
-    kernel = np.hanning(13)[1:-1] / np.hanning(13)[1:-1].sum()
-    for tracks, network in ((scene.tracks, scene.network) for scene in scenes):
-        center = np.concatenate([lane.center for lane in network.lanes])
-        for i, kind in enumerate(tracks.kinds):
-            rows = tracks.valid[i]
-            if kind in WHEELS and rows.sum() >= 40:
-                smooth = np.stack([np.convolve(tracks.xy[i, rows, k], kernel, mode="valid") for k in range(2)], axis=-1)
-                assert norm(np.diff(smooth, 2, axis=0) * 100.0).max() < 8.0  # m/s^2
-                if rows[49] and norm(tracks.velocity[i, 49]) > 1.0:
-                    assert norm(center - tracks.xy[i, 49]).min() < 12.5
-
-
-# ---- true motion ---------------------------------------------------------------------------------------------------
 
 
 def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:
@@ -225,7 +186,7 @@ def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:
         stopped += int(((speed.min(axis=1) < 0.3) & (speed.max(axis=1) > 4.0)).sum())
         pedestrians = [kind == "pedestrian" for kind in world.kind]
         walked += int((norm(world.xy[pedestrians, -1] - world.xy[pedestrians, 0]) > 5.0).sum())
-    assert stopped > 30 and walked > 15
+    assert stopped > 20 and walked > 10
 
 
 def discs(world: World, body: int) -> tuple[np.ndarray, float]:
@@ -246,4 +207,4 @@ def test_agents_do_not_collide(worlds: list[tuple[World, int]]) -> None:
                 (a, radius_a), (b, radius_b) = discs(world, one), discs(world, other)
                 pairs += 1
                 collisions += norm(a[near][:, :, None] - b[near][:, None]).min() < radius_a + radius_b - 0.1
-    assert pairs > 500 and collisions == 0
+    assert pairs > 300 and collisions == 0

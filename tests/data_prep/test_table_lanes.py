@@ -20,9 +20,6 @@ LINE = [[0, 0], [9, 0]]
 RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
 
 
-# ---- where lanes are looked for ------------------------------------------------------------------------------------
-
-
 def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
     table = write(tmp_path / "val" / "drive.csv", two_tracks())
     write(tmp_path / "val" / "other.csv", two_tracks())
@@ -32,9 +29,6 @@ def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
         write_lanes(tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson"))
         assert SMALL.read(Input(table), "val", tmp_path).polyline_id.tolist() == [number]
     assert SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path).polyline_id.tolist() == [3]
-
-
-# ---- contents ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("geojson", [False, True])
@@ -104,9 +98,6 @@ def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
     assert named_edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
 
 
-# ---- broken lanes --------------------------------------------------------------------------------------------------
-
-
 def plain(**fields: Any) -> str:
     """A good lane, then one with these fields."""
     return json.dumps({"lanes": [{"id": 0, "points": LINE}, {"id": 1, "points": LINE} | fields]})
@@ -119,13 +110,8 @@ def feature(geometry: Any, **properties: Any) -> str:
 
 ENTRY, POINTS = "lanes[1]: ", "lanes[1]: points: "
 BROKEN: dict[str, tuple[str, str]] = {
-    "empty": ("", "lanes cannot be read: "),
     "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
-    "nested": ("[" * 200_000 + "]" * 200_000, "lanes cannot be read: "),
-    "a list as a lane": (json.dumps({"lanes": [{"points": LINE}, LINE]}), ENTRY + "Expected `object`, got `array`"),
-    "null": (plain(points=[[1, 2], [None, 3]]), ENTRY + "Expected `float`, got `null` - at `$.points[1][0]`"),
     "one point": (plain(points=[[1, 1]]), POINTS + "1 different ones, expected at least 2"),
-    "none": (plain(points=[]), POINTS + "0 different ones, expected at least 2"),
     "huge": (plain(points=[[1, 1], [2, 1e9]]), POINTS + "infinite or huge"),
     "a ring of two": (plain(kind="crosswalk", points=LINE), POINTS + "2 different ones, expected at least 3"),
     "kind": (plain(kind="tram"), ENTRY + "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area"),
@@ -133,7 +119,6 @@ BROKEN: dict[str, tuple[str, str]] = {
     "flag": (plain(intersection="no"), ENTRY + "Expected `bool | int | null`, got `str` - at `$.intersection`"),
     "id": (plain(id=1.5), ENTRY + "id: 1.5, expected text or a whole number"),
     "id twice": (plain(id="0"), ENTRY + "id: '0' is also the id of lanes[0]"),
-    "successor": (plain(successors=7), ENTRY + "Expected `array | null`, got `int` - at `$.successors`"),
     "no geometry": (feature(None), "features[0]: geometry: missing"),
     "another geometry": (feature({"type": "Point"}), "features[0]: geometry: 'Point', expected one of LineString, Polygon"),
     "a lane's outline": (
@@ -141,10 +126,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         "features[0]: kind: a polygon is a crosswalk or a drivable_area",
     ),
     "degrees": (feature({"type": "LineString", "coordinates": [[8.4, 49.0], [8.4001, 49.0]]}), "coordinates look like degrees"),
-    "far away": (
-        plain(points=[[5e5, 4e6], [5e5, 4.1e6]]).replace("[0, 0], [9, 0]", "[5e5, 4e6], [6e5, 4e6]"),
-        "not the same frame",
-    ),
+    "far away": (json.dumps({"lanes": [{"points": [[5e5, 4e6], [6e5, 4e6]]}]}), "not the same frame"),
 }
 
 

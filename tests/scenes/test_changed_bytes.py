@@ -42,14 +42,15 @@ def test_verify_finds_each_changed_byte(tmp_path: Path) -> None:
     assert missed == []
 
 
-def test_a_shard_that_changes_after_opening_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seeds", "change"), [((3, 4), r"\d+ bytes, expected \d+"), ((1, 2, 3), "3 scenes, expected 2")])
+def test_a_shard_that_changes_after_opening_is_refused(tmp_path: Path, seeds: tuple[int, ...], change: str) -> None:
     make_store(tmp_path)
     store, path = SceneStore(tmp_path, "train"), shard_path(tmp_path, "train", 1)
-    scenes = [random_scene(seed, agents=9) for seed in (3, 4)]  # the same number of scenes
-    write_shard(path, scenes, ShardInfo("random", "train"))
-    for read in (lambda: store[4], store.scene_ids):
-        with pytest.raises(StoreError, match=r"00001\.arrow: \d+ bytes, expected \d+: the file has changed"):
+    write_shard(path, [random_scene(seed, agents=9) for seed in seeds], ShardInfo("random", "train"))
+    for read in (lambda: store[4], store.scene_ids, store.sizes, lambda: store.find(["scene-4"])):
+        with pytest.raises(StoreError, match=rf"00001\.arrow: {change}: the file has changed"):
             read()
+    assert store[2].scene_id == "scene-2"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(StoreError, match=r"00001\.arrow: "):
         store[4]

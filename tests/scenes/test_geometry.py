@@ -17,11 +17,6 @@ poses = st.tuples(metres, metres, angles)
 LIBRARIES = [lambda x: np.asarray(x, np.float64), lambda x: torch.tensor(x, dtype=torch.float64)]
 
 
-@pytest.fixture(params=LIBRARIES, ids=["numpy", "torch"])
-def array(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def close(value: Any, expected: Any, tolerance: float = 1e-12) -> None:
     np.testing.assert_allclose(np.asarray(value), np.asarray(expected), atol=tolerance, rtol=0)
 
@@ -47,6 +42,7 @@ def test_wrap_has_slope_one() -> None:
     assert torch.equal(angle.grad, torch.ones(5))
 
 
+@pytest.mark.parametrize("array", LIBRARIES, ids=["numpy", "torch"])
 def test_frames_by_hand(array: Any) -> None:
     pose = array([10.0, 5.0, math.pi / 2])  # looking along +y
     close(to_frame(array([10.0, 8.0]), pose), [3.0, 0.0])
@@ -91,11 +87,6 @@ def test_shapes_broadcast_and_both_libraries_agree() -> None:
     assert grid.shape == (5, 6, 3)
     close(relative_pose(torch.from_numpy(many), torch.from_numpy(one)), grid)
     close(grid[2, 3], relative_pose(many[2, 0], one[0, 3]))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_type_and_dtype_are_kept(dtype: str) -> None:
-    arrays = np.ones((2, 3), dtype), torch.ones(2, 3, dtype=getattr(torch, dtype))
-    for pose in arrays:
+    for pose in (np.ones((2, 3), np.float32), torch.ones(2, 3)):
         for value in (wrap(pose), rotate(pose[:, :2], pose[:, 2]), to_frame(pose[:, :2], pose), relative_pose(pose, pose)):
             assert type(value) is type(pose) and value.dtype == pose.dtype

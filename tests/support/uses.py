@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -37,6 +37,7 @@ PRELOAD += ["trajformer.recipes.checkpoint", "data_prep.engine.prepare", "data_p
 PROGRESS = re.compile(r"epoch \d+|stopping after this step")  # of a training, on standard error
 TEMPORARY = re.compile(r"\.tmp$|^\.")  # names that no command may leave behind
 STOP_S = 20.0  # between a signal and the end of all processes; 5 s on a machine without other work
+TABLES = [f"uses.{path.stem}" for path in sorted((ROOT / "tests" / "uses").glob("*.py"))]
 _LOCK = threading.Lock()
 Files = dict[str, str]  # content of each file below a folder, by path
 RECIPE = """
@@ -74,7 +75,7 @@ class Stop:
     after_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """A use of the program and its expected end.
 
@@ -84,12 +85,13 @@ class Case:
     use: str  # in words; the name of the test
     run: str | tuple[str, ...] | Callable[[], object]  # words after `trajformer` or "tools/x.py", or a function of the API
     line: str = ""  # regular expression in the error line, or in the output if `status` is 0
-    status: int = 1
     prepare: Callable[[], object] = list  # runs before the command, in its process and folder
+    guard: Guard | None = None
+    _: KW_ONLY
+    status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
     stop: Stop | None = None
-    guard: Guard | None = None
     limit_s: float = 30.0
 
 
@@ -142,6 +144,11 @@ def prepare_files(folder: Path) -> Path:
     return folder
 
 
+def cut(path: str, share: float = 0.9) -> Callable[[], object]:
+    """Remove the end of a file."""
+    return lambda: Path(path).write_bytes((data := Path(path).read_bytes())[: int(len(data) * share)])
+
+
 def files_below(folder: Path) -> Files:
     """A digest of each regular file, the target of each link, the type of everything else."""
     found = {}
@@ -182,7 +189,7 @@ def _command(case: Case) -> int:
 
 def tables() -> list[Case]:
     """All cases, from the lists `CASES` of the modules in `tests/uses`."""
-    modules = [import_module(f"uses.{path.stem}") for path in sorted((ROOT / "tests" / "uses").glob("*.py"))]
+    modules = [import_module(name) for name in TABLES]
     return [case for module in modules for case in module.CASES]
 
 
@@ -203,7 +210,7 @@ def _child(use: str, folder: Path, pipe: Connection) -> None:
 
 def start_server() -> None:
     """Start the process that is forked for each case; later calls do nothing."""
-    multiprocessing.set_forkserver_preload([*PRELOAD, "support.uses"])
+    multiprocessing.set_forkserver_preload([*PRELOAD, "support.uses", *TABLES])
     before = os.environ.copy()
     os.environ |= environment(PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tools"))))
     try:

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import torch
 from support.cli import run
-from support.uses import Case, Guard
+from support.uses import Case, Guard, cut
 
 import trajformer
 from trajformer.scenes.manifest import write_manifest
@@ -26,9 +26,19 @@ COMPARED = Guard(SPEC, "    if not differ:\n", "    if True:\n")
 FINITE = Guard(
     "trajformer/evaluation/evaluate.py", "if unusable := forecast.find_not_finite(batch.observation):", "if unusable := '':"
 )
-ZIP_CHECKSUM = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
-FILE_CHECKSUM = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
-MANIFEST_CHECKSUM = Guard("trajformer/scenes/manifest.py", "if head and zlib.crc32", "if False and zlib.crc32")
+ZIP = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
+SAFE = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
+CRC = Guard("trajformer/scenes/manifest.py", "if head and zlib.crc32", "if False and zlib.crc32")
+CLOCKS = Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:", "if False:")
+TYPE = Guard(SPEC, "if value is not None and type(value)", "if False and type(value)")
+STEPS = Guard("trajformer/scenes/resample.py", "if not 0 < number <= min(limit, MAX_STEPS):", "if False:")
+OCCUPIED = Guard("trajformer/scenes/resample.py", "any(out.iterdir())", "False")
+INSIDE = Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to(store.resolve()):", "if False:")
+RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():", "if False:")
+DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
+DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK, "if False:")
+SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
+WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:", "if False:")
 SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
 
 
@@ -68,11 +78,22 @@ def trained_on(**values: Any) -> Callable[[], None]:
     return write
 
 
-def flip(path: str, text: bytes | None = None) -> None:
+def flip(path: str, text: bytes | None = None) -> Callable[[], object]:
     """Change a bit in the middle of a file, or of the first byte of a text in it."""
-    content = bytearray(Path(path).read_bytes())
-    content[len(content) // 2 if text is None else content.index(text)] ^= 1
-    Path(path).write_bytes(content)
+
+    def change() -> None:
+        content = bytearray(Path(path).read_bytes())
+        content[len(content) // 2 if text is None else content.index(text)] ^= 1
+        Path(path).write_bytes(content)
+
+    return change
+
+
+def nan_forecasts() -> None:
+    """The forecasts "file" without numbers."""
+    table = pd.read_parquet("forecasts.parquet")
+    x = [row * np.nan for row in table.predicted_trajectory_x]
+    table.assign(predicted_trajectory_x=x).to_parquet("file")
 
 
 def converted(*changes: Callable[[], object]) -> Callable[[], None]:
@@ -86,15 +107,9 @@ def converted(*changes: Callable[[], object]) -> Callable[[], None]:
     return write
 
 
-def resampled(*changes: Callable[[], object]) -> Callable[[], None]:
-    """The store half/ at 5 Hz, and then changes."""
-
-    def write() -> None:
-        assert run("store", "resample", "store", "half", "--period-s", 0.2) == 0
-        for change in changes:
-            change()
-
-    return write
+def resampled() -> None:
+    """The store half/ at 5 Hz."""
+    assert run("store", "resample", "store", "half", "--period-s", 0.2) == 0
 
 
 def old_manifest() -> None:
@@ -108,12 +123,9 @@ def damaged_clock() -> None:
     pq.write_table(pq.read_table("forecasts.parquet").replace_schema_metadata({"trajformer": "{"}), "file")
 
 
-def score_in_python(checkpoint: str, store: str) -> Callable[[], object]:
-    def score() -> object:
-        model, recipe = trajformer.load_checkpoint(checkpoint)
-        return trajformer.evaluate(model, trajformer.SceneStore(store, "val"), recipe.data.batch)  # type: ignore[attr-defined]
-
-    return score
+def score_in_python() -> object:
+    model, recipe = trajformer.load_checkpoint("run/best.ckpt")
+    return trajformer.evaluate(model, trajformer.SceneStore("other", "val"), recipe.data.batch)  # type: ignore[attr-defined]
 
 
 def draw_in_python() -> object:
@@ -128,94 +140,53 @@ FAST, SLOW = (other(partial(replace, period_s=period)) for period in (0.05, 0.5)
 SHORT_PAST, SHORT = other(partial(resample_scene, num_history=20)), other(partial(resample_scene, num_future=30))
 MIXED = other(partial(replace, period_s=0.05), lambda number: number == 1)
 NO_MAP, SOME_MAPS = other(without_map), other(without_map, lambda number: number < 2)
-OTHER = "--checkpoint run/best.ckpt --store other"
+SCORE, SCORE_OTHER = "evaluate --store store --checkpoint", "evaluate --store other --checkpoint run/best.ckpt"
+PREDICT_OTHER = "predict --store other --checkpoint run/best.ckpt --out f.parquet"
+DRAW_OTHER = "plot other --forecasts forecasts.parquet --out p"
 TRAIN, RESUME = "train --config recipe.yaml --out r", "train --config recipe.yaml --out run --resume"
 ON_OTHER = "--data.train other --data.val other"
+RESAMPLE = "store resample store"
+FILE, WEIGHTS = "evaluate --store store --checkpoint file.ckpt", "evaluate --store store --checkpoint file.safetensors"
+DRAW_FILE, PREDICT_NAN = "plot store --forecasts file --out p", "predict --checkpoint nan.ckpt --store store --out f.parquet"
+NOT_FINITE, NOT_READABLE = "scene raw-val-0: track .*: the forecast has NaN or infinity", "not a readable checkpoint"
+MANIFEST = "manifest.json: no readable manifest .its checksum differs"
 CONVERT = "convert it: trajformer store resample other OUT"
 AT_20_HZ = rf"split '\w+': period_s 0.05, but the training scenes .*have 0.1; {CONVERT} --period-s 0.1$"
 
 
 def refused(use: str, run: Any, prepare: Callable[[], object], line: str, guard: Guard | None = COMPARED) -> Case:
-    return Case(use=use, run=run, prepare=prepare, line=line, guard=guard)
+    return Case(use, run, line, prepare, guard)
 
 
 def accepted(use: str, run: Any, prepare: Callable[[], object], line: str, guard: Guard | None = None) -> Case:
-    return Case(use=use, run=run, prepare=prepare, line=line, guard=guard, status=0)
+    return Case(use, run, line, prepare, guard, status=0)
 
 
 CASES = [
     # ---- clock, horizon and unit
-    refused("score scenes at 20 Hz", f"evaluate {OTHER}", FAST, f"other: {AT_20_HZ}"),
-    refused("score scenes at 2 Hz", f"evaluate {OTHER}", SLOW, "period_s 0.5, but the training scenes have 0.1; convert it"),
-    refused("forecast scenes at 20 Hz", f"predict {OTHER} --out f.parquet", FAST, AT_20_HZ),
-    refused("score scenes of a shorter past", f"evaluate {OTHER}", SHORT_PAST, "num_history 20, but the training scenes have 50"),
-    refused("score scenes of a shorter horizon", f"evaluate {OTHER}", SHORT, "num_future 30, but the training scenes have 60"),
-    refused("forecast scenes of a shorter horizon", f"predict {OTHER} --out f.parquet", SHORT, f"{CONVERT} --num-future 60$"),
-    refused(
-        "draw forecasts on scenes at 20 Hz",
-        "plot other --forecasts forecasts.parquet --out p",
-        FAST,
-        "0.05, but the scenes of the forecasts have 0.1",
-    ),
-    refused(
-        "draw forecasts on a shorter horizon",
-        "plot other --forecasts forecasts.parquet --out p",
-        SHORT,
-        "num_future 30, but the scenes of the forecasts have 60",
-    ),
-    accepted(
-        "draw forecasts on a shorter past",
-        "plot other --split val --forecasts forecasts.parquet --out p/a.png",
-        SHORT_PAST,
-        "^p/a.png",
-    ),
+    refused("score scenes at 20 Hz", SCORE_OTHER, FAST, f"other: {AT_20_HZ}"),
+    refused("score scenes at 2 Hz", SCORE_OTHER, SLOW, "period_s 0.5, but the training scenes have 0.1; convert it"),
+    refused("score scenes of a shorter past", SCORE_OTHER, SHORT_PAST, "num_history 20, but the training scenes have 50"),
+    refused("score scenes of a shorter horizon", SCORE_OTHER, SHORT, "num_future 30, but the training scenes have 60"),
+    refused("forecast scenes of a shorter horizon", PREDICT_OTHER, SHORT, f"{CONVERT} --num-future 60$"),
+    refused("draw forecasts on scenes at 20 Hz", DRAW_OTHER, FAST, "0.05, but the scenes of the forecasts have 0.1"),
+    refused("draw forecasts on a shorter horizon", DRAW_OTHER, SHORT, "num_future 30, but the scenes of the forecasts have 60"),
+    accepted("draw forecasts on a shorter past", f"{DRAW_OTHER}/a.png --split val", SHORT_PAST, "^p/a.png"),
     refused("validate on scenes at 20 Hz", f"{TRAIN} --data.val other", FAST, f"other: {AT_20_HZ}"),
-    refused(
-        "train further on scenes at 20 Hz",
-        f"{TRAIN} {ON_OTHER} --init run/best.ckpt",
-        FAST,
-        "training scenes of run/best.ckpt have 0.1; convert it",
-    ),
+    refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; conv"),
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
-    refused(
-        "train on scenes of two clocks",
-        f"{TRAIN} {ON_OTHER}",
-        MIXED,
-        "data.train: other: split 'train' has scenes of .*0.1.*and.*0.05",
-        Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:", "if False:"),
-    ),
-    refused("score scenes of two clocks", f"evaluate {OTHER}", MIXED, "period, H, F and unit", None),
+    refused("train on scenes of two clocks", f"{TRAIN} {ON_OTHER}", MIXED, "data.train: other: .*0.1.*and.*0.05", CLOCKS),
+    refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", None),
     refused(
         "score roads with a model of crowds",
-        "evaluate --checkpoint pretrained:crowd_eth_ucy/eth --store store",
+        f"{SCORE} pretrained:crowd_eth_ucy/eth",
         list,
         "0.1 and num_history 50 and num_future 60, but the training scenes have 0.4 and 8 and 12",
     ),
-    refused(
-        "score Argoverse 2 with a model of Argoverse 1",
-        "evaluate --checkpoint pretrained:se2former_argoverse1 --store store",
-        list,
-        "but the training scenes have 20 and 30",
-    ),
-    refused(
-        "score metres with a model of pixels",
-        "evaluate --checkpoint file.ckpt --store store",
-        trained_on(unit="px"),
-        "unit m, but the training scenes have px; prepare the raw data again in px",
-    ),
-    refused("score scenes at 20 Hz in Python", score_in_python("run/best.ckpt", "other"), FAST, AT_20_HZ),
-    refused(
-        "a converted checkpoint knows its clock",
-        "evaluate --checkpoint file.safetensors --store other",
-        converted(FAST),
-        AT_20_HZ,
-    ),
-    accepted(
-        "score with a checkpoint of an earlier version",
-        "evaluate --checkpoint file.ckpt --store store",
-        trained_on(split=None),
-        "file.ckpt ",
-    ),
+    refused("score metres with a model of pixels", FILE, trained_on(unit="px"), "unit m, but .* px; prepare the raw data again"),
+    refused("score scenes at 20 Hz in Python", score_in_python, FAST, AT_20_HZ),
+    refused("a converted checkpoint knows its clock", f"{WEIGHTS} --store other", converted(FAST), AT_20_HZ),
+    accepted("score with a checkpoint of an earlier version", FILE, trained_on(split=None), "file.ckpt "),
     refused(
         "score another horizon with a checkpoint of an earlier version",
         "evaluate --checkpoint file.ckpt --store other",
@@ -223,176 +194,46 @@ CASES = [
         "other: split 'val' does not fit the model: scenes have 30 future steps, the model predicts 60",
         None,
     ),
-    refused(
-        "draw forecasts with a damaged clock",
-        "plot store --forecasts file --out p",
-        damaged_clock,
-        "file: damaged properties of the scenes",
-        None,
-    ),
-    refused(
-        "a word as the clock of a checkpoint",
-        "evaluate --checkpoint file.ckpt --store store",
-        trained_on(period_s="slow"),
-        "recipe and weights do not fit.*period_s: 'slow', expected float",
-        Guard(SPEC, "if value is not None and type(value)", "if False and type(value)"),
-    ),
+    refused("draw with a damaged clock", DRAW_FILE, damaged_clock, "file: damaged properties of the scenes", None),
+    refused("a word as the clock", FILE, trained_on(period_s="slow"), "recipe and .* do not fit.*: 'slow', expected float", TYPE),
     # ---- resampling
-    accepted("score a resampled store", "evaluate --model constant_velocity --store half", resampled(), "minADE6"),
-    refused(
-        "resample to nothing",
-        "store resample store half",
-        list,
-        "at least one of --period-s, --num-history and --num-future",
-        None,
-    ),
-    refused(
-        "resample to a longer past",
-        "store resample store half --num-history 80",
-        list,
-        "num_history: 80 steps of 0.1 s, expected 1 to 50",
-        Guard("trajformer/scenes/resample.py", "if not 0 < number <= min(limit, MAX_STEPS):", "if False:"),
-    ),
+    accepted("score a resampled store", "evaluate --model constant_velocity --store half", resampled, "minADE6"),
+    refused("resample to nothing", f"{RESAMPLE} half", list, "one of --period-s, --num-history and --num-future", None),
+    refused("resample to a longer past", f"{RESAMPLE} half --num-history 80", list, "num_history: 80 .* expected 1 to 50", STEPS),
     refused(
         "resample to a longer horizon",
-        "store resample store half --period-s 0.2 --num-future 31",
+        f"{RESAMPLE} half --period-s 0.2 --num-future 31",
         list,
         "num_future: 31 steps of 0.2 s, expected 1 to 30",
-        None,
+        STEPS,
     ),
-    refused(
-        "resample into a folder with files",
-        "store resample store raw --period-s 0.2",
-        list,
-        "raw: exists already",
-        Guard("trajformer/scenes/resample.py", "any(out.iterdir())", "False"),
-    ),
-    refused(
-        "resample into the store",
-        "store resample store store/half --period-s 0.2",
-        list,
-        "must lie outside of store",
-        Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to(store.resolve()):", "if False:"),
-    ),
+    refused("resample into a folder with files", f"{RESAMPLE} raw --period-s 0.2", list, "raw: exists already", OCCUPIED),
+    refused("resample into the store", f"{RESAMPLE} store/half --period-s 0.2", list, "must lie outside of store", INSIDE),
     refused("resample a missing store", "store resample nowhere half --period-s 0.2", list, "nowhere: no such store", None),
-    Case(use="resample to a period of zero", run="store resample store half --period-s 0", status=2, line="period_s"),
-    refused("resample to an infinite period", "store resample store half --period-s inf", list, "num_future: 0 steps", None),
-    refused("resample to no period", "store resample store half --period-s 1e-320", list, "num_history: 10001 steps", None),
+    Case("resample to a period of zero", f"{RESAMPLE} half --period-s 0", "period_s", status=2),
+    refused("resample to an infinite period", f"{RESAMPLE} half --period-s inf", list, "num_future: 0 steps", None),
+    refused("resample to no period", f"{RESAMPLE} half --period-s 1e-320", list, "num_history: 10001 steps", None),
     refused(
         "prepare raw files into a resampled store",
         "preprocess argoverse2 raw half --workers 1",
-        resampled(),
+        resampled,
         "half: was made by `trajformer store resample`",
-        Guard("data_prep/engine/prepare.py", "if (store / record).exists():", "if False:"),
+        RESAMPLED,
     ),
     # ---- forecasts that are not finite
+    refused("score weights that are not numbers", f"{SCORE} nan.ckpt", with_nan, f"store: split 'val': {NOT_FINITE}", FINITE),
+    refused("forecast with weights that are not numbers", PREDICT_NAN, with_nan, NOT_FINITE, FINITE),
+    refused("draw a forecast that is not finite in Python", draw_in_python, list, "track .* in scene 'raw-val-0' has NaN", DRAWN),
     refused(
-        "score weights that are not numbers",
-        "evaluate --checkpoint nan.ckpt --store store",
-        with_nan,
-        "store: split 'val': scene raw-val-0: track .*: the forecast has NaN or infinity",
-        FINITE,
-    ),
-    refused(
-        "forecast with weights that are not numbers",
-        "predict --checkpoint nan.ckpt --store store --out f.parquet",
-        with_nan,
-        "scene raw-val-0: track .*: the forecast has NaN or infinity",
-        FINITE,
-    ),
-    refused(
-        "score weights that are not numbers in Python",
-        score_in_python("nan.ckpt", "store"),
-        with_nan,
-        "scene raw-val-0: .*NaN or infinity",
-        FINITE,
-    ),
-    refused(
-        "draw a forecast that is not finite in Python",
-        draw_in_python,
-        list,
-        "the forecast of track .* in scene 'raw-val-0' has NaN or infinity",
-        Guard(
-            "trajformer/plotting/forecasts.py",
-            "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):",
-            "if False:",
-        ),
-    ),
-    refused(
-        "draw a forecast file that is not finite",
-        "plot store --forecasts file --out p",
-        lambda: (
-            (table := pd.read_parquet("forecasts.parquet"))
-            .assign(predicted_trajectory_x=[row * np.nan for row in table.predicted_trajectory_x])
-            .to_parquet("file")
-        ),
-        "file: forecast of track .*has NaN or infinity",
-        None,
+        "draw a forecast file that is not finite", DRAW_FILE, nan_forecasts, "file: forecast of track .*has NaN or inf", None
     ),
     # ---- changed bytes
-    refused(
-        "score a checkpoint with a changed bit",
-        "evaluate --checkpoint run/best.ckpt --store store",
-        lambda: flip("run/best.ckpt"),
-        "best.ckpt: not a readable checkpoint",
-        ZIP_CHECKSUM,
-    ),
-    refused(
-        "resume from a checkpoint with a changed bit",
-        RESUME,
-        lambda: flip("run/last.ckpt"),
-        "last.ckpt: not a readable checkpoint",
-        ZIP_CHECKSUM,
-    ),
-    refused(
-        "score safetensors with a changed bit",
-        "evaluate --checkpoint file.safetensors --store store",
-        converted(lambda: flip("file.safetensors")),
-        "file.safetensors: not a readable checkpoint",
-        FILE_CHECKSUM,
-    ),
-    refused(
-        "score truncated safetensors",
-        "evaluate --checkpoint file.safetensors --store store",
-        converted(lambda: Path("file.safetensors").write_bytes(Path("file.safetensors").read_bytes()[:-9])),
-        "file.safetensors: not a readable checkpoint",
-        None,
-    ),
-    refused(
-        "print a store with a changed manifest",
-        "store info store",
-        lambda: flip("store/manifest.json", b"argoverse2"),
-        "manifest.json: no readable manifest .its checksum differs",
-        MANIFEST_CHECKSUM,
-    ),
-    refused(
-        "verify a store with a changed manifest",
-        "store verify store",
-        lambda: flip("store/manifest.json", b"argoverse2"),
-        "manifest.json: no readable manifest .its checksum differs",
-        MANIFEST_CHECKSUM,
-    ),
-    refused(
-        "verify a store with a changed space",
-        "store verify store",
-        lambda: flip("store/manifest.json", b' "schema'),
-        "manifest.json",
-        None,
-    ),
-    refused(
-        "verify a store with a changed shard",
-        "store verify store",
-        lambda: flip("store/val/00000.arrow"),
-        "val/00000.arrow: checksum differs from the manifest",
-        None,
-    ),
-    refused(
-        "verify a store with a changed origin",
-        "store verify half",
-        resampled(lambda: flip("half/resampled.json", b"store")),
-        "resampled.json: checksum differs from the manifest",
-        None,
-    ),
+    refused("score a changed checkpoint", f"{SCORE} run/best.ckpt", flip("run/best.ckpt"), f"best.ckpt: {NOT_READABLE}", ZIP),
+    refused("resume from a changed checkpoint", RESUME, flip("run/last.ckpt"), f"last.ckpt: {NOT_READABLE}", ZIP),
+    refused("score changed safetensors", WEIGHTS, converted(flip("file.safetensors")), f"tensors: {NOT_READABLE}", SAFE),
+    refused("score truncated safetensors", WEIGHTS, converted(cut("file.safetensors")), f"tensors: {NOT_READABLE}", None),
+    refused("print a changed manifest", "store info store", flip("store/manifest.json", b"argoverse2"), MANIFEST, CRC),
+    refused("verify a changed shard", "store verify store", flip("store/val/00000.arrow"), "arrow: checksum differs from", None),
     accepted("verify a store of an earlier version", "store verify store", old_manifest, "store: no problems"),
     # ---- splits and maps
     accepted(
@@ -402,34 +243,16 @@ CASES = [
         "warning: data.val: store: split 'train': 3 of 3 validation scenes are also training scenes",
         SHARED,
     ),
-    accepted("validate on other scenes", TRAIN, list, r"\A(?!.*warning)"),
-    accepted(
-        "score the training split",
-        "evaluate --checkpoint run/best.ckpt --store store --split train",
-        list,
-        r"run/best.ckpt \(on its training split\)",
-        Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split"),
-    ),
-    accepted("score another split", "evaluate --checkpoint run/best.ckpt --store store", list, r"\A(?!.*training split)"),
+    accepted("score the training split", f"{SCORE} run/best.ckpt --split train", list, r"ckpt \(on its training split\)", SPLIT),
+    accepted("score another split", f"{SCORE} run/best.ckpt", list, r"\A(?!.*training split)"),
     accepted(
         "score scenes without maps",
-        f"evaluate {OTHER}",
+        SCORE_OTHER,
         SOME_MAPS,
         r"\A(?!(.*warning){2})(?s:.*)warning: other: split 'val': 2 of 3 scenes have no map, but the training scenes have maps",
         Guard(SPEC, "if expected.has_map and with_map < total:", "if False:"),
     ),
-    accepted("forecast scenes without maps", f"predict {OTHER} --out f.parquet", NO_MAP, "3 of 3 scenes have no map"),
-    accepted(
-        "score scenes with maps, trained without",
-        "evaluate --checkpoint file.ckpt --store store",
-        trained_on(has_map=False),
-        "3 of 3 scenes have a map, but the training scenes have none",
-        Guard(SPEC, "if expected.has_map is False and with_map:", "if False:"),
-    ),
-    accepted(
-        "validate on scenes without maps",
-        f"{TRAIN} --data.val other",
-        SOME_MAPS,
-        "data.val: other: split 'val': 2 of 3 scenes have no map",
-    ),
+    accepted("forecast scenes without maps", PREDICT_OTHER, NO_MAP, "3 of 3 scenes have no map"),
+    accepted("score scenes with maps, trained without", FILE, trained_on(has_map=False), "3 of 3 scenes have a map", WITH_MAP),
+    accepted("validate on scenes without maps", f"{TRAIN} --data.val other", SOME_MAPS, "data.val: .*: 2 of 3 scenes have no"),
 ]

@@ -1,6 +1,5 @@
 """Stores, raw folders, checkpoints and forecast files that are missing, damaged or of another kind."""
 
-import json
 import pickle
 import shutil
 import zipfile
@@ -13,10 +12,7 @@ import pandas as pd
 import torch
 from support import fixtures
 from support.cli import Evil
-from support.uses import Case
-
-from trajformer.scenes import manifest, shard
-from trajformer.scenes.store import SceneStore
+from support.uses import Case, cut
 
 CONSTANT = "evaluate --model constant_velocity --store"
 SCORE = "evaluate --store store --checkpoint"
@@ -28,22 +24,10 @@ NO_STORE = "nowhere: no such store; make one with `trajformer preprocess`"
 
 def newer_store() -> None:
     """A store new/ of a later schema version."""
-    shutil.copytree("store", "new")
-    scenes, path = list(SceneStore("store", "val")), shard.shard_path(Path("new"), "val", 0)
-    before = shard.SCHEMA_VERSION
-    try:
-        shard.SCHEMA_VERSION = manifest.SCHEMA_VERSION = 7
-        shard.write_shard(path, scenes, shard.ShardInfo("synthetic", "val", schema_version=7))
-        shutil.rmtree("new/train")
-        shutil.rmtree("new/test")
-        manifest.write_manifest(Path("new"))
-    finally:
-        shard.SCHEMA_VERSION = manifest.SCHEMA_VERSION = before
-
-
-def cut(path: str, share: float = 0.9) -> Callable[[], object]:
-    """Remove the end of a file."""
-    return lambda: Path(path).write_bytes((data := Path(path).read_bytes())[: int(len(data) * share)])
+    shard = Path("store/val/00000.arrow").read_bytes()
+    Path("new/val").mkdir(parents=True)
+    Path("new/val/00000.arrow").write_bytes(shard.replace(b'"schema_version": 2', b'"schema_version": 7'))
+    Path("new/manifest.json").write_text('{"schema_version": 7}')
 
 
 def archive() -> None:
@@ -68,9 +52,20 @@ def model(raw: dict[str, Any]) -> dict[str, Any]:
     return raw["trajformer"]["config"]["model"]["mmtransformer"]
 
 
-def forecasts(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[], object]:
-    """A changed forecast file, "file"."""
-    return lambda: change(pd.read_parquet("forecasts.parquet")).to_parquet("file")
+def other_table() -> None:
+    """A table "file" that has no forecasts."""
+    pd.DataFrame({"scenario_id": ["a"]}).to_parquet("file")
+
+
+def other_tracks() -> None:
+    """The forecasts "file" of tracks that no scene has."""
+    table = pd.read_parquet("forecasts.parquet")
+    table.assign(track_id="x" + table.track_id).to_parquet("file")
+
+
+def manifest(text: str) -> Callable[[], object]:
+    """Another manifest of store/."""
+    return lambda: Path("store/manifest.json").write_text(text)
 
 
 def broken_raw() -> None:
@@ -89,135 +84,84 @@ def no_valid_scene() -> None:
     shutil.rmtree("raw/val/raw-val-2")
 
 
-def split_without_shard() -> None:
-    """A store that has lost a split."""
-    shutil.rmtree("store/val")
-
-
-def is_checkpoint_error(use: str, prepare: Callable[[], object], line: str) -> Case:
+def score_file(use: str, prepare: Callable[[], object], line: str) -> Case:
     """A case of scoring the checkpoint "file"."""
-    return Case(use=f"score a checkpoint: {use}", run=f"{SCORE} file", prepare=prepare, line=f"file: {line}")
+    return Case(f"score a checkpoint: {use}", f"{SCORE} file", f"file: {line}", prepare)
 
 
-NOT_READABLE, NOT_OURS = "not a readable checkpoint", "not a trajformer checkpoint"
-PLOT = "plot store --out p"
+NOT_READABLE, NOT_OURS, NOT_FIT = "not a readable checkpoint", "not a trajformer checkpoint", "recipe and weights do not fit"
+PLOT, TRAIN = "plot store --out p", "train --config recipe.yaml --out r"
+WITHOUT_NUMBERS = '{"schema_version": 2, "splits": {"val": {}}}'
 VERSIONS = "schema.version 7, this software reads 2"
+PREPARE_VAL = "preprocess argoverse2 raw s --split val --workers 1"
+LISTED = (  # of broken_raw()
+    r"(?s)val: 1 scenes.*3 skipped.*val/nan/.*heading: NaN or infinity.*"
+    r"val/raw-val-0/.*not a readable parquet.*val/raw-val-1/.*log_map_archive_raw-val-1.json"
+)
 
 CASES = [
-    Case(use="evaluate a store that does not exist", run=f"{CONSTANT} nowhere", line=NO_STORE),
-    Case(use="print a store that does not exist", run="store info nowhere", line=NO_STORE),
-    Case(use="draw a store that does not exist", run="plot nowhere --out p", line=NO_STORE),
-    Case(use="train on a store that does not exist", run="train --config recipe.yaml --data.val nowhere --out r", line=NO_STORE),
-    Case(use="train without a store", run="train --config recipe.yaml --data.train '' --out r", line="data.train: give a store"),
-    Case(use="an unknown split", run=f"{CONSTANT} store --split moon", line=r"no split 'moon' \(splits here: test, train, val\)"),
-    Case(use="score a split without a future", run=f"{CONSTANT} store --split test", line="'test' has no known future to score"),
+    Case("evaluate a store that does not exist", f"{CONSTANT} nowhere", NO_STORE),
+    Case("print a store that does not exist", "store info nowhere", NO_STORE),
+    Case("draw a store that does not exist", "plot nowhere --out p", NO_STORE),
+    Case("train on a store that does not exist", f"{TRAIN} --data.val nowhere", NO_STORE),
+    Case("train without a store", f"{TRAIN} --data.train ''", "data.train: give a store"),
+    Case("an unknown split", f"{CONSTANT} store --split moon", r"no split 'moon' \(splits here: test, train, val\)"),
+    Case("score a split without a future", f"{CONSTANT} store --split test", "'test' has no known future to score"),
+    Case("train on a split without a future", f"{TRAIN} --data.train_split test", "split 'test' has no known future"),
+    Case("print a newer store", "store info new", f"new/manifest.json: {VERSIONS}", newer_store),
+    Case("score a newer store", f"{CONSTANT} new", f"new/val/00000.arrow: {VERSIONS}", newer_store),
     Case(
-        use="train on a split without a future",
-        run="train --config recipe.yaml --data.train_split test --out r",
-        line="split 'test' has no known future",
+        "score a truncated shard",
+        f"{CONSTANT} store",
+        r"arrow: not a readable shard \(truncated or",
+        cut("store/val/00000.arrow"),
     ),
-    Case(use="print a newer store", prepare=newer_store, run="store info new", line=f"new/manifest.json: {VERSIONS}"),
-    Case(use="verify a newer store", prepare=newer_store, run="store verify new", line=f"new/manifest.json: {VERSIONS}"),
-    Case(use="score a newer store", prepare=newer_store, run=f"{CONSTANT} new", line=f"new/val/00000.arrow: {VERSIONS}"),
-    Case(use="draw a newer store", prepare=newer_store, run="plot new --out p", line=f"new/val/00000.arrow: {VERSIONS}"),
+    Case("verify a missing split", "store verify store", "in the manifest but missing", lambda: shutil.rmtree("store/val")),
+    Case("a manifest of another form", "store info store", "store/manifest.json: schema_version None", manifest("[]")),
     Case(
-        use="score a truncated shard",
-        prepare=cut("store/val/00000.arrow"),
-        run=f"{CONSTANT} store",
-        line=r"store/val/00000.arrow: not a readable shard \(truncated or damaged\)",
+        "a manifest without numbers",
+        "store verify store",
+        "json: val: scenes: not a valid manifest entry",
+        manifest(WITHOUT_NUMBERS),
     ),
-    Case(
-        use="verify a missing split",
-        prepare=split_without_shard,
-        run="store verify store",
-        status=1,
-        line="listed in the manifest but missing",
-    ),
-    Case(
-        use="a manifest of another form",
-        prepare=lambda: Path("store/manifest.json").write_text("[]"),
-        run="store info store",
-        line="store/manifest.json: schema_version None",
-    ),
-    Case(
-        use="draw forecasts of other tracks",
-        prepare=forecasts(lambda table: table.assign(track_id="x" + table.track_id)),
-        run=f"{PLOT} --forecasts file",
-        line="has no track",
-    ),
-    is_checkpoint_error("a text", lambda: Path("file").write_text("hello\n" * 9), NOT_READABLE),
-    is_checkpoint_error("an empty file", lambda: Path("file").touch(), NOT_READABLE),
-    is_checkpoint_error("a zip file", archive, NOT_READABLE),
-    is_checkpoint_error("code instead of a recipe", checkpoint(lambda raw: raw.update(trajformer=Evil())), NOT_READABLE),
-    is_checkpoint_error("a pickle with code", lambda: Path("file").write_bytes(pickle.dumps(Evil())), NOT_READABLE),
-    is_checkpoint_error("weights of another program", lambda: torch.save({"weights": torch.ones(2)}, "file"), NOT_OURS),
-    is_checkpoint_error("a tensor", lambda: torch.save(torch.ones(2), "file"), NOT_OURS),
-    is_checkpoint_error("a missing file", list, "no such checkpoint"),
-    is_checkpoint_error(
-        "a missing tensor", checkpoint(lambda raw: raw["state_dict"].popitem()), "recipe and weights do not fit.*Missing key"
-    ),
-    is_checkpoint_error(
+    score_file("a text", lambda: Path("file").write_text("hello\n" * 9), NOT_READABLE),
+    score_file("an empty file", lambda: Path("file").touch(), NOT_READABLE),
+    score_file("a zip file", archive, NOT_READABLE),
+    score_file("code instead of a recipe", checkpoint(lambda raw: raw.update(trajformer=Evil())), NOT_READABLE),
+    score_file("a pickle with code", lambda: Path("file").write_bytes(pickle.dumps(Evil())), NOT_READABLE),
+    score_file("weights of another program", lambda: torch.save({"weights": torch.ones(2)}, "file"), NOT_OURS),
+    score_file("a tensor", lambda: torch.save(torch.ones(2), "file"), NOT_OURS),
+    score_file("a missing file", list, "no such checkpoint"),
+    score_file("a missing tensor", checkpoint(lambda raw: raw["state_dict"].popitem()), f"{NOT_FIT}.*Missing key"),
+    score_file(
         "a tensor of another shape",
         checkpoint(lambda raw: raw["state_dict"].update({"model.position": torch.ones(1)})),
         ".*size mismatch for position",
     ),
-    is_checkpoint_error("an unknown field", checkpoint(lambda raw: model(raw).update(speed=3)), ".*unknown field 'speed'"),
-    is_checkpoint_error(
-        "a word for a number", checkpoint(lambda raw: model(raw).update(proposals="six")), ".*mmtransformer.proposals: expected"
-    ),
-    is_checkpoint_error(
-        "sizes that do not fit", checkpoint(lambda raw: model(raw)["block"].update(heads=5)), ".*heads 5 does not divide width 16"
-    ),
-    is_checkpoint_error("a number for the recipe", checkpoint(lambda raw: raw.update(trajformer=3)), ""),
+    score_file("an unknown field", checkpoint(lambda raw: model(raw).update(speed=3)), ".*unknown field 'speed'"),
+    score_file("a word", checkpoint(lambda raw: model(raw).update(proposals="six")), ".*mmtransformer.proposals: expected"),
+    score_file("sizes", checkpoint(lambda raw: model(raw)["block"].update(heads=5)), ".*heads 5 does not divide width 16"),
+    score_file("a number for the recipe", checkpoint(lambda raw: raw.update(trajformer=3)), ""),
+    Case("score a truncated checkpoint", f"{SCORE} run/best.ckpt", f"best.ckpt: {NOT_READABLE}", cut("run/best.ckpt", 0.5)),
+    Case("score nothing", "evaluate --store store", "either --checkpoint CKPT or --model"),
+    Case("no worker", "preprocess argoverse2 raw s --workers 0", "workers: Not of type PositiveInt", status=2),
+    Case("a negative seed", "synthesize s --seed -1", "seed: Not of type", status=2),
+    Case("an empty batch", f"{CONSTANT} store --batch-size 0", "batch_size", status=2),
+    Case("an unknown source", "preprocess waymo raw s", "invalid choice: 'waymo'", status=2),
+    Case("broken scenarios are listed, the others are kept", PREPARE_VAL, LISTED, broken_raw, status=0),
+    Case("the first broken scenario is an error on request", f"{PREPARE_VAL} --strict", "heading: NaN or infinity", broken_raw),
+    Case("no valid scenario", PREPARE_VAL, r"split 'val': no usable scene \(the first of 3: ", no_valid_scene),
     Case(
-        use="score a truncated checkpoint",
-        prepare=cut("run/best.ckpt", 0.5),
-        run=f"{SCORE} run/best.ckpt",
-        line=f"best.ckpt: {NOT_READABLE}",
+        "a dry run", "preprocess argoverse2 raw s --dry-run --retry-skipped", "(?s)train: 3 scenes.*nothing was written", status=0
     ),
-    Case(use="score nothing", run="evaluate --store store", line="either --checkpoint CKPT or --model"),
-    Case(use="no worker", run="preprocess argoverse2 raw s --workers 0", status=2, line="workers: Not of type PositiveInt"),
-    Case(use="a negative seed", run="synthesize s --seed -1", status=2, line="seed: Not of type"),
-    Case(use="an empty batch", run=f"{CONSTANT} store --batch-size 0", status=2, line="batch_size"),
-    Case(use="an unknown source", run="preprocess waymo raw s", status=2, line="invalid choice: 'waymo'"),
-    Case(
-        use="broken scenarios are listed, the others are kept",
-        prepare=broken_raw,
-        run="preprocess argoverse2 raw s --split val --workers 1",
-        status=0,
-        line=r"(?s)val: 1 scenes.*3 skipped.*val/nan/.*heading: NaN or infinity.*"
-        r"val/raw-val-0/.*not a readable parquet.*val/raw-val-1/.*log_map_archive_raw-val-1.json",
-    ),
-    Case(
-        use="the first broken scenario is an error on request",
-        prepare=broken_raw,
-        run="preprocess argoverse2 raw s --split val --workers 1 --strict",
-        line="heading: NaN or infinity",
-    ),
-    Case(
-        use="no valid scenario",
-        prepare=no_valid_scene,
-        run="preprocess argoverse2 raw s --split val --workers 1",
-        line=r"split 'val': no usable scene \(the first of 3: ",
-    ),
-    Case(use="a raw folder that does not exist", run="preprocess argoverse2 nowhere s", line="nowhere: no such folder"),
-    Case(use="a raw folder of another data set", run="preprocess argoverse1 raw s", line="raw: not a argoverse1 folder"),
-    Case(use="a raw split that does not exist", run="preprocess argoverse2 raw s --split moon", line="raw: no split 'moon'"),
-    Case(use="draw an unknown scene", run=f"{PLOT} --scene moon", line="no scene moon in any split"),
-    Case(use="draw a scene of another split", run=f"{PLOT} --scene moon --split val", line="no scene moon in split 'val'"),
-    Case(use="draw the worst scenes without forecasts", run=f"{PLOT} --worst 2", line="--worst needs --forecasts"),
-    Case(use="draw missing forecasts", run=f"{PLOT} --forecasts nothing", line="nothing: no such file"),
-    Case(use="draw a text as forecasts", run=f"{PLOT} --forecasts notes.txt", line="notes.txt: not a readable parquet file"),
-    Case(
-        use="draw another table as forecasts",
-        prepare=lambda: pd.DataFrame({"scenario_id": ["a"]}).to_parquet("file"),
-        run=f"{PLOT} --forecasts file",
-        line="file: not a forecast file: no column track_id",
-    ),
-    Case(
-        use="a manifest without its shards' numbers",
-        prepare=lambda: Path("store/manifest.json").write_text(json.dumps({"schema_version": 2, "splits": {"val": {}}})),
-        run="store verify store",
-        line="store/manifest.json: val: scenes: not a valid manifest entry",
-    ),
+    Case("a raw folder that does not exist", "preprocess argoverse2 nowhere s", "nowhere: no such folder"),
+    Case("a raw folder of another data set", "preprocess argoverse1 raw s", "raw: not a argoverse1 folder"),
+    Case("a raw split that does not exist", "preprocess argoverse2 raw s --split moon", "raw: no split 'moon'"),
+    Case("draw an unknown scene", f"{PLOT} --scene moon", "no scene moon in any split"),
+    Case("draw a scene of another split", f"{PLOT} --scene moon --split val", "no scene moon in split 'val'"),
+    Case("draw the worst scenes without forecasts", f"{PLOT} --worst 2", "--worst needs --forecasts"),
+    Case("draw missing forecasts", f"{PLOT} --forecasts nothing", "nothing: no such file"),
+    Case("draw a text as forecasts", f"{PLOT} --forecasts notes.txt", "notes.txt: not a readable parquet file"),
+    Case("draw another table", f"{PLOT} --forecasts file", "file: not a forecast file: no column track_id", other_table),
+    Case("draw forecasts of other tracks", f"{PLOT} --forecasts file", "has no track", other_tracks),
 ]

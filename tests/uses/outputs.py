@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,15 +27,14 @@ SOURCE = Guard(PREPARE, "            if not options.overwrite:\n", "            
 RIGHTS = Guard(RULE, "if not os.access(existing, os.W_OK):", "if False:")
 FINISHED = Guard("trajformer/training/run.py", "if last.exists() and not resume:", "if False:")
 FOREIGN = Guard("trajformer/training/run.py", "if (out / BEST).exists() and not (out / CONFIG).exists():", "if False:")
+NOTHING = Guard("trajformer/training/run.py", "if resume and last is None and first_process:", "if False:")
 
 CONSTANT = "--model constant_velocity --store store"
 TRAINED = "--checkpoint run/best.ckpt --store store"
-SCORE, PREDICT = f"evaluate {CONSTANT}", f"predict {CONSTANT}"
+SCORE, PREDICT, PLOT = f"evaluate {CONSTANT}", f"predict {CONSTANT}", "plot store"
+EXPORT, PREPARE_RAW = "store export-scene store --scene raw-val-0", "preprocess argoverse2 raw"
 TRAIN = "train --config recipe.yaml --out"
 EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "is an input of this command"
-
-
-holders: list[Any] = []  # keeps the pipes of processes open
 
 
 # ---- preparation ---------------------------------------------------------------------------------------------------
@@ -102,13 +100,19 @@ def as_nobody(*folders: str) -> Callable[[], object]:
 
 def locked(folder: str) -> Callable[[], object]:
     """A folder that another process has locked, which lives as long as the process of the case."""
-    hold = "import sys, pathlib; from trajformer.scenes.files import lock_folder"
-    hold += "\nwith lock_folder(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
 
     def lock() -> None:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        holders.append(subprocess.Popen([sys.executable, "-c", hold, folder], start_new_session=True, **pipes))
-        holders[-1].stdout.readline()
+        (ready, locked), (end, alive) = os.pipe(), os.pipe()
+        if os.fork():
+            os.close(end)
+            os.read(ready, 1)
+            return
+        os.setsid()
+        os.close(alive)
+        with lock_folder(Path(folder)):
+            os.write(locked, b" ")
+            os.read(end, 1)  # returns at the end of the process of the case, which has the other side
+        os._exit(0)
 
     return lock
 
@@ -132,136 +136,79 @@ def abandoned(folder: str) -> Callable[[], object]:
 def on(command: str, output: str, line: str, guard: Guard, prepare: Callable[[], object] = list) -> Case:
     """A command on an output that must be kept."""
     use = f"{command} {output}" + (", prepared" if prepare is not list else "")
-    return Case(use=use.replace("/", ":"), run=f"{command} {output}", line=line, guard=guard, prepare=prepare)
+    return Case(use.replace("/", ":"), f"{command} {output}", line, prepare, guard)
 
 
+def works(
+    use: str, run: Any, line: str = "", prepare: Callable[[], object] = list, guard: Guard | None = None, **more: Any
+) -> Case:
+    """A use without an error."""
+    return Case(use, run, line, prepare, guard, status=0, **more)
+
+
+FIGURES = (("figures.json", "minFDE6"),)
+MINE = also(lambda: os.mkdir("mine"), copied("recipe.yaml", "mine/config.yaml"), copied("run/best.ckpt", "mine"))
 EXISTING_FILES = [
     on(SCORE, "--json figures.json", f"figures.json: {EXISTS}", EXISTING),
     on(SCORE, "--csv notes.txt", f"notes.txt: {EXISTS}", EXISTING),
     on(PREDICT, "--out forecasts.parquet", f"forecasts.parquet: {EXISTS}", EXISTING),
-    on("plot store", "--out p.png", f"p.png: {EXISTS}", EXISTING, lambda: Path("p.png").write_bytes(b"\x89PNG")),
-    on("store export-scene store --scene raw-val-0", "--out s.json", EXISTS, EXISTING, copied("figures.json", "s.json")),
+    on(PLOT, "--out p.png", f"p.png: {EXISTS}", EXISTING, lambda: Path("p.png").write_bytes(b"\x89PNG")),
+    on(EXPORT, "--out s.json", EXISTS, EXISTING, copied("figures.json", "s.json")),
     on("weights convert trajformer run/last.ckpt", "c.ckpt", EXISTS, EXISTING, copied("run/best.ckpt", "c.ckpt")),
-    on("plot store", "--out other_raw", "other_raw: has files; give another folder", FULL_FOLDER),
+    on(PLOT, "--out other_raw", "other_raw: has files; give another folder", FULL_FOLDER),
     on(SCORE, "--overwrite --json notes.txt", "notes.txt: exists and is not a json file; --overwrite replaces", KIND),
     on(SCORE, "--overwrite --json run/best.ckpt", "best.ckpt: exists and is not a json file", KIND),
     on(SCORE, "--overwrite --csv figures.json", "figures.json: exists and is not a csv file", KIND),
     on(PREDICT, "--overwrite --out run/best.ckpt", "best.ckpt: exists and is not a parquet file", KIND),
-    on("plot store", "--overwrite --out best.png", "is not a png file", KIND, copied("run/best.ckpt", "best.png")),
+    on(PLOT, "--overwrite --out best.png", "is not a png file", KIND, copied("run/best.ckpt", "best.png")),
     on("weights convert trajformer run/last.ckpt", "--overwrite figures.json", "figures.json: exists and is not a ckpt", KIND),
-    Case(
-        use="replace figures on request",
-        run=f"{SCORE} --overwrite --json figures.json",
-        status=0,
-        changes=("figures.json",),
-        makes=(("figures.json", "minFDE6"),),
-    ),
-    Case(
-        use="replace forecasts on request",
-        run=f"{PREDICT} --overwrite --out forecasts.parquet",
-        status=0,
-        changes=("forecasts.parquet",),
-    ),
+    works("replace figures on request", f"{SCORE} --overwrite --json figures.json", changes=("figures.json",), makes=FIGURES),
+    works("replace forecasts on request", f"{PREDICT} --overwrite --out forecasts.parquet", changes=("forecasts.parquet",)),
 ]
 INPUTS = [
     on(f"predict {TRAINED}", "--overwrite --out run/best.ckpt", f"run/best.ckpt {AN_INPUT} .checkpoint.", INPUT),
     on(PREDICT, "--overwrite --out store/val/00000.arrow", f"store {AN_INPUT} .store.", INPUT),
-    on(PREDICT, "--out store/val/00001.arrow", f"store {AN_INPUT} .store.", INPUT),
     on(SCORE, "--overwrite --json store/manifest.json", f"store {AN_INPUT}", INPUT),
     on(SCORE, "--json store", f"store {AN_INPUT}", INPUT),
-    on("plot store", "--out store/pictures", f"store {AN_INPUT}", INPUT),
-    on(
-        "plot store --forecasts forecasts.parquet",
-        "--overwrite --out link.png",
-        AN_INPUT,
-        INPUT,
-        linked("link.png", "forecasts.parquet"),
-    ),
-    on("store export-scene store --scene raw-val-0", "--out store/val/x.json", f"store {AN_INPUT}", INPUT),
+    on(PLOT, "--out store/pictures", f"store {AN_INPUT}", INPUT),
+    on(f"{PLOT} --forecasts forecasts.parquet", "--overwrite --out p.png", AN_INPUT, INPUT, linked("p.png", "forecasts.parquet")),
+    on(EXPORT, "--out store/val/x.json", f"store {AN_INPUT}", INPUT),
     on("weights convert trajformer run/best.ckpt", "--overwrite run/best.ckpt", f"run/best.ckpt {AN_INPUT} .file.", INPUT),
-    on("train --config recipe.yaml", "--out store", f"store {AN_INPUT} .data.train.", INPUT),
     on("train --config recipe.yaml", "--out store/val/run", f"store {AN_INPUT} .data.train.", INPUT),
-    on(
-        "train --config mine/config.yaml",
-        "--out mine",
-        AN_INPUT,
-        INPUT,
-        also(lambda: os.mkdir("mine"), copied("recipe.yaml", "mine/config.yaml")),
-    ),
+    on("train --config mine/config.yaml", "--out mine", AN_INPUT, INPUT, MINE),
     on(SCORE, "--json x --csv x", "--json and --csv: give different files", Guard(RULE, "< len(outputs):", "< 0:")),
-    on(
-        TRAIN,
-        "run",
-        "run: already contains a run; continue it with --resume or give another --out",
-        FINISHED,
-    ),
-    on(
-        TRAIN,
-        "mine",
-        "mine: has a best.ckpt that is not from a run",
-        FOREIGN,
-        also(lambda: os.mkdir("mine"), copied("run/best.ckpt", "mine")),
-    ),
-    Case(
-        use="resume where nothing was started",
-        run=f"{TRAIN} fresh --resume",
-        status=0,
-        line="fresh: has no last.ckpt to resume from; a new run starts",
-        guard=Guard("trajformer/training/run.py", "if resume and last is None and first_process:", "if False:"),
-    ),
+    on(TRAIN, "run", "run: already contains a run; continue it with --resume or give another --out", FINISHED),
+    on(TRAIN, "mine", "mine: has a best.ckpt that is not from a run", FOREIGN, also(MINE, lambda: os.remove("mine/config.yaml"))),
+    works("resume where nothing was started", f"{TRAIN} fresh --resume", "fresh: has no last.ckpt to resume", guard=NOTHING),
 ]
+FROM = r"was prepared from argoverse2 .*\braw, not from argoverse"
 SOURCES = [
-    on(
-        "preprocess argoverse2 other_raw",
-        "store",
-        "store/test: was prepared from argoverse2 .*/raw, not from argoverse2 .*/other_raw: ",
-        SOURCE,
-    ),
-    on(
-        "preprocess argoverse1 argoverse1",
-        "store --split train",
-        "was prepared from argoverse2 .*raw, not from argoverse1 ",
-        SOURCE,
-    ),
-    on("preprocess argoverse2 raw --limit 1", "store", "was prepared from argoverse2 .*raw, not from argoverse2 ", SOURCE),
+    on("preprocess argoverse2 other_raw", "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
+    on("preprocess argoverse1 argoverse1", "store --split train", f"{FROM}1 ", SOURCE),
+    on(f"{PREPARE_RAW} --limit 1", "store", f"{FROM}2 ", SOURCE),
     on(
         "preprocess argoverse2 other_raw",
         "store --split val",
         "store/val: was prepared from an unknown data set in an unknown folder",
         SOURCE,
-        lambda: Path("store/val/source.json").unlink(),
+        lambda: os.remove("store/val/source.json"),
     ),
-    Case(
-        use="prepare the same store again",
-        run="preprocess argoverse2 raw store",
-        status=0,
-        line="1 of 1 shards were already",
+    works("prepare the same store again", f"{PREPARE_RAW} store", "1 of 1 shards were already", changes=("source.json",)),
+    works(
+        "prepare from a moved raw folder",
+        "preprocess argoverse2 moved store",
+        "1 of 1 shards were already",
+        lambda: Path("raw").rename("moved"),
         changes=("source.json",),
     ),
-    Case(
-        use="prepare from a moved raw folder",
-        prepare=lambda: Path("raw").rename("moved"),
-        run="preprocess argoverse2 moved store",
-        status=0,
-        line="1 of 1 shards were already",
-        changes=("source.json",),
-    ),
-    Case(
-        use="replace the scenes of another raw folder on request",
-        run="preprocess argoverse2 other_raw store --overwrite",
-        status=0,
-        line="val: 2 scenes",
+    works(
+        "replace the scenes of another raw folder on request",
+        "preprocess argoverse2 other_raw store --overwrite",
+        "val: 2 scenes",
         changes=("store/**", "store/*/*"),
         makes=(("store/val/source.json", "/other_raw"),),
     ),
-    Case(
-        use="prepare a store within its raw folder", run="preprocess argoverse2 raw raw/store", line="must lie outside of the raw"
-    ),
-    Case(
-        use="merge onto a store",
-        run="store merge store --out run",
-        line="run: not empty, and not from an earlier run of this merge",
-    ),
+    Case("merge onto a store", "store merge store --out run", "run: not empty, and not from an earlier run of this merge"),
 ]
 HELD = r"another run is writing to this folder \(process \d+ on .*\); wait"
 LOCKS = [
@@ -270,130 +217,79 @@ LOCKS = [
         (TRAIN, "fresh", "fresh"),
         ("demo --scenes 4 --epochs 1 --out", "demo", "demo"),
         ("synthesize --scenes 1", "fresh", "fresh"),
-        ("preprocess argoverse2 raw", "fresh", "fresh/test"),
+        (PREPARE_RAW, "fresh", "fresh/test"),
         ("store merge store --out", "fresh", "fresh"),
         ("tools/compare/models.py --store store --table table.yaml --out", "fresh", "fresh"),
         ("tools/train_eth_ucy.py --config recipe.yaml --store store --out", "fresh", "fresh"),
     )
-] + [
-    Case(
-        use="take over the lock of a killed training",
-        prepare=abandoned("fresh"),
-        run=f"{TRAIN} fresh",
-        status=0,
+]
+LOCKS += [
+    works(
+        "take over the lock of a killed training",
+        f"{TRAIN} fresh",
+        r"\A(?!.*warning)",
+        abandoned("fresh"),
         changes=("fresh/.lock",),
         makes=(("fresh/config.yaml", "num_future: 60"),),
-    ),
+    )
 ]
+COPY = (("copy", '"minFDE6"|^PAR1'),)
+FAR = also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json"))
+NEAR = linked("near.json", "figures.json")
 DEVICES = [
     on(SCORE, "--json /dev/full", "/dev/full: No space left on device", SPECIAL),
     on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
-    on("plot store", "--out full.png", "full.png: No space left on device", SPECIAL, linked("full.png", "/dev/full")),
-    Case(use="figures to nowhere", run=f"{SCORE} --json /dev/null", status=0, line="minFDE6", guard=SPECIAL),
-    Case(use="figures to the screen", run=f"{SCORE} --json /dev/stdout", status=0, line=r'(?s)constant_velocity .*"minFDE6": '),
-    Case(
-        use="figures to a pipe",
-        prepare=pipe,
-        run=f"{SCORE} --json pipe",
-        status=0,
-        changes=("copy",),
-        makes=(("copy", '"minFDE6"'),),
-        guard=SPECIAL,
-    ),
-    Case(
-        use="forecasts to a pipe",
-        prepare=pipe,
-        run=f"{PREDICT} --out pipe",
-        status=0,
-        changes=("copy",),
-        makes=(("copy", "^PAR1"),),
-        guard=SPECIAL,
-    ),
+    on(PLOT, "--out full.png", "full.png: No space left on device", SPECIAL, linked("full.png", "/dev/full")),
+    works("figures to nowhere", f"{SCORE} --json /dev/null", "minFDE6", guard=SPECIAL),
+    works("figures to the screen", f"{SCORE} --json /dev/stdout", r'(?s)constant_velocity .*"minFDE6": '),
+    works("figures to a pipe", f"{SCORE} --json pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
+    works("forecasts to a pipe", f"{PREDICT} --out pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),
     on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, unix_socket),
-    Case(
-        use="figures behind a link",
-        prepare=also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json")),
-        run=f"{SCORE} --json near.json",
-        status=0,
-        makes=(("far/figures.json", "minFDE6"),),
-        guard=LINK,
+    works(
+        "figures behind a link", f"{SCORE} --json near.json", prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)
     ),
-    Case(
-        use="replace figures behind a link on request",
-        prepare=linked("near.json", "figures.json"),
-        run=f"{SCORE} --json near.json --overwrite",
-        status=0,
+    works(
+        "replace figures behind a link on request",
+        f"{SCORE} --json near.json --overwrite",
+        prepare=NEAR,
+        guard=LINK,
         changes=("figures.json",),
-        makes=(("figures.json", "minFDE6"),),
-        guard=LINK,
+        makes=FIGURES,
     ),
-    on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, linked("near.json", "figures.json")),
+    on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, NEAR),
     on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", SPECIAL, loop),
 ]
+DENIED = also(lambda: os.mkdir("dir"), as_nobody("dir"))
+ODD = ("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b", "--json", "ü 🚗.json")
 UNWRITABLE = [
-    Case(use=f"an output that cannot be made: {command}".replace("/", ":"), run=command, line=line)
+    Case(f"an output that cannot be made: {command}".replace("/", ":"), command, line)
     for command, line in (
         ("synthesize notes.txt/out --scenes 1", "notes.txt"),
         ("synthesize notes.txt --scenes 1", "notes.txt"),
-        ("preprocess argoverse2 raw notes.txt/out", "notes.txt"),
+        (f"{PREPARE_RAW} notes.txt/out", "notes.txt"),
         (f"{TRAIN} notes.txt/out", "notes.txt.*cannot be written|cannot be written.*notes.txt"),
         (f"{SCORE} --json notes.txt/out", "notes.txt is not a folder"),
         (f"{PREDICT} --out notes.txt/out", "notes.txt is not a folder"),
-        ("plot store --out notes.txt/out", "notes.txt is not a folder"),
+        (f"{PLOT} --out notes.txt/out", "notes.txt is not a folder"),
         ("demo --out notes.txt/out", "notes.txt"),
-        ("plot store --out notes.txt", "notes.txt is not a folder"),
-        (f"evaluate {CONSTANT} --csv other_raw", "other_raw: cannot be written: is a folder"),
+        (f"{PLOT} --out notes.txt", "notes.txt is not a folder"),
+        (f"{SCORE} --csv other_raw", "other_raw: cannot be written: is a folder"),
     )
-] + [
-    on(
-        SCORE,
-        "--json dir/f",
-        "dir/f: cannot be written: Permission denied",
-        RIGHTS,
-        also(lambda: os.mkdir("dir"), as_nobody("dir")),
-    ),
-    on(
-        SCORE,
-        "--overwrite --json figures.json",
-        "Permission denied",
-        RIGHTS,
-        as_nobody("figures.json"),
-    ),
-    on(TRAIN, "dir", "dir.*: .*Permission denied", LOCKED, also(lambda: os.mkdir("dir"), as_nobody("dir"))),
-    on("preprocess argoverse2 raw", "dir", "dir/.*Permission denied", LOCKED, also(lambda: os.mkdir("dir"), as_nobody("dir"))),
-    Case(use="a full disk: forecasts", prepare=small_files, run=f"{PREDICT} --out f.parquet", line="f.parquet: .*File too large"),
-    Case(use="a full disk: pictures", prepare=small_files, run="plot store --out p.png", line="p.png: File too large"),
-    Case(
-        use="a full disk: a store",
-        prepare=small_files,
-        run="preprocess argoverse2 raw s --workers 1",
-        line="arrow: cannot be written: File too",
-    ),
-    Case(use="a full disk: checkpoints", prepare=lambda: small_files(20_000), run=f"{TRAIN} fresh", line="ckpt: File too large"),
-    Case(
-        use="a full disk: weights",
-        prepare=small_files,
-        run="weights convert trajformer run/best.ckpt c.ckpt",
-        line="c.ckpt: File too large",
-    ),
-    Case(
-        use="spaces, lines and pictures in names",
-        prepare=lambda: shutil.copytree("store", "a\n🚗 b"),
-        run=("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b", "--json", "ü 🚗.json"),
-        status=0,
-        makes=(("ü 🚗.json", "minFDE6"),),
-    ),
-    Case(
-        use="an odd name that does not exist",
-        run=("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b"),
-        line="a 🚗 b: no such store",
-    ),
-    Case(
-        use="a name that is not text",
-        run=("evaluate", "--model", "constant_velocity", "--store", os.fsdecode(b"\xff")),
-        line="no such store",
-    ),
+]
+UNWRITABLE += [
+    on(SCORE, "--json dir/f", "dir/f: cannot be written: Permission denied", RIGHTS, DENIED),
+    on(SCORE, "--overwrite --json figures.json", "Permission denied", RIGHTS, as_nobody("figures.json")),
+    on(TRAIN, "dir", "dir.*: .*Permission denied", LOCKED, DENIED),
+    on(PREPARE_RAW, "dir", "dir/.*Permission denied", LOCKED, DENIED),
+    Case("a full disk: forecasts", f"{PREDICT} --out f.parquet", "f.parquet: .*File too large", small_files),
+    Case("a full disk: pictures", f"{PLOT} --out p.png", "p.png: File too large", small_files),
+    Case("a full disk: a store", f"{PREPARE_RAW} s --workers 1", "arrow: cannot be written: File too", small_files),
+    Case("a full disk: checkpoints", f"{TRAIN} fresh", "ckpt: File too large", lambda: small_files(20_000)),
+    Case("a full disk: weights", "weights convert trajformer run/best.ckpt c.ckpt", "c.ckpt: File too large", small_files),
+    works("odd names", ODD, prepare=lambda: shutil.copytree("store", "a\n🚗 b"), makes=(("ü 🚗.json", "minFDE6"),)),
+    Case("an odd name that does not exist", ODD[:5], "a 🚗 b: no such store"),
+    Case("a name that is not text", (*ODD[:4], os.fsdecode(b"\xff")), "no such store"),
 ]
 
 CASES = [*EXISTING_FILES, *INPUTS, *SOURCES, *LOCKS, *DEVICES, *UNWRITABLE]

@@ -28,47 +28,39 @@ def eth_store() -> None:
             Path(f"store/{name}_{part}").symlink_to(part)
 
 
-COMMANDS: list[tuple[str, str, str, str, Callable[[], object]]] = [  # name, words, file that shows progress, hint, preparation
-    ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list),
-    ("prepare", "preprocess argoverse2 raw out --timeout-s 600", "out/*/source.json", "finished shards are kept; run the", list),
-    ("train", f"train --config recipe.yaml --out out {LONG}", "out/last.ckpt", "continue with --resume", list),
+INT, TERM = (signal.SIGINT,), (signal.SIGTERM,)
+TRAIN = f"train --config recipe.yaml --out out {LONG}"
+ETH_UCY = f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}"
+COMPARE = "tools/compare/models.py --store store --table table.yaml --out out"
+Row = tuple[str, str, str, str, Callable[[], object], tuple[signal.Signals, ...]]
+COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparation, signals
+    ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list, TERM),
     (
-        "train with workers",
-        f"train --config recipe.yaml --out out {LONG} --data.workers 1",
-        "out/last.ckpt",
-        "continue with --res",
+        "prepare",
+        "preprocess argoverse2 raw out --timeout-s 600",
+        "out/*/source.json",
+        "finished shards are kept",
         list,
+        INT + TERM,
     ),
-    ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list),
-    (
-        "ETH/UCY",
-        f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}",
-        "out/seed0/*/last.ckpt",
-        f"{RERUN} to resume",
-        eth_store,
-    ),
-    (
-        "compare",
-        "tools/compare/models.py --store store --table table.yaml --out out",
-        "out/mm/seed0/last.ckpt",
-        RERUN,
-        compare_table,
-    ),
+    ("train", TRAIN, "out/last.ckpt", "continue with --resume", list, INT + TERM),
+    ("train with workers", f"{TRAIN} --data.workers 1", "out/last.ckpt", "continue with --res", list, TERM),
+    ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list, INT),
+    ("ETH/UCY", ETH_UCY, "out/seed0/*/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
+    ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, compare_table, INT),
 ]
-SLOW = (("ETH/UCY", signal.SIGINT), ("compare", signal.SIGTERM), ("train with workers", signal.SIGINT))  # left out
 
 CASES = [
     Case(
-        use=f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: {name}",
-        prepare=prepare,
-        run=words,
+        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: {name}",
+        words,
+        f"(interrupted|terminated); .*{hint}",
+        prepare,
+        LINE if number == signal.SIGINT else HANDLER,
         stop=Stop(number, file, 0.2),
-        status=130 if number == signal.SIGINT or name.startswith(("train", "demo")) else 143,
-        line=f"(interrupted|terminated); .*{hint}",
-        guard=LINE if number == signal.SIGINT else HANDLER,
+        status=130 if number == signal.SIGINT or name.startswith("train") else 143,
         limit_s=60.0,
     )
-    for name, words, file, hint, prepare in COMMANDS
-    for number in (signal.SIGINT, signal.SIGTERM)
-    if (name, number) not in SLOW
+    for name, words, file, hint, prepare, numbers in COMMANDS
+    for number in numbers
 ]

@@ -140,6 +140,8 @@ class Training:
         """Wait for the end of the process and update run.json; returns the last line of the log after a failure."""
         assert self.process
         code = self.process.wait()
+        if code == 130:  # Ctrl-C reaches all processes, and this one may be the last to notice
+            raise KeyboardInterrupt
         self.write_record((time.monotonic() - self.start_time) / 60, done=code == 0)
         lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").split("\n") if line.strip()]
         return (lines[-1].strip() if lines else "no output") if code else ""

@@ -77,14 +77,11 @@ def run_command(name: str, words: list[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print("usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n")
-        print("\n".join(f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()))
-        print("\nSee `trajformer COMMAND --help`.")
-        return 0 if words else 2
-    if words[0] == "--version":
-        print(trajformer.__version__)
-        return 0
+    if not words or words[0] in ("-h", "--help", "--version"):
+        lines = ["usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n"]
+        lines += [f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()]
+        text = trajformer.__version__ if words == ["--version"] else "\n".join([*lines, "\nSee `trajformer COMMAND --help`."])
+        return exit_status("trajformer", lambda: print(text, flush=True)) if words else (print(text), 2)[1]
     if words[0] not in COMMANDS:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2

@@ -32,6 +32,7 @@ from trajformer.scenes.scene import METRES, AgentKind, AgentRole, Scene
 from trajformer.scenes.store import SceneStore
 
 FIGURE_INCHES, DPI = (4.2, 5.2), 150
+_COLUMNS = 4  # scenes side by side in one picture
 _LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the legend uses the space below
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 MIN_HALF_M, MAX_TARGETS_HALF_M, MAX_HALF_M = 25.0, 50.0, 120.0
@@ -71,12 +72,13 @@ def plot_scene(
 
 
 def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with square axes in one row."""
+    """A figure with square axes in rows of at most `_COLUMNS`."""
     width, height = FIGURE_INCHES
-    figure = Figure(figsize=(count * width, height))
-    side, total = width - _LEFT - _RIGHT, count * width
-    boxes = [((n * width + _LEFT) / total, (height - _TOP - side) / height, side / total, side / height) for n in range(count)]
-    return figure, [figure.add_axes(box) for box in boxes]
+    columns, rows = min(count, _COLUMNS), -(-count // _COLUMNS)
+    wide, high, side = columns * width, rows * height, width - _LEFT - _RIGHT
+    corners = [(n % columns * width + _LEFT, (rows - n // columns) * height - _TOP - side) for n in range(count)]
+    figure = Figure(figsize=(wide, high))
+    return figure, [figure.add_axes((x / wide, y / high, side / wide, side / high)) for x, y in corners]
 
 
 def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False) -> Axes:
@@ -270,7 +272,7 @@ def file_name(scene_id: str) -> str:
 def save_scene_plots(
     store: SceneStore, indices: Sequence[int], forecasts: ByScene, out: Path, *, progress: bool = True, density: bool = False
 ) -> list[Path]:
-    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in one row; returns the paths.
+    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in rows; returns the paths.
 
     `out` is a folder, created if missing, or a file with the suffix .png. Scenes without forecasts are drawn as well. Raises
     TrajformerError: a forecast does not fit its scene. OSError: the folder cannot be written.

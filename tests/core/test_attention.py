@@ -1,4 +1,4 @@
-"""Attention agrees with a reference in double precision and with PyTorch; masks, empty rows, weights."""
+"""Attention agrees with a reference in double precision and with PyTorch; masks, empty rows, recorded weights."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from support.tensors import copy_attention, draw, draw_mask, weights_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import MultiHeadAttention, attend, attention_weights
+from trajformer.core.attention import MultiHeadAttention, attend, attention_weights, recorded_weights
+from trajformer.core.blocks import BlockConfig, Encoder
 
 WIDTH, HEADS = 32, 4
 
@@ -147,3 +148,26 @@ def test_weights_reproduce_the_output_and_do_not_change_it(layer: MultiHeadAtten
     value = layer.value(memory).unflatten(-1, (HEADS, -1)).transpose(1, 2)
     rebuilt = layer.out((weights @ value).transpose(1, 2).flatten(-2))
     torch.testing.assert_close(rebuilt, before, atol=1e-5, rtol=1e-5)
+
+
+# recorded weights
+
+
+BLOCK = BlockConfig(16, 2, 16)
+
+
+def test_recorded_weights_do_not_change_the_output() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(BLOCK, 2).eval()
+    x, real = torch.randn(2, 5, 16), torch.tensor([[True] * 5, [True, True, True, False, False]])[:, None]
+    expected = encoder(x, real)
+    with recorded_weights(encoder) as record:
+        assert torch.equal(encoder(x, real), expected)
+    assert list(record) == ["layers.0.attention.sublayer", "layers.1.attention.sublayer"]
+    for (weights,) in record.values():
+        assert weights.shape == (2, 2, 5, 5) and not weights.requires_grad and not weights[1, ..., 3:].any()
+    layer: MultiHeadAttention = encoder.layers[0].attention.sublayer
+    inputs = encoder.layers[0].attention.pre(x)
+    assert torch.equal(record["layers.0.attention.sublayer"][0], weights_of(layer, inputs, inputs, mask=real))
+    encoder(x, real)
+    assert [len(calls) for calls in record.values()] == [1, 1], "later calls are not recorded"

@@ -63,13 +63,6 @@ def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
     torch.testing.assert_close(layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query])))
 
 
-def test_the_position_of_an_edge_is_added_to_its_key(layer: GraphAttention) -> None:
-    (query, key), edges = inputs(), edges_of(MASK)
-    position = draw(len(edges.query), WIDTH, seed=3)
-    separate_keys = Edges(edges.query, torch.arange(len(position)))
-    torch.testing.assert_close(layer(query, key, edges, position), layer(query, key[edges.key] + position, separate_keys))
-
-
 def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
     (query, key), edges = inputs(), edges_of(MASK)
     position = draw(len(edges.query), WIDTH, seed=3)
@@ -78,19 +71,6 @@ def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
     out = layer(query, key, padded, torch.cat([position, padding]))
     torch.testing.assert_close(out, layer(query, key, edges, position))
     assert not torch.autograd.grad(out.sum(), padding)[0].any()
-
-
-def test_edges_from_neighbor_lists(layer: GraphAttention) -> None:
-    key = torch.tensor([[[2, 0], [1, 1], [0, 2]], [[1, 2], [0, 1], [2, 2]]])  # two graphs of three queries and three keys
-    real = torch.tensor([[[1, 0], [1, 0], [1, 1]], [[0, 0], [1, 1], [1, 0]]], dtype=torch.bool)
-    edges = Edges.from_neighbors(key, real, 3)
-    assert edges.query.tolist() == [0, 6, 1, 6, 2, 2, 6, 6, 4, 4, 5, 6]
-    assert edges.key.tolist() == [2, 0, 1, 1, 0, 2, 4, 5, 3, 4, 5, 5]
-    both = edges.concat(Edges(torch.tensor([5]), torch.tensor([1])), 6)
-    assert both.query[-1] == 5 and both.key[-1] == 7 and both.key[:12].tolist() == edges.key.tolist()
-    query, value, mask = draw(6, WIDTH), draw(6, WIDTH, seed=1), torch.zeros(6, 6, dtype=torch.bool)
-    mask[edges.query[edges.query < 6], edges.key[edges.query < 6]] = True
-    torch.testing.assert_close(layer(query, value, edges), dense(layer, query, value, mask))
 
 
 def saved_bytes(layer: GraphAttention, nodes: int, edges: int) -> int:
@@ -114,10 +94,3 @@ def test_memory_is_linear_in_the_number_of_edges(layer: GraphAttention) -> None:
     assert saved_bytes(layer, 2_000, 8) / saved_bytes(layer, 500, 8) == pytest.approx(4.0, rel=0.05)
     assert saved_bytes(layer, 1_000, 32) / saved_bytes(layer, 1_000, 8) == pytest.approx(4.0, rel=0.25)
     assert saved_bytes(layer, 2_000, 8) < 4 * 2_000**2  # less than one float32 for each pair
-
-
-def test_the_device_is_not_synchronized(layer: GraphAttention) -> None:
-    """Meta tensors have no values: an operation that reads the number of edges would fail."""
-    key, real = torch.zeros(2, 5, 3, dtype=torch.int64, device="meta"), torch.ones(2, 5, 3, dtype=torch.bool, device="meta")
-    edges, x = Edges.from_neighbors(key, real, 7), torch.zeros(14, WIDTH, device="meta")
-    assert layer.to("meta")(x[:10], x, edges, torch.zeros(30, WIDTH, device="meta")).shape == (10, WIDTH)

@@ -1,14 +1,12 @@
 """Agent-aware attention agrees with its formula over all pairs, on every path that computes it."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from support.tensors import draw, draw_mask, weights_of
+from support.tensors import draw, draw_mask
 from torch import Tensor
 
 from trajformer.core import attention
-from trajformer.core.attention import AgentAware, Groups, KVCache, MultiHeadAttention, StaticKVCache, attend, attention_weights
+from trajformer.core.attention import AgentAware, Groups, MultiHeadAttention, attend, attention_weights
 
 WIDTH, HEADS = 16, 2
 CASES = {  # query steps, key steps, groups
@@ -84,7 +82,6 @@ def assert_same_gradients(
     (out * direction).sum().backward()
     (expected * direction).sum().backward()
     for a, b in zip(tensors, references, strict=True):
-        assert a.grad is not None and b.grad is not None
         torch.testing.assert_close(a.grad, b.grad, atol=4e-6, rtol=1e-4, msg=lambda text: f"{message}: {text}")
 
 
@@ -140,78 +137,11 @@ def test_dropped_weights_have_no_gradient(case: str | None) -> None:
     assert_same_gradients(out, expected, parts[:count], references[:count])
 
 
-def test_dropping_all_weights_and_empty_inputs() -> None:
-    parts, groups = inputs("self"), Groups(4, 4)
-    out = attend(*parts[:3], dropout=1.0, agent_aware=AgentAware(*parts[3:], groups))
-    out.sum().backward()
-    assert not out.any() and all(part.grad is not None and not part.grad.any() for part in parts)
-    empty = torch.zeros(3, HEADS, 0, 6)
-    assert attend(empty, parts[1], parts[2], agent_aware=AgentAware(empty, parts[4], Groups(0, 4))).shape == (3, HEADS, 0, 5)
-    assert not attend(parts[0], empty, empty[..., :5], agent_aware=AgentAware(parts[3], empty, groups)).any()
-
-
-@pytest.fixture
-def layer() -> MultiHeadAttention:
+def test_agent_aware_scores_need_groups_and_projections() -> None:
     torch.manual_seed(3)
-    layer = MultiHeadAttention(WIDTH, HEADS, agent_aware=True)
-    for part in layer.children():
-        assert isinstance(part, torch.nn.Linear)
-        torch.nn.init.normal_(part.bias, std=0.3)
-    return layer.eval()
-
-
-def layer_formula(layer: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Tensor | None, groups: Groups) -> Tensor:
-    """A layer's output by the formula."""
-    assert layer.own_query is not None and layer.own_key is not None
-    inputs = (layer.query, x), (layer.key, memory), (layer.value, memory), (layer.own_query, x), (layer.own_key, memory)
-    parts = [part(y).unflatten(-1, (HEADS, -1)).transpose(-3, -2) for part, y in inputs]
-    out = formula(parts, None if mask is None else mask.unsqueeze(-3), groups)
-    return layer.out(out.float().transpose(-3, -2).flatten(-2))
-
-
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("case", CASES)
-def test_a_layer_uses_both_pairs_of_projections(case: str, layer: MultiHeadAttention) -> None:
-    queries, keys, groups = sizes(case)
-    x, memory = draw(3, queries, WIDTH), draw(3, keys, WIDTH, seed=1)
-    for mask in (None, mixed_mask(queries, keys, groups)[:, 0]):
-        expected = layer_formula(layer, x, memory, mask, groups)
-        torch.testing.assert_close(layer(x, memory, mask=mask, groups=groups), expected, atol=1e-5, rtol=1e-5)
-        weights = weights_of(layer, x, memory, mask=mask, groups=groups)
-        value = layer.value(memory).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
-        rebuilt = layer.out((weights @ value).transpose(-3, -2).flatten(-2))
-        torch.testing.assert_close(rebuilt, expected, atol=1e-5, rtol=1e-5)
-        assert mask is None or not weights.masked_select(~mask[:, None]).any()
-
-
-def test_agent_aware_scores_need_groups_and_projections(layer: MultiHeadAttention) -> None:
-    x, plain = draw(2, 6, WIDTH), MultiHeadAttention(WIDTH, HEADS).eval()
+    layer, plain = (MultiHeadAttention(WIDTH, HEADS, agent_aware=aware).eval() for aware in (True, False))
+    x = draw(2, 6, WIDTH)
     plain.load_state_dict({name: value for name, value in layer.state_dict().items() if "own" not in name})
     torch.testing.assert_close(layer(x, x), plain(x, x))
     assert torch.equal(plain(x, x, groups=Groups(3, 3)), plain(x, x))
     assert (layer(x, x, groups=Groups(3, 3)) - layer(x, x)).abs().max() > 0.01
-
-
-@pytest.mark.usefixtures("chunks")
-def test_sets_of_queries_share_keys(layer: MultiHeadAttention) -> None:
-    groups, x, memory = Groups(2, 3, (0, 1)), draw(3, 4, 6, WIDTH), draw(3, 10, WIDTH, seed=1)
-    random = draw_mask(3, 6, 10, share=0.7)
-    for mask in (None, random, random[:, :1]):
-        together = layer(x, memory, mask=mask, groups=groups)
-        weights = weights_of(layer, x, memory, mask=mask, groups=groups)
-        for k in range(4):
-            torch.testing.assert_close(together[:, k], layer(x[:, k], memory, mask=mask, groups=groups), atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(weights[:, k], weights_of(layer, x[:, k], memory, mask=mask, groups=groups))
-
-
-@pytest.mark.usefixtures("chunks")
-@pytest.mark.parametrize("make", [KVCache, lambda: StaticKVCache(12)], ids=["growing", "static"])
-def test_cached_steps_equal_one_causal_pass(make: Callable[[], KVCache], layer: MultiHeadAttention) -> None:
-    x, groups, cache = draw(2, 12, WIDTH), Groups(3, 3), make()
-    causal = torch.ones(4, 4, dtype=torch.bool).tril().repeat_interleave(3, 0).repeat_interleave(3, 1)
-    expected = layer(x, x, mask=causal[None], groups=groups)
-    with torch.no_grad():
-        for step in range(4):
-            new = x[:, 3 * step : 3 * step + 3]
-            out = layer(new, new, cache=cache, groups=groups)
-            torch.testing.assert_close(out, expected[:, 3 * step : 3 * step + 3], atol=1e-5, rtol=1e-5)

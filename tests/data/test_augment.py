@@ -245,18 +245,6 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
     assert result.truth.valid[:, 0].all()
 
 
-def test_the_last_observed_steps_become_the_first_future_steps() -> None:
-    batch = collate([make_scene(12), make_scene(seed=3)])
-    before, after = tensors(batch), tensors(shifted(batch, 4))
-    observed = before["position"][:, : batch.observation.num_targets, -4:] * before["target_mask"][..., None, None]
-    assert torch.equal(after["target"][:, :, :4], observed)
-    assert torch.equal(after["target"][:, :, 4:], before["target"][:, :, :-4])
-    assert torch.equal(after["position"][:, :, 4:], before["position"][:, :, :-4]) and not after["valid"][:, :, :4].any()
-    for name in ("polyline", "polyline_kind", "target_mask", "agent_kind"):
-        assert torch.equal(after[name], before[name])
-    assert_padding_is_zero(shifted(batch, 4))
-
-
 def test_several_futures_of_one_past_are_shifted_together() -> None:
     batch = collate([make_scene(12), make_scene(seed=3)])
     position, valid = batch.truth.position, batch.truth.valid

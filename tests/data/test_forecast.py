@@ -55,11 +55,9 @@ def test_select_takes_modes_in_the_given_order(joint: bool) -> None:
     logit = draw(2, 6, seed=1) if joint else draw(2, 3, 6, seed=1)
     forecast = Forecast(draw(2, 3, 6, 5, 2), logit, Frame.SCENE, scale=draw(2, 3, 6, 5, 2, seed=2))
     index = torch.tensor([[[5, 0], [1, 2], [3, 3]], [[0, 1], [4, 2], [2, 5]]])
+    index = index[:, :1].expand(-1, 3, -1) if joint else index
     few = forecast.select(index[:, 0] if joint else index)
-    for b, s, k in np.ndindex(2, 3, 2):
-        mode = index[b, 0 if joint else s, k]
-        assert torch.equal(few.position[b, s, k], forecast.position[b, s, mode])
-        assert few.probability()[b, s, k] / few.probability()[b, s, 0] == pytest.approx(
-            float(forecast.probability()[b, s, mode] / forecast.probability()[b, s, index[b, 0 if joint else s, 0]]), rel=1e-5
-        )
-        assert torch.equal(few.scale[b, s, k], forecast.scale[b, s, mode])
+    for name in ("position", "scale"):
+        assert torch.equal(getattr(few, name), getattr(forecast, name).take_along_dim(index[..., None, None], 2))
+    probability = forecast.probability().take_along_dim(index, 2)
+    torch.testing.assert_close(few.probability() / few.probability()[..., :1], probability / probability[..., :1])

@@ -88,12 +88,6 @@ def test_scenes_of_similar_size_share_a_step() -> None:
     assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
-def test_padding_counts_filled_and_all_entries() -> None:
-    lengths = np.array([[4, 1], [2, 1], [3, 5]])
-    filled, entries = padding([np.array([0, 1]), np.array([2])], lambda scenes: lengths[scenes])
-    assert (filled.tolist(), entries.tolist()) == ([9, 7], [2 * 4 + 3, 2 * 1 + 5])
-
-
 # ---- data set and loader --------------------------------------------------------------------------------------------
 
 

@@ -76,9 +76,7 @@ def figures_of(futures: Paths, forecasts: Paths) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in table.items()}
 
 
-def test_nuscenes_agrees_with_a_script_on_text(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nuscenes_agrees_with_a_script_on_text(raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     futures, straight = recorded(raw)
     expect_targets(monkeypatch, nuscenes, len(futures))
     model, figures, challenge = checkpoint(tmp_path / "m.ckpt"), tmp_path / "figures.json", tmp_path / "challenge.json"

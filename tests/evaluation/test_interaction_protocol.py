@@ -17,19 +17,7 @@ from support.cli import error_line, run
 from trajformer.cli.protocols import read_cases
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
-from trajformer.evaluation.protocols.interaction import (
-    FIGURES,
-    TARGET_SETS,
-    Paths,
-    case_figures,
-    check_challenge_file,
-    collided,
-    missed,
-    outcomes,
-    path_headings,
-    summarize,
-    write_challenge_file,
-)
+from trajformer.evaluation.protocols import interaction as protocol
 from trajformer.recipes.checkpoint import load_predictor
 
 Row = dict[str, str]
@@ -125,10 +113,10 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
         for track in track_forecasts(predictor, case_set):
             best = np.argsort(-track.probability, kind="stable")[:6]
             forecasts[track.scene_id][track.track_id] = track.position[best]
-        for outcome in outcomes(predictor, case_set, progress=False):
+        for outcome in protocol.outcomes(predictor, case_set, progress=False):
             scene_id = outcome.scene.scene_id
-            figures = case_figures(outcome)
-            for name in TARGET_SETS:
+            figures = protocol.case_figures(outcome)
+            for name in protocol.TARGET_SETS:
                 expected = figures_of_case(rows[scene_id], forecasts[scene_id], name == "HPNet")
                 assert figures[name] == pytest.approx(expected, abs=1e-4)
                 crashes.add(expected["cross_collision_rate"])
@@ -141,21 +129,16 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
 @pytest.mark.parametrize(
     ("speed", "along", "across", "expected"),
     [
-        (0.0, 0.99, 0.0, False),
-        (0.0, 1.01, 0.0, True),
-        (0.0, 0.0, -1.01, True),
-        (6.2, 1.49, 0.99, False),
-        (6.2, -1.51, 0.0, True),
-        (30.0, 1.99, 0.0, False),
-        (30.0, 2.01, 0.0, True),
-        (30.0, 0.0, 1.01, True),
+        *((0.0, 0.99, 0.0, False), (0.0, 1.01, 0.0, True), (0.0, 0.0, -1.01, True)),
+        *((6.2, 1.49, 0.99, False), (6.2, -1.51, 0.0, True)),
+        *((30.0, 1.99, 0.0, False), (30.0, 2.01, 0.0, True), (30.0, 0.0, 1.01, True)),
     ],
 )
 def test_a_miss_depends_on_speed_and_direction(speed: float, along: float, across: float, expected: bool) -> None:
     heading = 2.0
     cos, sin = math.cos(heading), math.sin(heading)
     error = np.array([[[along * cos - across * sin, along * sin + across * cos]]])
-    assert missed(error, np.array([heading]), np.array([speed])).tolist() == [[expected]]
+    assert protocol.missed(error, np.array([heading]), np.array([speed])).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize(
@@ -166,29 +149,18 @@ def test_cars_in_a_queue_collide_by_their_circles(length: float, gap: float, exp
     # the centres of the first and the last circle are length - width apart, and touch at 2 width / sqrt(3.8)
     position = np.zeros((2, 1, 3, 2))
     position[1, 0, :, 0] = [gap + 20, gap, gap + 20]
-    paths = Paths(position, np.zeros((2, 1, 3)), np.array([[length, 1.8]] * 2))
+    paths = protocol.Paths(position, np.zeros((2, 1, 3)), np.array([[length, 1.8]] * 2))
     exact = gap < length - 1.8 + 3.6 / math.sqrt(3.8)
-    assert collided(paths, paths, np.array([[0], [1]])).tolist() == [[expected]] == [[exact]]
-    crossing = replace_heading(paths, math.pi / 2)
-    assert not collided(crossing, crossing, np.array([[0], [1]])).any()  # side by side
-
-
-def replace_heading(paths: Paths, heading: float) -> Paths:
-    return paths._replace(heading=np.full_like(paths.heading, heading))
-
-
-def test_headings_follow_the_path_and_are_kept_at_rest() -> None:
-    turn = np.array([(1.0, 0.0), (2.0, 0.0), (2.0, 1.0), (2.0, 2.0), (2.0, 2.0), (2.0, 2.01), (2.0, 2.01)])
-    headings = path_headings(turn, np.zeros(2), np.array(0.3))
-    assert np.allclose(headings, [0, math.pi / 4, *[math.pi / 2] * 5])
-    assert np.allclose(path_headings(np.zeros((5, 2)), np.zeros(2), np.array(0.3)), 0.3)
+    assert protocol.collided(paths, paths, np.array([[0], [1]])).tolist() == [[expected]] == [[exact]]
+    crossing = paths._replace(heading=np.full_like(paths.heading, math.pi / 2))
+    assert not protocol.collided(crossing, crossing, np.array([[0], [1]])).any()  # side by side
 
 
 def test_means_are_over_cases() -> None:
     def case(value: float, cars: int) -> dict[str, dict[str, float]]:
-        return {"FJMP": dict.fromkeys(FIGURES, value) | {"num_cars": cars}}
+        return {"FJMP": dict.fromkeys(protocol.FIGURES, value) | {"num_cars": cars}}
 
-    means = summarize({"A": [case(1.0, 9), case(2.0, 1)], "B": [case(6.0, 1)]})
+    means = protocol.summarize({"A": [case(1.0, 9), case(2.0, 1)], "B": [case(6.0, 1)]})
     assert means["FJMP"]["A"]["minJointFDE"] == 1.5 and means["FJMP"]["mean"]["minJointFDE"] == 3.0
     assert (means["FJMP"]["mean"]["num_cases"], means["FJMP"]["mean"]["num_cars"]) == (3, 11)
     assert means["HPNet"]["A"] == {"num_cases": 0, "num_cars": 0}
@@ -200,7 +172,9 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
     scenes = case_set.cases
     changed = [np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None] for s in scenes]
     cases = [replace(s, position=position.astype(np.float32)) for s, position in zip(scenes, changed, strict=True)]
-    pairs = zip(*(outcomes(predictor, s, progress=False) for s in (case_set, replace(case_set, cases=cases))), strict=True)
+    pairs = zip(
+        *(protocol.outcomes(predictor, s, progress=False) for s in (case_set, replace(case_set, cases=cases))), strict=True
+    )
     for left, right in pairs:
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)
 
@@ -211,13 +185,13 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
 @pytest.fixture
 def challenge_file(tmp_path: Path) -> Path:
     [case_set] = read_cases(files.folder(tmp_path / "raw"))
-    path = tmp_path / f"{case_set.split}_sub.csv"
-    write_challenge_file(path, list(outcomes(load_predictor("constant_velocity_sampled"), case_set, progress=False)))
+    path, predictor = tmp_path / f"{case_set.split}_sub.csv", load_predictor("constant_velocity_sampled")
+    protocol.write_challenge_file(path, list(protocol.outcomes(predictor, case_set, progress=False)))
     return path
 
 
 def test_the_challenge_file_has_six_modes_of_all_complete_cars(challenge_file: Path) -> None:
-    assert check_challenge_file(challenge_file) == 2  # car 1 of both cases
+    assert protocol.check_challenge_file(challenge_file) == 2  # car 1 of both cases
     with challenge_file.open() as lines:
         rows = list(csv.DictReader(lines))
     assert {(row["case_id"], row["track_id"]) for row in rows} == {("1", "1"), ("3", "1")}
@@ -244,7 +218,7 @@ def test_a_wrong_challenge_file_is_refused(challenge_file: Path, old: str, new: 
     assert old in content
     challenge_file.write_text(content.replace(old, new, 1))
     with pytest.raises(TrajformerError, match=reason):
-        check_challenge_file(challenge_file)
+        protocol.check_challenge_file(challenge_file)
 
 
 # ---- command -------------------------------------------------------------------------------------------------------

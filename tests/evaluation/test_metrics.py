@@ -25,8 +25,7 @@ from trajformer.evaluation.metrics.displacement import (
     futures_covered,
     separate_minima,
 )
-from trajformer.evaluation.metrics.joint import collided, multi_world, multi_world_of_joint, world_errors, world_probability
-from trajformer.scenes.geometry import to_frame
+from trajformer.evaluation.metrics.joint import collided, multi_world, multi_world_of_joint, world_errors
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 MINIMA = ("ADE", "FDE", "FDE_at_best_ADE")
@@ -123,14 +122,6 @@ def test_unknown_steps_agents_and_padding_have_no_influence() -> None:
     assert all(torch.equal(again[name][counts], values[name][counts]) for name in values)
 
 
-def test_the_frame_of_the_forecast_does_not_matter() -> None:
-    forecast, target, valid = make()
-    pose = torch.cat([5 * draw(5, 4, 2, seed=5), draw(5, 4, 1, seed=6)], -1)
-    local = Forecast(to_frame(forecast.position, pose[:, :, None, None]), forecast.logit, Frame.AGENT, pose=pose)
-    for left, right in zip(agent_errors(local, target, valid), agent_errors(forecast, target, valid), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-5)
-
-
 # worlds ------------------------------------------------------------------------------------------------------------
 
 
@@ -185,15 +176,6 @@ def test_worlds_equal_argoverse_2() -> None:
         assert plain(values, b) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_only_the_most_probable_worlds_are_compared() -> None:
-    # World 0 is 3 and 0 m off, world 1 is 1 and 4 m off: each agent alone could have 1 and 0 m.
-    position = torch.tensor([[[[0.0, 3.0]], [[0.0, 1.0]]], [[[9.0, 0.0]], [[9.0, 4.0]]]])[None]
-    target, valid = torch.tensor([[[[0.0, 0.0]], [[9.0, 0.0]]]]), torch.ones(1, 2, 1, dtype=torch.bool)
-    for logit, k, fde in (([1.0, 0.0], 2, 1.5), ([0.0, 1.0], 2, 1.5), ([0.0, 1.0], 1, 2.5)):
-        values, _ = multi_world(Forecast(position, torch.tensor([logit]), Frame.SCENE), target, valid, k)
-        assert values["avgMinFDE"].item() == fde and values["actorMR"].item() == 0.5
-
-
 def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
     """Validation runs under autocast, where a matrix product would round 30 m to 25 cm."""
     forecast = Forecast(30 * draw(2, 3, 4, 5, 2), draw(2, 4, seed=1), Frame.SCENE)
@@ -204,39 +186,7 @@ def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
     torch.testing.assert_close((errors.ade, errors.fde), (error.mean((1, 3)), error[..., -1].mean(1)))
 
 
-def test_probability_of_a_world_of_marginal_modes_is_the_product() -> None:
-    forecast, _, valid = ragged()
-    actor = valid[..., -1]
-    probability = world_probability(forecast, actor)
-    product = (forecast.probability()[0, actor[0]]).prod(0)
-    torch.testing.assert_close(probability[0], product / product.sum())
-    torch.testing.assert_close(probability[2], torch.full((7,), 1 / 7))  # no actor
-
-
 # collisions ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_collision_is_below_the_threshold_and_involves_both_agents() -> None:
-    # Agents 0 and 1 are 0.2 m apart in world 0 and 0.19 m in world 1, agent 2 is far off, agent 3 on top of 2 but no actor.
-    position = torch.zeros(1, 4, 2, 3, 2)
-    position[0, 1, 0, 1, 0], position[0, 1, 1, 1, 0] = 0.2, 0.19
-    position[0, 1, :, [0, 2]] = 5.0
-    position[0, 2:] = 50.0
-    actor = torch.tensor([[True, True, True, False]])
-    assert collided(position, actor, 0.2)[0].tolist() == [[False, True], [False, True], [False, False], [False, False]]
-    assert not collided(position, torch.tensor([[True, False, False, True]]), 0.2).any()
-
-
-def test_collisions_between_steps() -> None:
-    # Head-on, 1 m apart before and after; in parallel at 0.3 m; and one that reaches a position after the other has left it.
-    way = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.3], [0.0, 0.3]]])
-    position, actor = way[None, :, None], torch.ones(1, 3, dtype=torch.bool)
-    assert not collided(position, actor, 0.2).any()
-    assert collided(position, actor, 0.2, between_steps=True)[0, :, 0].tolist() == [True, True, False]
-    after = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [0.0, 0.0]]])[None, :, None]
-    assert not collided(after, actor[:, :2], 0.2, between_steps=True).any()
-    for steps in (1, 2):  # standing in one place is no division by zero
-        assert collided(torch.zeros(1, 2, 1, steps, 2), actor[:, :2], 0.2, between_steps=True).all()
 
 
 @pytest.mark.parametrize("between", [False, True])

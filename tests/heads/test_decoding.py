@@ -77,19 +77,6 @@ def test_translations_do_not_depend_on_the_batch_or_the_cache(width: int) -> Non
     assert search(model, source, 9, width) == search(model, source, 9, width, cached=False) == alone
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_cached_steps_equal_one_pass_over_the_prefix(norm_first: bool) -> None:
-    torch.manual_seed(0)
-    block = BlockConfig(width=16, heads=2, feedforward=32, d_k=5, d_v=3, bias=False, norm_first=norm_first)
-    model = Transformer(TransformerConfig(20, 20, block, (2, 3), scale="projection", embedding_norm=True)).eval()
-    source = torch.cat([sentences(3, 6, 20), torch.full((1, 6), PAD)])  # the last sentence is padding
-    target = sentences(4, 8, 20, seed=1).clamp(min=4)
-    with torch.no_grad():
-        whole, steps = model(source, target), Hypotheses(model, source)
-        for position in range(8):
-            torch.testing.assert_close(steps.step(target[:, : position + 1]), whole[:, position], atol=1e-5, rtol=1e-5)
-
-
 def test_each_translation_stops_at_its_limit() -> None:
     model, source = make_model(5, 12), sentences(3, 5, 12)
     with torch.no_grad():  # the end token becomes improbable

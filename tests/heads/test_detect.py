@@ -21,8 +21,8 @@ from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
 from trajformer.heads.detr.data import VocConfig, collate, iou
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, attention_maps, box_loss, postprocess
-from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
-from trajformer.heads.detr.task import TASK, DetectionData, DetectionDataConfig, DetectionModule, DetectionRecipe
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, draw_shapes
+from trajformer.heads.detr.task import TASK, DetectionDataConfig, DetectionModule, DetectionRecipe
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train
@@ -77,13 +77,6 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "best.ckpt", folder / "known.png"
 
 
-def test_a_run_stores_its_classes_and_metrics(run: Path) -> None:
-    model, recipe = load_checkpoint(run / "best.ckpt", DetectionRecipe)
-    assert isinstance(model, Detr) and recipe.labels == LABELS and model.classify.out_features == 4
-    text = (run / "csv" / "metrics.csv").read_text()
-    assert all(name in text for name in ("val/AP50", "val/AP50_disc", "train/giou", "val/loss"))
-
-
 def test_a_run_can_start_from_a_checkpoint(run: Path) -> None:
     start = replace(RECIPE, init=str(run / "best.ckpt"))
     before = load_checkpoint(run / "best.ckpt", DetectionRecipe)[0].state_dict()
@@ -118,14 +111,6 @@ def test_invalid_recipes_are_rejected_with_the_field(root: str, complaint: str, 
     with pytest.raises(TrajformerError, match=complaint):
         train(replace(RECIPE, data=replace(DATA, voc=VocConfig(root))), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
-
-
-def test_only_training_images_differ_between_epochs() -> None:
-    data = DetectionData(RECIPE)
-    first, second = (np.concatenate(list(data.order().epoch(epoch))) for epoch in (0, 1))
-    assert sorted(second - 16) == sorted(first) == list(range(16))
-    assert not torch.equal(data.train[[0]].pixels, data.train[[16]].pixels)
-    assert torch.equal(data.val[[0]].pixels, ShapesDataset(DATA.shapes, "val")[[0]].pixels)
 
 
 def test_average_precision_is_over_all_processes(expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""Images with boxes: generated shapes, Pascal VOC folders, augmentation, batches; average precision."""
+"""Images with boxes: shapes, Pascal VOC folders, augmentation, batches; average precision; boxes and their loss."""
 
+import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +10,26 @@ import pytest
 import torch
 from PIL import Image
 from support.heads import voc_annotation
+from torch import Tensor
 
 from trajformer.errors import ConfigError, TrajformerError
+from trajformer.heads.detr import model as losses
 from trajformer.heads.detr import shapes
 from trajformer.heads.detr.data import (
     BoxAugmentConfig,
+    BoxTargets,
     Example,
     VocConfig,
     VocDataset,
     augment_example,
     collate,
+    iou,
     read_annotation,
     resize_example,
+    suppress,
+    to_corners,
 )
-from trajformer.heads.detr.model import Objects
+from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
 
@@ -104,22 +111,6 @@ def test_boxes_are_augmented_with_the_image() -> None:
         small = resize_example(augmented, 120, 150)
         assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
         np.testing.assert_allclose(white_box(small.image), small.box[0], atol=1.1)
-
-
-def test_crops_have_their_range_and_keep_boxes_of_which_a_part_is_left() -> None:
-    example, config = marked(60, 90, (10, 10, 20, 15)), BoxAugmentConfig(crop=1.0, smallest=0.5)
-    cuts = [augment_example(example, config, np.random.default_rng(seed)) for seed in range(60)]
-    assert min(cut.image.shape[1] for cut in cuts) < 35 and max(cut.image.shape[1] for cut in cuts) > 54
-    areas = [(cut.box[:, 2:] - cut.box[:, :2]).prod(1).tolist() for cut in cuts]
-    assert [] in areas and [50.0] in areas, "boxes out of view are removed"
-    assert min(area for row in areas for area in row) > 0.3 * 50, "a box is kept with a small part"
-
-
-def test_resizing_keeps_proportions_within_both_limits() -> None:
-    for shape, size in (((480, 640), (240, 320)), ((640, 480), (320, 240)), ((100, 1000), (40, 400)), ((12, 16), (240, 320))):
-        example = resize_example(marked(*shape, (0, 0, 4, 8)), 240, 400)
-        assert tuple(example.image.shape[1:]) == size and example.original == shape
-        np.testing.assert_allclose(example.box[0], [0, 0, 4 * size[1] / shape[1], 8 * size[0] / shape[0]], rtol=1e-5)
 
 
 # Pascal VOC
@@ -259,27 +250,124 @@ def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     np.testing.assert_allclose(one, [[1, 2, 2, 2, 0.7, 1]], rtol=1e-6)
 
 
-def test_generated_images_follow_the_config_and_half_of_every_shape_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, draw_shape = [], shapes.draw_shape
-
-    def record(rng: np.random.Generator, config: ShapesConfig) -> shapes.Shape:
-        drawn.append(draw_shape(rng, config))
-        return drawn[-1]
-
-    monkeypatch.setattr(shapes, "draw_shape", record)
-    visible, counts = [], set()
-    for index in range(60):
-        drawn.clear()
-        example = draw_shapes(SMALL, (1, index))
-        counts.add(len(example.label))
+def test_generated_images_follow_the_config() -> None:
+    examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
+    assert {len(example.label) for example in examples} == set(range(1, 9))
+    for example in examples:
         assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
         assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
         assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()
-        kept = [shape for shape in drawn if shape.box.tolist() in example.box.tolist()]
-        owner = np.full((40, 56), -1)  # the topmost shape at each pixel
-        for number, shape in enumerate(kept):
-            owner[shape.window][shape.cover > 0.5] = number
-        visible += [(owner == number).sum() / shape.area for number, shape in enumerate(kept)]
-    assert counts == set(range(1, 9)) and 0.5 <= min(visible) < 0.8  # shapes do overlap
     with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
         replace(SMALL, objects=(3, 2))
+
+
+# boxes and the set loss
+
+
+CLASSES, QUERIES = 4, 6
+CONFIG = BoxLossConfig()
+
+
+def draw_boxes(*shape: int, seed: int = 0) -> Tensor:
+    """Boxes in the unit square, as centers."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 0.05 + 0.4 * torch.rand(*shape, 2, generator=generator)
+    return torch.cat([size / 2 + (1 - size) * torch.rand(*shape, 2, generator=generator), size], -1)
+
+
+def make(counts: tuple[int, ...] = (3, 0, 2), layers: int = 2) -> tuple[Detections, BoxTargets]:
+    """Random detections of several layers, and `counts` labeled boxes per image, padded."""
+    generator = torch.Generator().manual_seed(3)
+
+    def detections(seed: int) -> Detections:
+        logit = torch.randn(len(counts), QUERIES, CLASSES + 1, generator=generator)
+        return Detections(logit.requires_grad_(), draw_boxes(len(counts), QUERIES, seed=seed).requires_grad_())
+
+    layer_outputs = [detections(10 + layer) for layer in range(layers)]
+    most = max(counts)
+    mask = torch.arange(most) < torch.tensor(counts)[:, None]
+    label = torch.randint(CLASSES, (len(counts), most), generator=generator) * mask
+    targets = BoxTargets(label, draw_boxes(len(counts), most, seed=5) * mask[..., None], mask)
+    return replace(layer_outputs[-1], auxiliary=tuple(layer_outputs[:-1])), targets
+
+
+@pytest.mark.parametrize(
+    ("other", "share", "generalized"),
+    [
+        ([0.0, 0.0, 2.0, 2.0], 1.0, 1.0),
+        ([1.0, 0.0, 3.0, 2.0], 1 / 3, 1 / 3),
+        ([1.0, 1.0, 3.0, 3.0], 1 / 7, 1 / 7 - 2 / 9),
+        ([4.0, 0.0, 6.0, 2.0], 0.0, -4 / 12),  # apart
+        ([2.0, 0.0, 4.0, 2.0], 0.0, 0.0),  # touching
+        ([0.5, 0.5, 1.5, 1.5], 0.25, 0.25),  # nested
+    ],
+)
+def test_iou_in_closed_form(other: list[float], share: float, generalized: float) -> None:
+    box = torch.tensor([0.0, 0.0, 2.0, 2.0])
+    assert iou(box, torch.tensor(other)).item() == pytest.approx(share, abs=1e-6)
+    assert iou(torch.tensor(other), box, generalized=True).item() == pytest.approx(generalized, abs=1e-6)
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_images_without_boxes_train_only_the_no_object_class(most: int) -> None:
+    detections, _ = make()
+    targets = BoxTargets(torch.zeros(3, most, dtype=torch.int64), torch.zeros(3, most, 4), torch.zeros(3, most, dtype=torch.bool))
+    terms = box_loss(detections, targets, CONFIG)
+    nothing = -detections.logit.log_softmax(-1)[..., -1].mean()
+    assert terms["classification"].item() == pytest.approx(nothing.item(), rel=1e-5)
+    assert terms["l1"] == terms["giou"] == 0
+    terms["loss"].backward()
+    assert detections.logit.grad.isfinite().all() and not detections.box.grad.any()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_non_finite_box_is_an_error_with_layer_image_and_query(value: float) -> None:
+    detections, targets = make()
+    box = detections.auxiliary[0].box.detach().clone()
+    box[2, 4, 0] = value
+    broken = replace(detections, auxiliary=(replace(detections.auxiliary[0], box=box),))
+    with pytest.raises(ValueError, match="layer 0, image 2, query 4, box 0"):
+        box_loss(broken, targets, CONFIG)
+
+
+def test_loss_is_averaged_over_the_boxes_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    detections, targets = make()
+    alone = box_loss(detections, targets, CONFIG)
+    monkeypatch.setattr(losses.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(losses.distributed, "get_world_size", lambda: 4)
+    monkeypatch.setattr(losses.distributed, "all_reduce", lambda count: count.add_(35.0))  # boxes of the other three
+    together = box_loss(detections, targets, CONFIG)
+    assert together["l1"].item() == pytest.approx(alone["l1"].item() * 5 / 10, rel=1e-5)
+    assert together["classification"] == alone["classification"]
+
+
+@pytest.mark.parametrize("generalized", [False, True])
+def test_gradient_of_iou_is_correct_and_finite_for_empty_boxes(generalized: bool) -> None:
+    a, b = (to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
+    assert torch.autograd.gradcheck(lambda x, y: iou(x, y, generalized=generalized), (a, b))
+    empty = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.2, 0.2, 0.2, 0.9]]).requires_grad_()
+    values = iou(empty[:, None], torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.4, 0.4]]), generalized=generalized)
+    assert values.isfinite().all() and values[0, 0] == 0
+    assert torch.autograd.grad(values.sum(), empty)[0].isfinite().all()
+
+
+def test_nms_keeps_the_best_box_of_overlapping_boxes_of_a_class() -> None:
+    box = torch.tensor([[0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 10], [30, 0, 40, 10], [2, 0, 12, 10.0]])
+    score, label = torch.tensor([0.6, 0.9, 0.5, 0.1, 0.8]), torch.tensor([0, 0, 1, 0, 0])
+    assert suppress(box, score, label, 0.5).tolist() == [1, 2, 3]  # boxes 0 and 4 overlap box 1; box 2 has another class
+    assert suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
+    chain = torch.tensor([[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]])  # IoU of neighbors 7/13
+    assert suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5).tolist() == [0, 2]  # removed boxes remove none
+    assert suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_queries(dtype: torch.dtype) -> None:
+    detections, targets = make((QUERIES + 3, 1), layers=3)
+    outputs = (detections, *detections.auxiliary)
+    last, *others = (Detections(one.logit.to(dtype), one.box.to(dtype)) for one in outputs)
+    terms = box_loss(replace(last, auxiliary=tuple(others)), targets, CONFIG)
+    assert all(value.isfinite() and value > 0 and value.dtype == torch.float32 for value in terms.values())
+    assert [name for name, value in terms.items() if value.requires_grad] == ["loss"]
+    terms["loss"].backward()
+    assert all(one.logit.grad.any() and one.box.grad.any() for one in outputs)

@@ -13,12 +13,7 @@ from torch.nn import functional as F
 from trajformer.core.attention import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads import weights as layouts
-from trajformer.heads.vit import (
-    ViT,
-    ViTConfig,
-    attention_rollout,
-    classify_with_rollout,
-)
+from trajformer.heads.vit import ViT, ViTConfig, attention_rollout, classify_with_rollout
 
 
 def images(batch: int = 2, height: int = SIZE, width: int = SIZE) -> Tensor:
@@ -78,19 +73,6 @@ def test_scores_equal_timm(qkv_bias: bool) -> None:
     model.load_state_dict(weights)
     assert recipe.model == VIT
     torch.testing.assert_close(model(images()).double(), heads.timm_forward(state, images()), **tolerance(20, INNER))
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 18, 16), (1, 3, 16, 3), (1, 1, 16, 16), (1, 3, 0, 16)])
-def test_images_that_cannot_be_divided_into_patches_are_rejected(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"cannot be divided into patches of 4 x 4|expected 3"):
-        ViT(VIT)(torch.zeros(shape))
-
-
-def test_default_config_is_vit_base() -> None:
-    with torch.device("meta"):
-        model = ViT(ViTConfig())
-    assert sum(parameter.numel() for parameter in model.parameters()) == 86_567_656  # ViT-B/16 with 1,000 classes
-    assert ViTConfig().block.norm_eps == 1e-6
 
 
 def test_rollout_of_layers_that_attend_to_one_token_is_known() -> None:

@@ -2,13 +2,11 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.tensors import draw
-from torch.overrides import TorchFunctionMode
 
 from trajformer.losses.matching import match, match_layers
 
@@ -46,13 +44,6 @@ def test_a_single_target_is_matched_by_argmin() -> None:
         assert torch.equal(single.prediction[assigned.problem], assigned.prediction)
 
 
-def test_layers_are_matched_one_by_one() -> None:
-    cost, mask = draw(3, 4, 5, 6), torch.rand(4, 6, generator=torch.Generator().manual_seed(2)) > 0.4
-    assert mask.sum(1).max() <= 5
-    for pairs, costs in zip(match_layers(cost, mask), cost, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(pairs, match(costs, mask), strict=True))
-
-
 @pytest.mark.parametrize("shape", [(0, 6, 1), (0, 6, 3), (4, 6, 0), (4, 6, 1), (4, 6, 3)])
 def test_without_targets_there_are_no_pairs(shape: tuple[int, int, int]) -> None:
     pairs = match(torch.zeros(shape), torch.zeros(shape[0], shape[2], dtype=torch.bool))
@@ -81,25 +72,3 @@ def test_layers_and_images_are_independent_problems() -> None:
         _, prediction, target = match(cost[layer, image], mask[image])
         expected |= {(4 * layer + image, k, g) for k, g in zip(prediction.tolist(), target.tolist(), strict=True)}
     assert pairs == expected and len(pairs) == len(together.problem) == 3 * mask.sum()
-
-
-class HostAccess(TorchFunctionMode):
-    """Records the tensor methods called for which a device must wait."""
-
-    waiting = ("cpu", "numpy", "item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__array__")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") in self.waiting:
-            self.names.append(function.__name__)
-        return function(*args, **(kwargs or {}))
-
-
-def test_costs_of_all_layers_are_copied_to_the_host_at_once() -> None:
-    cost, mask = draw(6, 4, 7, 5), torch.rand(4, 5, generator=torch.Generator().manual_seed(2)) > 0.3
-    with HostAccess() as access:
-        match(cost, mask)
-    assert access.names == ["cpu", "numpy"]

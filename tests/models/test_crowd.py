@@ -1,6 +1,5 @@
 """The crowd forecaster: features of tracks, influence of neighbors, and mode 0."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from support.scenes import make_scene
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
-from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
+from trajformer.models.crowd import CrowdConfig, CrowdForecaster
 
 CONFIG = CrowdConfig(num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0))
 
@@ -37,21 +36,6 @@ def forecast(model: CrowdForecaster, batch: Observation, agent: str = "1000") ->
 def model() -> CrowdForecaster:
     torch.manual_seed(0)
     return CrowdForecaster(CONFIG).eval()
-
-
-def test_tracks_are_in_the_frame_of_the_last_position_and_the_net_displacement() -> None:
-    late = line((5, 5), (0, -0.5))
-    late[:4] = np.nan
-    batch = walkers(line((1, 2), (0.3, 0.4)), late, line((0, 9), (0, 0)))
-    tracks = agent_tracks(batch, 0.1)
-    assert torch.allclose(tracks.pose[0, :, :2], batch.pose[0, :, :2])
-    assert tracks.pose[0, :, 2].tolist() == pytest.approx([math.atan2(4, 3), -math.pi / 2, 0.0], abs=1e-5)
-    assert tracks.unit[0].tolist() == pytest.approx([math.hypot(0.5, 0.1), math.hypot(0.5, 0.1), 0.1], abs=1e-5)
-    assert torch.allclose(tracks.xy[0, 0, :, 0], 0.5 * torch.arange(-9.0, 1), atol=1e-5)
-    assert torch.allclose(tracks.step[0, 1, 5:], torch.tensor([0.5, 0.0]).expand(5, 2), atol=1e-5)
-    assert (
-        tracks.known[0].sum(-1).tolist() == [9, 5, 9] and (tracks.step[0, 1, :5] == 0).all() and (tracks.xy[0, 1, :4] == 0).all()
-    )
 
 
 def test_a_zero_offset_is_constant_velocity(model: CrowdForecaster) -> None:

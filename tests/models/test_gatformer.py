@@ -12,7 +12,6 @@ from torch import Tensor
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
 from trajformer.models.gatformer import GatformerConfig, Graph
-from trajformer.scenes.geometry import relative_pose, rotate
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = GatformerConfig(
@@ -59,53 +58,6 @@ def test_edges_lead_to_the_nearest_nodes_within_the_radius_in_each_step(steps: i
                     query, count = query + 1, count + len(expected)
         assert count == (graph.edges.query < query).sum() and count > 100
         assert len(graph.position) == len(graph.edges.query) == query * (4 + 6)
-
-
-def test_edge_features_are_relative_to_the_position_in_this_step_and_the_last_heading() -> None:
-    model, batch = build(), scenes()
-    _, pose = model.lanes(batch)
-    seen: list[Tensor] = []
-    for encoder in (model.graph.agent, model.graph.lane):
-        encoder.register_forward_pre_hook(lambda module, args: seen.append(args[0].flatten(0, -2)))
-    graph = model.graph(batch, pose, 12)
-    time, agent, query = 6, 3, 5 * 12 + 3  # the sixth token ends at step 6
-    frame = torch.cat([batch.position[0, agent, time], batch.pose[0, agent, 2:]])
-    for edge in (graph.edges.query == query).nonzero()[:, 0].tolist():
-        key = int(graph.edges.key[edge])
-        if key < 2 * 9 * 12:
-            other, values = key - 5 * 12, seen[0][edge]
-            node = torch.cat([batch.position[0, other, time], batch.heading[0, other, time, None]])
-            speed = rotate(batch.velocity[0, other, time], -frame[2])
-            torch.testing.assert_close(10 * values[5:], speed, atol=1e-4, rtol=0)
-        else:
-            values, node = seen[1][edge - len(seen[0])], pose[0, key - 2 * 9 * 12]
-        relative = relative_pose(node, frame)
-        torch.testing.assert_close(10 * values[:2], relative[:2], atol=1e-3, rtol=0)
-        assert 10 * values[2] == pytest.approx(relative[:2].norm().item(), abs=1e-3)
-        torch.testing.assert_close(values[3:5], torch.stack([relative[2].cos(), relative[2].sin()]), atol=1e-5, rtol=0)
-    assert (graph.edges.query == query).sum() > 6
-
-
-def test_nodes_without_an_edge_have_no_influence() -> None:
-    model, batch = build(graph_layers=1), collate([make_scene(12)]).observation
-    position = batch.position[0, : batch.num_targets, 1:]  # [S, T, 2] in the steps of tokens
-    far = (batch.position[0, :, None, 1:] - position).norm(dim=-1).amin((1, 2)) > 25.0
-    middle = batch.polyline[0, :, batch.polyline.shape[2] // 2]
-    out = torch.cdist(middle, position.flatten(0, 1)).amin(1) > 25.0
-    far &= batch.valid[0].all(-1)
-    assert far.any() and out.any()
-    moved = replace(batch, velocity=batch.velocity + far[:, None, None], agent_kind=batch.agent_kind * ~far)
-    moved = replace(moved, polyline_flags=moved.polyline_flags ^ out.long())
-    assert torch.equal(model(moved).position, model(batch).position)
-    others = torch.arange(12)[:, None, None] >= batch.num_targets
-    faster = replace(batch, velocity=batch.velocity + others)
-    for model, same in ((build(graph_layers=1, max_neighbors=1), True), (build(graph_layers=1, max_neighbors=12), False)):
-        assert torch.equal(model(faster).position, model(batch).position) == same  # the nearest agent is the target itself
-    lanes = build(graph_layers=1, max_polylines=2)
-    nearest = torch.cdist(middle, position.flatten(0, 1)).argsort(0)[:2].unique()
-    bent = replace(batch, polyline_flags=batch.polyline_flags ^ torch.ones(len(middle), dtype=int).index_fill(0, nearest, 0))
-    for model, same in ((lanes, True), (build(graph_layers=1, max_polylines=50), False)):
-        assert torch.equal(model(bent).position, model(batch).position) == same
 
 
 def chain() -> Observation:

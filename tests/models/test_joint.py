@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from support.models import GATFORMER, MMTRANSFORMER
 from support.scenes import varied_scenes
@@ -14,8 +12,6 @@ from support.training import recipe, training_store
 from trajformer.data.batch import collate
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import WorldLossConfig
-from trajformer.models.gatformer import Gatformer
-from trajformer.models.mmtransformer import MMTransformer
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import build_random
@@ -26,16 +22,9 @@ JOINT = replace(MMTRANSFORMER, joint=True, max_polylines=40)
 ONLY_WORLD_2 = [False, False, True, False, False, False]
 
 
-def test_a_world_has_one_probability() -> None:
-    forecast = build_random(JOINT).eval()(collate(varied_scenes()).observation)
-    assert forecast.is_joint and forecast.logit.shape == (3, 6) and forecast.position.shape[:3] == (3, 5, 6)
-    assert len(forecast.auxiliary) == 3 and all(layer.is_joint for layer in forecast.auxiliary)
-
-
 @torch.no_grad()
 def test_proposals_of_mmtransformer_attend_to_their_world_only() -> None:
     model, observation = build_random(JOINT).eval(), collate(varied_scenes()[2:]).observation
-    assert isinstance(model, MMTransformer) and model.social is not None
     proposals = draw(1, observation.agent_mask.shape[1], 6, JOINT.block.width)
     targets, changed = proposals[:, : observation.num_targets], proposals.clone()
     changed[:, 1:, 2] += 1.0  # world 2 of all other agents
@@ -46,7 +35,6 @@ def test_proposals_of_mmtransformer_attend_to_their_world_only() -> None:
 @torch.no_grad()
 def test_targets_of_gatformer_attend_to_near_targets_of_their_world_only() -> None:
     model, observation = build_random(replace(GATFORMER, joint=True)).eval(), collate(varied_scenes()[2:]).observation
-    assert isinstance(model, Gatformer) and model.worlds is not None
     mode = draw(1, observation.num_targets, 6, GATFORMER.block.width)
     changed = mode.clone()
     changed[:, 1:, 2] += torch.linspace(-1.0, 1.0, GATFORMER.block.width)
@@ -58,23 +46,9 @@ def test_targets_of_gatformer_attend_to_near_targets_of_their_world_only() -> No
     assert torch.equal(before, after)
 
 
-@torch.no_grad()
-def test_mmtransformer_knows_the_lanes_of_other_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the social constructor, targets have proposals with lanes, and all other agents have proposals without lanes."""
-    model, observation, calls = build_random(JOINT).eval(), collate(varied_scenes()).observation, list[Any]()
-    social, mask = model.social.forward, observation.target_mask
-    monkeypatch.setattr(model.social, "forward", lambda *arguments: calls.append(arguments) or social(*arguments))
-    model(observation)
-    [(_, proposals, targets, _)] = calls
-    first, without_lanes = (x[:, : observation.num_targets] for x in (proposals, model.motion(observation)))
-    assert not mask.all() and torch.equal(first[mask], targets[mask]) and torch.equal(first[~mask], without_lanes[~mask])
-
-
-@pytest.mark.parametrize("name", ["mmtransformer", "gatformer"])
-def test_a_joint_recipe_trains_and_is_evaluated_by_worlds(tmp_path: Path, name: str) -> None:
+def test_a_joint_recipe_trains_and_is_evaluated_by_worlds(tmp_path: Path) -> None:
     config = recipe(training_store(tmp_path / "store", 4, 2), trainer={"epochs": 1}, loss=WorldLossConfig())
-    config = replace(config, model=replace(config.model if name == "mmtransformer" else GATFORMER, joint=True))
-    train(config, TASK, tmp_path / "run", progress=False)
+    train(replace(config, model=replace(config.model, joint=True)), TASK, tmp_path / "run", progress=False)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
     result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False).figures
     assert result["num_scenes"] == 2 and result["avgMinFDE6"] >= result["minFDE6"] > 0

@@ -2,22 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.models import (
-    FUTURE,
-    GATFORMER,
-    LANE_SET,
-    MMTRANSFORMER,
-    MODEL_CONFIGS,
-    SCENE_SET,
-    SPATIAL_CHANNEL,
-    WAYFORMER,
-    shallow,
-)
+from support.models import FUTURE, MMTRANSFORMER, MODEL_CONFIGS, WAYFORMER, shallow, shallow_config
 from support.scenes import PERIOD_S, hide, make_scene, varied_scenes
 from torch import Tensor, nn
 
@@ -33,73 +24,52 @@ from trajformer.models.forecaster import Forecaster
 from trajformer.models.mmtransformer import RegionConfig
 from trajformer.models.modes import consensus
 from trajformer.models.scene_set import SceneSet
-from trajformer.models.tokens import NUM_ATTRIBUTES, nearest, polyline_attributes
 from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.choices import MODELS
-from trajformer.recipes.plain import from_plain, to_plain
-from trajformer.scenes.scene import PolylineKind
-from trajformer.testing.models import CHECKS, build_random, check_model, pose_error
+from trajformer.testing.models import CHECKS, build_random, pose_error
 
 LEARNED = [name for name in MODEL_CONFIGS if not name.startswith("constant")]
-SELECTING = {"mmtransformer-9-proposals", "mmtransformer-regions", "wayformer-9-components"}  # fewer modes in evaluation
+ONE_OF_EACH = ("mmtransformer-regions", "mmtransformer-joint", "wayformer-early-multi_axis", "spatial-channel-agent", "lane-set")
+ONE_OF_EACH += ("gatformer", "crowd", "scene-set", "se2former", "agentformer-tokens", "agentformer-sampler")
 HALF_ROUNDING_M = 0.08  # bfloat16 keeps 8 bits: offsets of these models are some metres and pass some 20 roundings
 NOT_EQUIVARIANT = {"agentformer", "agentformer_sampler"}  # as in the table of docs/models.md
 
 
 @pytest.fixture(scope="module")
 def batch() -> SceneBatch:
-    return collate(varied_scenes())
+    return collate(varied_scenes(), BatchConfig(polyline_points=4))
 
 
-def small_model(kind: str) -> Forecaster:
+@cache
+def small_model(name: str) -> Forecaster:
+    """The model of `shallow_config`, which all checks share: they change its mode and gradients only."""
+    return shallow(name)
+
+
+def first_of(kind: str) -> Forecaster:
     """The first small model of an entry of `MODELS`, in evaluation mode."""
-    config = next(config for config in MODEL_CONFIGS.values() if type(config) is MODELS[kind])
-    return build_random(config).eval()
+    return small_model(next(name for name, config in MODEL_CONFIGS.items() if type(config) is MODELS[kind])).eval()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_contract(name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch) -> None:
-    check(build_random(MODEL_CONFIGS[name]), batch)
+    model = small_model(name)
+    model.zero_grad()
+    check(model, batch)
 
 
-def test_kinds_of_polylines_have_different_features_in_as_many_columns_as_before() -> None:
-    kinds = torch.tensor([[int(kind) for kind in PolylineKind if kind != PolylineKind.DRIVABLE_AREA]])
-    observation = collate([make_scene()]).observation
-    features = polyline_attributes(replace(observation, polyline_kind=kinds, polyline_flags=torch.zeros_like(kinds)))[0]
-    assert len(features.unique(dim=0)) == kinds.numel() == 6
-    assert features.shape[1] == NUM_ATTRIBUTES == 9  # as the weights of all earlier versions
-
-
-def test_check_model_has_scenes_for_any_horizon() -> None:
-    check_model(replace(MODEL_CONFIGS["crowd"], num_future=7))
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_se2_equivariance(kind: str, batch: SceneBatch) -> None:
-    """A rotated and shifted scene: forecasts of an equivariant model differ by rounding, all others by more than 10 cm."""
-    model = small_model(kind)
-    error = pose_error(model, batch, 2.1)
-    assert model.equivariant == (kind not in NOT_EQUIVARIANT)
-    assert error < 2e-3 if model.equivariant else error > 0.1
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", MODELS)
-def test_forecasts_of_scenes_with_and_without_a_future_are_equal(kind: str) -> None:
-    model = small_model(kind)
-    scene = make_scene(12)
-    position = scene.position.copy()
-    position[:, scene.num_history :] += np.float32(5.0) * scene.valid[:, scene.num_history :, None]
-    scenes = [scene, replace(scene, position=position).validate(), make_scene(12, with_future=False)]
-    first, *others = [model(collate([scene]).observation) for scene in scenes]
-    assert all(torch.equal(first.position, other.position) and torch.equal(first.logit, other.logit) for other in others)
+@pytest.mark.parametrize("kind", sorted(NOT_EQUIVARIANT))
+def test_models_that_declare_no_equivariance_have_none(kind: str, batch: SceneBatch) -> None:
+    """The contract checks all other models."""
+    assert {name for name in MODELS if not first_of(name).equivariant} == NOT_EQUIVARIANT
+    assert pose_error(first_of(kind), batch, 2.1) > 0.1
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MODELS)
 def test_poses_of_agents_that_were_lost_are_not_read(kind: str, batch: SceneBatch) -> None:
-    observation, model = batch.observation, small_model(kind)
+    observation, model = batch.observation, first_of(kind)
     lost = observation.agent_mask & ~observation.valid[..., -1]
     lost[:, : observation.num_targets] = False
     assert lost.any()
@@ -111,7 +81,7 @@ def test_poses_of_agents_that_were_lost_are_not_read(kind: str, batch: SceneBatc
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*LEARNED, "constant-velocity"])
 def test_unseen_first_steps_are_as_a_shorter_history(name: str, batch: SceneBatch) -> None:
-    observation, model = batch.observation, build_random(MODEL_CONFIGS[name]).eval()
+    observation, model = batch.observation, small_model(name).eval()
     tracks = {field: getattr(observation, field) for field in ("position", "heading", "velocity", "valid")}
     short = replace(observation, **{field: value[:, :, 4:] for field, value in tracks.items()})
     seen = torch.arange(observation.num_history) >= 4
@@ -126,7 +96,7 @@ def test_all_agents_can_be_targets(kind: str) -> None:
     scenes = varied_scenes()
     observation = collate(scenes, BatchConfig(targets="all")).observation
     assert observation.target_mask.sum(1).tolist() == [int(scene.valid[:, 9].sum()) for scene in scenes]
-    position = small_model(kind)(observation).position
+    position = first_of(kind)(observation).position
     assert position.isfinite().all() and position.shape[1] == observation.num_targets
 
 
@@ -139,18 +109,21 @@ def in_both_precisions(run: Callable[[], Any]) -> tuple[Any, Any]:
         return exact, run()
 
 
+BFLOAT16 = [name for name in MODEL_CONFIGS if name.endswith("joint") or name in ONE_OF_EACH]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBatch) -> None:
-    model, observation = build_random(MODEL_CONFIGS[name]).train(training), batch.observation
+    model, observation = small_model(name).train(training), batch.observation
     if isinstance(model, SceneSet):  # the query that a target gets may differ, so that queries are compared
         exact, half = in_both_precisions(lambda: model.trajectories(observation))
         assert (exact.position - half.position).abs().max() < 0.5
         assert (exact.logit - half.logit).clamp(-1e3, 1e3).nan_to_num().abs().max() < 0.5
         return
     exact, half = in_both_precisions(lambda: model(observation))
-    if not training and name in SELECTING:  # other modes may be selected
+    if not training and name == "mmtransformer-regions":  # other modes may be selected
         return
     real = observation.target_mask
     assert (exact.position - half.position)[real].abs().max() < HALF_ROUNDING_M
@@ -161,11 +134,7 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
         assert (exact.scale.log() - half.scale.log())[real].abs().max() < HALF_ROUNDING_M
 
 
-FLOAT16 = ("mmtransformer-regions", "mmtransformer-joint", "wayformer-early-multi_axis", "spatial-channel-agent", "lane-set")
-FLOAT16 += ("gatformer", "crowd", "scene-set", "se2former", "agentformer-tokens", "agentformer-sampler")
-
-
-@pytest.mark.parametrize("name", FLOAT16)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(name: str, batch: SceneBatch) -> None:
     losses, gradients = [], []
     for half in (False, True):
@@ -182,59 +151,48 @@ def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(name: str, 
     assert torch.cosine_similarity(*gradients, dim=0) > 0.99
 
 
-MEMORIZED = {
-    "mmtransformer": replace(MMTRANSFORMER, motion_layers=(1, 1), map_layers=(1, 1), social_layers=(1, 2), max_polylines=40),
-    **{
-        name: MODEL_CONFIGS[name]
-        for name in ("wayformer-hierarchical-interleaved-latents", "spatial-channel-agent", "lane-set", "gatformer", "crowd")
-    },
-}
+MEMORIZED = ("mmtransformer", "wayformer-hierarchical-interleaved-latents", "spatial-channel-agent", "lane-set", "gatformer")
 
 
-@pytest.mark.parametrize("name", MEMORIZED)
-def test_four_scenes_are_memorized(name: str) -> None:
+@pytest.mark.parametrize("name", (*MEMORIZED, "crowd"))
+def test_two_scenes_are_memorized(name: str) -> None:
     torch.manual_seed(0)
-    model, batch = MEMORIZED[name].build(), collate([make_scene(8, seed=seed) for seed in range(4)])
+    scenes = [make_scene(4, seed=seed) for seed in range(2)]
+    model, batch = shallow_config(name).build(), collate(scenes, BatchConfig(polyline_points=4, map_radius_m=20.0))
     loss = (MixtureLossConfig() if MixtureLossConfig in model.losses else model.losses[0]()).build()
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=120)
-    for _ in range(120):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=80)
+    for _ in range(80):
         optimizer.zero_grad()
         loss(model, batch)["loss"].backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     values, counts = displacement(model.eval()(batch.observation), batch)
-    assert counts.all() and values["minFDE6"].mean() < 0.2
+    assert counts.all() and values["minFDE6"].mean() < 0.3
 
 
-@pytest.mark.parametrize("name", MODEL_CONFIGS)
-def test_plain_config_and_weights_restore_the_model(name: str, batch: SceneBatch) -> None:
-    config = MODEL_CONFIGS[name]
-    model, again = build_random(config).eval(), from_plain(type(config), to_plain(config)).build().eval()
+@pytest.mark.parametrize("kind", MODELS)
+def test_weights_restore_the_model(kind: str, batch: SceneBatch) -> None:
+    model = first_of(kind)
+    again = model.config.build().eval()
     again.load_state_dict(model.state_dict())
     assert torch.equal(again(batch.observation).position, model(batch.observation).position)
 
 
-@pytest.mark.parametrize("config", [replace(MMTRANSFORMER, max_history=10), WAYFORMER, SPATIAL_CHANNEL, GATFORMER])
-def test_a_longer_history_than_max_history_is_an_error(config: Any) -> None:
+@pytest.mark.parametrize("name", ["mmtransformer", "wayformer-3-steps", "spatial-channel-agent", "gatformer"])
+def test_a_longer_history_than_max_history_is_an_error(name: str) -> None:
     with pytest.raises(TrajformerError, match=r"11 observed steps, .*max_history 10"):
-        config.build()(collate([make_scene(num_history=11)]).observation)
+        shallow(name, max_history=10)(collate([make_scene(num_history=11)]).observation)
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "error"),
     [
-        (MMTRANSFORMER, {"modes": 0}, "modes: 0"),
         (MMTRANSFORMER, {"motion_layers": (1, 0)}, r"motion_layers: \(1, 0\)"),
-        (SPATIAL_CHANNEL, {"decoder_layers": 0}, "decoder_layers: 0"),
-        (LANE_SET, {"max_neighbors": 0}, "max_neighbors: 0"),
         (WAYFORMER, {"decoder_layers": 0}, "decoder_layers: 0"),
         (LatentConfig(), {"counts": (0,)}, r"counts: 0"),
-        (SCENE_SET, {"queries": -1}, "queries: -1"),
         (CrowdConfig(), {"trust": 1.5}, r"trust: 1\.5, expected 0 to 1"),
-        (AgentFormerConfig(), {"samples": 0}, "samples: 0"),
-        (AgentFormerConfig(), {"evaluation_samples": 0}, "evaluation_samples: 0"),
         (AgentFormerConfig(), {"scale_m": 0}, "scale_m: 0"),
         (AgentFormerConfig(), {"layers": (1, 0, 1)}, r"layers: \(1, 0, 1\)"),
         (AgentFormerConfig(), {"layers": (1, 1, 0)}, r"layers: \(1, 1, 0\)"),
@@ -248,19 +206,12 @@ def test_unsuitable_values_are_errors(config: Any, changes: dict[str, Any], erro
         replace(config, **changes)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(MMTRANSFORMER, modes=1, proposals=1),
-        replace(MMTRANSFORMER, modes=1, proposals=1, joint=True),
-        replace(SPATIAL_CHANNEL, modes=1),
-        replace(LANE_SET, modes=1),
-        replace(GATFORMER, modes=1),
-    ],
-    ids=lambda config: type(config).__name__,
-)
-def test_a_single_mode_can_be_trained(config: Any, batch: SceneBatch) -> None:
-    model = build_random(config).train()
+SINGLE = {"mmtransformer": {"proposals": 1}, "mmtransformer-joint": {"proposals": 1}, "spatial-channel-agent": {}}
+
+
+@pytest.mark.parametrize("name", (*SINGLE, "lane-set", "gatformer"))
+def test_a_single_mode_can_be_trained(name: str, batch: SceneBatch) -> None:
+    model = shallow(name, modes=1, **SINGLE.get(name, {})).train()
     loss = model.losses[0]().build()(model, batch)["loss"]
     loss.backward()
     assert loss.isfinite() and model.trajectory[0].weight.grad.abs().max() > 0
@@ -302,20 +253,3 @@ def test_consensus_scores_modes_in_evaluation_only(name: str, batch: SceneBatch)
     torch.testing.assert_close(scored.logit[real], consensus(plain, 1.0).logit[real])
     assert not torch.allclose(scored.logit[real], plain.logit[real])
     torch.testing.assert_close(trained, same)
-
-
-@pytest.mark.parametrize(
-    ("name", "layers"), [("mmtransformer", 3), ("mmtransformer-appended", 0), ("spatial-channel-feature", 1)]
-)
-def test_forecasts_of_earlier_decoder_layers_are_auxiliary(name: str, layers: int, batch: SceneBatch) -> None:
-    assert len(build_random(MODEL_CONFIGS[name])(batch.observation).auxiliary) == layers
-
-
-@pytest.mark.parametrize(
-    ("radius_m", "count", "expected"),
-    [(5.0, 3, [1, 4, 0]), (3.0, 5, [1, 4]), (0.5, 2, []), (99.0, 9, [1, 4, 0, 2]), (float("inf"), 5, [1, 4, 0, 2])],
-)
-def test_nearest_within_a_radius(radius_m: float, count: int, expected: list[int]) -> None:
-    distance, exists = torch.tensor([4.0, 1.0, 9.0, 2.0, 3.0]), torch.tensor([True, True, True, False, True])
-    index, real = nearest(distance, exists, radius_m, count)
-    assert index[real].tolist() == expected and len(index) == min(count, 5)

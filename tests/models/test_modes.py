@@ -39,15 +39,6 @@ def test_suppression_equals_a_greedy_reference(count: int, modes: int, radius: f
         assert torch.equal(result.logit[b, s], forecast.logit[b, s, index])
 
 
-def test_selected_modes_receive_gradients() -> None:
-    position = draw(1, 1, 4, 3, 2).requires_grad_()
-    logit = torch.tensor([[[0.0, 3.0, 1.0, 2.0]]], requires_grad=True)
-    result = endpoint_nms(Forecast(position, logit, Frame.SCENE), 2, 0.0)
-    (result.position.sum() + result.logit.sum()).backward()
-    assert logit.grad.tolist() == [[[0.0, 1.0, 0.0, 1.0]]]
-    assert torch.equal(position.grad[0, 0].amax((-1, -2)), torch.tensor([0.0, 1.0, 0.0, 1.0]))
-
-
 def test_consensus_prefers_the_mode_with_the_smallest_expected_error() -> None:
     """Two modes near each other share a probability of 0.6; the third mode has 0.4 and a larger expected error."""
     end = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.5, 0.0]])
@@ -63,11 +54,6 @@ def test_consensus_prefers_the_mode_with_the_smallest_expected_error() -> None:
 
 def equally_likely(position: Tensor) -> Forecast:
     return Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE)
-
-
-def pick(position: Tensor, index: Tensor) -> Tensor:
-    """Mode `index` [B, S] of each agent."""
-    return position.gather(2, index[..., None, None, None].expand(*index.shape, 1, *position.shape[3:])).squeeze(2)
 
 
 def by_probability(forecast: Forecast) -> Tensor:
@@ -96,26 +82,6 @@ def test_probabilities_by_hand() -> None:
     torch.testing.assert_close(coverage(equally_likely(position)).probability()[0, 0], expected / expected.sum())
     equal = coverage(equally_likely(torch.zeros(1, 1, 4, 3, 2))).probability()
     torch.testing.assert_close(equal, torch.full((1, 1, 4), 0.25))
-
-
-def test_a_guess_selects_the_first_sample() -> None:
-    position = 4 * draw(2, 3, 8, 5, 2, seed=3)
-    forecast = equally_likely(position)
-    plain = coverage(forecast)
-    order = by_probability(plain)
-    torch.testing.assert_close(coverage(forecast, guess=pick(position, order[..., 0])).logit, plain.logit)
-    for first in (order[..., -1], order[..., 1]):
-        scored = coverage(forecast, guess=pick(position, first) + 1e-3)
-        assert torch.equal(scored.logit.argmax(-1), first)
-        torch.testing.assert_close(scored.logit.amax(-1), plain.logit.amax(-1))
-        distance = torch.cdist(position[..., -1, :], position[..., -1, :])
-        second = by_probability(scored)[..., 1]
-        for b, s in np.ndindex(2, 3):
-            remaining = [distance[b, s][[int(first[b, s]), k]].amin(0).mean().item() for k in range(8)]
-            assert remaining[int(second[b, s])] == pytest.approx(min(remaining), abs=1e-2)
-    real = torch.tensor([[True, True, False], [True, False, False]])
-    worlds = coverage(forecast, real, pick(position, torch.tensor([[6, 6, 0], [2, 5, 5]])))
-    assert worlds.logit.argmax(-1).tolist() == [6, 2]
 
 
 def test_worlds_are_scored_by_the_mean_distance_over_real_targets() -> None:
@@ -198,8 +164,3 @@ def test_autocast_does_not_change_aggregation() -> None:
     expected = aggregate(forecast, 6)
     for name in ("position", "logit", "scale"):
         assert torch.equal(getattr(result, name), getattr(expected, name)), name
-
-
-def test_aggregation_refuses_joint_forecasts() -> None:
-    with pytest.raises(ValueError, match="joint"):
-        aggregate(Forecast(torch.zeros(1, 2, 8, 3, 2), torch.zeros(1, 8), Frame.SCENE), 6)

@@ -14,21 +14,13 @@ from support.training import training_store
 from trajformer.core.pose import Frames, PoseAttentionConfig
 from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.loading import SceneDataset
-from trajformer.data.sample import BatchConfig, Frame
+from trajformer.data.sample import BatchConfig
 from trajformer.losses.set_loss import last_valid
-from trajformer.models.se2former import (
-    SE2Former,
-    SE2FormerLossConfig,
-    WorldForecast,
-    Worlds,
-    base_path,
-    residual_basis,
-    world_loss,
-)
+from trajformer.models import se2former
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.store import SceneStore
-from trajformer.testing.models import build_random, example_scenes, pose_error
+from trajformer.testing.models import build_random, example_scenes
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +29,13 @@ def batch() -> SceneBatch:
 
 
 @pytest.fixture(scope="module")
-def model() -> SE2Former:
+def model() -> se2former.SE2Former:
     built = build_random(SE2FORMER).eval()
-    assert isinstance(built, SE2Former)
     return built
 
 
 @torch.no_grad()
-def test_a_kept_map_gives_the_forecast_of_a_fresh_one(model: SE2Former, batch: SceneBatch) -> None:
+def test_a_kept_map_gives_the_forecast_of_a_fresh_one(model: se2former.SE2Former, batch: SceneBatch) -> None:
     fresh, lanes = model(batch.observation), model.encode_map(batch.observation)
     for _ in range(2):
         kept = model.forecast(batch.observation, lanes, model.encode_agents(batch.observation, lanes))
@@ -53,26 +44,21 @@ def test_a_kept_map_gives_the_forecast_of_a_fresh_one(model: SE2Former, batch: S
 
 
 @torch.no_grad()
-def test_the_map_encoding_does_not_depend_on_agents(model: SE2Former, batch: SceneBatch) -> None:
+def test_the_map_encoding_does_not_depend_on_agents(model: se2former.SE2Former, batch: SceneBatch) -> None:
     o = batch.observation
     other = replace(o, pose=o.pose + 1.0, position=o.position + 1.0, velocity=o.velocity * 2)
     for before, after in zip(model.encode_map(o).memories, model.encode_map(other).memories, strict=True):
         assert torch.equal(before.key, after.key) and torch.equal(before.value, after.value)
 
 
-def test_a_scene_far_from_the_origin_gives_the_same_forecast(model: SE2Former, batch: SceneBatch) -> None:
-    assert pose_error(model, batch, 2.1) < 1e-3
-
-
 @torch.no_grad()
 def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
     """Whatever the network outputs, a path lies in the space of its components."""
     model = build_random(SE2FORMER).eval()
-    assert isinstance(model, SE2Former)
     time = torch.linspace(0, 1, 12)
     model.basis.copy_(torch.stack([time, time**2, time**3, time**4]).expand(2, -1, -1))
     position = model(batch.observation).position
-    rest = (position - base_path(batch.observation)[0])[batch.observation.target_mask]
+    rest = (position - se2former.base_path(batch.observation)[0])[batch.observation.target_mask]
     # After the refinement, x mixes components of both axes, which are the same here.
     space = torch.linalg.qr(model.basis[0].T).Q  # [F, C]
     rest = rest.transpose(-1, -2)
@@ -80,7 +66,7 @@ def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
 
 
 @torch.no_grad()
-def test_the_most_probable_mode_of_an_agent_at_rest_is_rest(model: SE2Former, batch: SceneBatch) -> None:
+def test_the_most_probable_mode_of_an_agent_at_rest_is_rest(model: se2former.SE2Former, batch: SceneBatch) -> None:
     o = batch.observation
     still = o.position[:, :, -1:] + 0.05 * torch.randn(o.position.shape, generator=torch.Generator().manual_seed(0))
     resting = model.eval()(replace(o, position=still, valid=o.valid | o.agent_mask[..., None]))
@@ -94,36 +80,24 @@ def test_an_agent_that_was_seen_shortly_is_not_at_rest(batch: SceneBatch) -> Non
     for seen in (2, 4, 7, o.num_history):
         valid = torch.arange(o.num_history) >= o.num_history - seen
         moving = replace(o, position=5.0 * time[:, None] + torch.zeros_like(o.position), valid=valid.expand_as(o.valid))
-        assert (base_path(moving)[1][:, :targets] == 1).all()
-
-
-def test_the_median_replaces_a_mode_and_gets_the_highest_score() -> None:
-    path = torch.zeros(1, 1, 3, 2, 2)
-    path[0, 0, :, :, 0] = torch.tensor([0.0, 10.0, 20.0])[:, None]
-    parts = {"frame": Frame.AGENT, "pose": torch.zeros(1, 1, 3), "median": torch.full((1, 1, 1, 2, 2), 9.0)}
-    model = build_random(SE2FORMER)
-    assert isinstance(model, SE2Former)
-    final = model.finish(WorldForecast(path, torch.tensor([[[3.0, 1.0, 2.0]]]), **parts))
-    assert final.logit.flatten().tolist() == [1.0, 3.0, 2.0]
-    assert final.position[0, 0, :, -1].tolist() == [[0.0, 0.0], [9.0, 9.0], [20.0, 0.0]]
+        assert (se2former.base_path(moving)[1][:, :targets] == 1).all()
 
 
 def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) -> None:
     training_store(tmp_path, 8, 1)
     data = SceneDataset(SceneStore(tmp_path, "train"), BatchConfig(targets="all"))
-    mean, basis = residual_basis(data, 4)
+    mean, basis = se2former.residual_basis(data, 4)
     model = build_random(SE2FORMER)
     model.prepare(data, 0)
-    assert isinstance(model, SE2Former)
     assert torch.equal(model.mean, mean) and torch.equal(model.basis, basis)
     # Residuals are reproduced by all components, and each component has the standard deviation of its coefficient.
-    full = residual_basis(data, 12)[1]
+    full = se2former.residual_basis(data, 12)[1]
     batch = data[list(range(8))]
     observation, truth = batch.observation, batch.truth
     path = to_frame(truth.position, observation.pose[:, : observation.num_targets, None])
     moves = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > 3.0)
     focal = moves & (observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL))
-    rest = path - base_path(observation)[0][:, :, 0]
+    rest = path - se2former.base_path(observation)[0][:, :, 0]
     rest = torch.cat([rest[moves], rest[focal]]) - mean
     for axis, components in zip(rest.unbind(-1), full, strict=True):
         size = components.norm(dim=1, keepdim=True)
@@ -134,7 +108,7 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
 
 def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch) -> None:
     """An independent loop over targets."""
-    config = SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, median=0.2, score=0.3, worlds=0.0)
+    config = se2former.SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, median=0.2, score=0.3, worlds=0.0)
     valid = batch.truth.valid.clone()
     valid[0, 1, 5:], valid[1, 0] = False, False  # an incomplete and an unknown future
     partial = replace(batch, truth=Truth(batch.truth.position * valid[..., None], valid))
@@ -142,7 +116,6 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch)
     terms = config.build()(model, partial)
     forecast, o = model(partial.observation), partial.observation
     stages = [torch.cat([f.position, f.median], 2) for f in (*forecast.auxiliary, forecast)]
-    assert forecast.pose is not None
     total = weights = 0.0
     for b, s in o.target_mask.nonzero().tolist():
         seen = valid[b, s]
@@ -166,18 +139,19 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch)
 
 
 @torch.no_grad()
-def test_the_median_replaces_the_mode_that_ends_nearest_to_it(batch: SceneBatch) -> None:
+def test_the_median_replaces_the_nearest_mode_and_gets_the_highest_score(batch: SceneBatch) -> None:
     model = build_random(SE2FORMER).train()
     free, shown = model(batch.observation), model.eval()(batch.observation)
     for b, s in batch.observation.target_mask.nonzero().tolist():
         paths, median = free.position[b, s], free.median[b, s, 0]
         nearest = int((paths[:, -1] - median[-1]).norm(dim=-1).argmin())
+        assert shown.logit[b, s, nearest] == shown.logit[b, s].max() == free.logit[b, s].max()
         for mode, path in enumerate(shown.position[b, s]):
             torch.testing.assert_close(path, median if mode == nearest else paths[mode], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_a_thousand_agents(model: SE2Former) -> None:
+def test_a_thousand_agents(model: se2former.SE2Former) -> None:
     crowd = collate(example_scenes((1000,)), BatchConfig(targets="all", max_agents=1000, agent_radius_m=1e4))
     forecast = model(crowd.observation)
     assert forecast.position.shape[:2] == (1, crowd.observation.num_targets) and crowd.observation.num_targets > 900
@@ -186,12 +160,12 @@ def test_a_thousand_agents(model: SE2Former) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("points", [2, 5, 8, 20])
-def test_lanes_of_any_number_of_points(model: SE2Former, points: int) -> None:
+def test_lanes_of_any_number_of_points(model: se2former.SE2Former, points: int) -> None:
     config = BatchConfig(polyline_points=points)
     assert model(collate(varied_scenes(), config).observation).position.isfinite().all()
 
 
-def test_a_joint_forecast_takes_each_mode_in_the_world_that_fits_best(model: SE2Former, batch: SceneBatch) -> None:
+def test_a_joint_forecast_takes_each_mode_in_the_world_that_fits_best(model: se2former.SE2Former, batch: SceneBatch) -> None:
     with torch.no_grad():
         forecast = model(batch.observation)
     joint = forecast.joint_futures()
@@ -208,14 +182,14 @@ def test_a_joint_forecast_takes_each_mode_in_the_world_that_fits_best(model: SE2
 def test_worlds_learn_which_modes_go_together() -> None:
     """Two agents with two equally likely modes each, which always agree: the worlds become the two agreements."""
     torch.manual_seed(0)
-    worlds = Worlds(BLOCK, PoseAttentionConfig(), 2)
+    worlds = se2former.Worlds(BLOCK, PoseAttentionConfig(), 2)
     modes, logit = torch.randn(1, 2, 2, 32).expand(2, -1, -1, -1), torch.zeros(2, 2, 2)
     frames, mask = Frames.of(torch.randn(1, 2, 3).expand(2, -1, -1)), torch.ones(2, 2, dtype=torch.bool)
     aim = torch.eye(2)[:, None].expand(2, 2, 2)  # scene 0: both take mode 0; scene 1: both take mode 1
     optimizer = torch.optim.Adam(worlds.parameters(), 0.01)
     for _ in range(200):
         optimizer.zero_grad()
-        loss = world_loss(*worlds(modes, logit, frames, mask), aim, torch.ones(2, 2))
+        loss = se2former.world_loss(*worlds(modes, logit, frames, mask), aim, torch.ones(2, 2))
         loss.backward()
         optimizer.step()
     pick, world = worlds(modes, logit, frames, mask)

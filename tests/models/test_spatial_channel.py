@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 from support.models import seeded
 from support.scenes import make_scene
@@ -11,7 +10,7 @@ from support.tensors import draw
 from torch import Tensor, nn
 
 from trajformer.core.attention import Groups
-from trajformer.core.blocks import BlockConfig, EncoderBlock, SqueezeConfig, SqueezeExcite
+from trajformer.core.blocks import BlockConfig, SqueezeConfig, SqueezeExcite
 from trajformer.data.batch import collate
 from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConfig
 
@@ -60,43 +59,11 @@ def test_groups_are_scaled_by_the_formula() -> None:
         assert torch.equal(out[n, 12:], x[n, 12:])
 
 
-def test_missing_groups_and_masks_per_query_are_errors() -> None:
-    x = draw(2, 6, 16)
-    with pytest.raises(ValueError, match="must be given"):
-        make("group", 3)(x)
-    with pytest.raises(ValueError, match="differs between queries"):
-        make("feature")(x, torch.ones(6, 6, dtype=torch.bool).tril())
-
-
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_the_output_of_attention_is_scaled_before_the_residual_sum(norm_first: bool) -> None:
-    torch.manual_seed(0)
-    plain = replace(BLOCK, norm_first=norm_first)
-    block, x = EncoderBlock(replace(plain, squeeze=SqueezeConfig())), draw(2, 5, 16)
-    branch = block.attention.sublayer(block.attention.pre(x), block.attention.pre(x))
-    expected = block.feedforward(block.attention.post(x, block.squeeze(branch)))
-    torch.testing.assert_close(block(x), expected)
-    without = EncoderBlock(plain)
-    assert without.squeeze is None
-    without.load_state_dict({n: v for n, v in block.state_dict().items() if not n.startswith("squeeze")})
-    assert (without(x) - block(x)).abs().max() > 1e-3
-
-
 def channel_weights(model: SpatialChannel) -> list[Tensor]:
     """A list to which each call of the model appends the channel weights of its first block."""
     collected: list[Tensor] = []
     model.encoder.layers[0].squeeze.excite.register_forward_hook(lambda module, args, out: collected.append(out.sigmoid()))
     return collected
-
-
-def test_channels_are_features_or_agents() -> None:
-    batch = collate([make_scene(4), make_scene(9, seed=1)]).observation
-    for axis, channels in (("feature", 16), ("agent", 6)):
-        model = build(channel_axis=axis)
-        collected = channel_weights(model)
-        model(batch)
-        assert collected[0].shape == (2, 3, channels), axis
-        assert all(layer.squeeze.axis == ("group" if axis == "agent" else axis) for layer in model.encoder.layers)
 
 
 def test_the_channel_of_an_agent_is_its_rank_by_distance() -> None:

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from support.scenes import make_scene
 from support.tensors import draw
-from torch import Tensor, nn
+from torch import Tensor
 
-from trajformer.core.blocks import BlockConfig, LatentBlock
+from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
 from trajformer.models.modes import aggregate
-from trajformer.models.tokens import agent_states, neighbors
 from trajformer.models.wayformer import (
     SPACE,
     TIME,
@@ -27,15 +24,11 @@ from trajformer.models.wayformer import (
     Wayformer,
     WayformerConfig,
 )
-from trajformer.recipes.plain import from_plain
-from trajformer.recipes.recipe import TrainConfig
-from trajformer.scenes.geometry import from_frame, rotate
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SceneEncoderConfig(block=BLOCK)
 SIZES = [(5, 1), (5, 3), (1, 7)]  # history, agents, road
 FACTORISED = ("sequential", "interleaved")
-CONFIGS = Path(__file__).parents[2] / "configs" / "wayformer"
 
 
 def grids() -> list[Grid]:
@@ -76,13 +69,6 @@ def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(latents: LatentC
     assert influence(lambda x: whole(Grid(x, real)).token, x, (0, 1, 4)).all()
 
 
-@pytest.mark.parametrize("kind", FACTORISED)
-def test_blocks_along_an_axis_of_length_one_use_the_other_axis(kind: str) -> None:
-    history, agents, road = encoder("late", kind).own
-    assert history.axes == [TIME] * 4 and road.axes == [SPACE] * 4
-    assert agents.axes == replace(PLAIN, attention=kind).axes(4)
-
-
 @pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
 def test_fusion_divides_the_blocks_and_joins_the_modalities(attention: str) -> None:
     for fusion, own, joint in (("early", 0, 4), ("late", 4, 0), ("hierarchical", 2, 2)):
@@ -96,14 +82,6 @@ def test_fusion_divides_the_blocks_and_joins_the_modalities(attention: str) -> N
 
         changed = influence(memory, road.token, (0, 0, 0))[0]
         assert changed[-7:].all() and changed[:20].any() == (fusion != "late")
-
-
-@pytest.mark.parametrize("fusion", ["early", "late", "hierarchical"])
-@pytest.mark.parametrize("attention", ["multi_axis", *FACTORISED])
-def test_without_latents_each_token_has_one_output(fusion: str, attention: str) -> None:
-    token, real = encoder(fusion, attention)(grids())
-    assert token.shape == (2, 5 + 15 + 7, 16) and real.shape == (2, 27)
-    assert real.sum(1).tolist() == [sum(int(grid.real[n].sum()) for grid in grids()) for n in range(2)]
 
 
 def test_the_number_of_latents_follows_from_the_largest_input() -> None:
@@ -133,17 +111,6 @@ def test_latents_of_an_empty_modality_are_masked() -> None:
     assert token.isfinite().all() and real[0].tolist() == [True] * 2 + [False] * 8 + [True] * 4
 
 
-def test_a_latent_block_equals_its_formula() -> None:
-    torch.manual_seed(0)
-    block, x = LatentBlock(BLOCK, 3), draw(2, 5, 16)
-    mask = torch.tensor([[True] * 5, [True, False, True, False, False]])[:, None]
-    z, attention = block.latents.expand(2, -1, -1), block.attention
-    z = z + attention.sublayer(attention.norm(z), block.norm(x), mask=mask)
-    expected = z + block.feedforward.sublayer(block.feedforward.norm(z))
-    torch.testing.assert_close(block(x, mask), expected)
-    torch.testing.assert_close(block(x, mask)[1], block(x[1:, [0, 2]])[0])
-
-
 @pytest.mark.parametrize("kind", FACTORISED)
 def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kind: str) -> None:
     scene, parts = encoder("early", kind), grids()
@@ -159,47 +126,10 @@ def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kin
     assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(real[:, 20:], parts[2].real[:, 0])
 
 
-def test_states_of_agents_in_the_frame_of_the_target() -> None:
-    observation = collate([make_scene(8), make_scene(5, seed=1)]).observation
-    index, near = neighbors(observation, 1e3, 20)
-    state, seen = agent_states(observation, index, 1)
-    assert index.shape == (2, 3, 8) and torch.equal(index[:, :, 0], torch.arange(3).expand(2, 3)) and near[0].sum() <= 24
-    for b, s, n, t in ((0, 0, 1, 9), (0, 2, 3, 4), (1, 1, 2, 6)):
-        agent, pose = index[b, s, n], observation.pose[b, s]
-        values = state[b, s, t, n]
-        assert seen[b, s, t, n] == observation.valid[b, agent, t] == (values[6] == 1)
-        if seen[b, s, t, n]:
-            torch.testing.assert_close(from_frame(10 * values[:2], pose), observation.position[b, agent, t], atol=1e-3, rtol=0)
-            torch.testing.assert_close(rotate(10 * values[2:4], pose[2]), observation.velocity[b, agent, t], atol=1e-4, rtol=0)
-            heading = torch.atan2(values[5], values[4]) + pose[2] - observation.heading[b, agent, t]
-            assert heading.cos().item() == pytest.approx(1.0, abs=1e-5)
-        assert values[7:].argmax() == observation.agent_kind[b, agent] and values[7:].sum() == 1
-    distance = (observation.pose[0, index[0, 1], :2] - observation.pose[0, 1, :2]).norm(dim=-1)[near[0, 1]]
-    assert torch.equal(distance, distance.sort().values)
-    stacked, some = agent_states(observation, index, 4)
-    assert stacked.shape[2] == 3 and torch.equal(stacked[:, :, -1, :, 21:28], state[:, :, -1, :, :7])
-    assert torch.equal(stacked[:, :, 0, :, :14], torch.zeros_like(stacked[:, :, 0, :, :14]))
-    assert torch.equal(some[:, :, 1], seen[:, :, 2:6].any(2))
-
-
 def small(**changes: object) -> Wayformer:
     torch.manual_seed(0)
     sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbors": 5, "max_polylines": 8, "map_width": 8}
     return Wayformer(WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes)))  # type: ignore[arg-type]
-
-
-def test_positional_embeddings_start_at_zero_and_count_back_from_the_last_step() -> None:
-    model, observation = small(), collate([make_scene(6)]).observation
-    assert not any(table.any() for table in model.scenes.positions.parameters())
-    plain = model.scenes(observation)[1].token
-    time, slot = model.scenes.positions[1].tables
-    nn.init.constant_(time[0], 2.0)
-    nn.init.constant_(slot[1], 3.0)
-    moved = model.scenes(observation)[1].token - plain
-    expected = torch.zeros_like(moved)
-    expected[:, -1, :, :8], expected[:, :, 1, 8:] = 2.0, 3.0
-    torch.testing.assert_close(moved, expected)
-    assert all((grid.token >= 0).all() for grid in small().scenes(observation))
 
 
 def test_components_are_merged_in_evaluation_only() -> None:
@@ -210,20 +140,6 @@ def test_components_are_merged_in_evaluation_only() -> None:
     assert merged.num_modes == 4
     torch.testing.assert_close(merged.position, expected.position)
     torch.testing.assert_close(merged.scale, expected.scale)
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "widths"), [("multi_axis", (1, 1024), (128, 512, 128, 512)), ("factorised", (6, 192), (256, 1536, 128, 768))]
-)
-def test_recipes_of_the_paper_have_its_sizes(name: str, size: tuple[int, int], widths: tuple[int, ...]) -> None:
-    recipe = from_plain(TrainConfig, yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))
-    with torch.device("meta"):
-        model = recipe.build_model()
-    assert model.encoder.joint.size == size and model.config.encoder.fusion == "early"
-    feedforward = [model.encoder.joint.blocks[0].feedforward, model.decoder.layers[0].feedforward]
-    assert widths == tuple(n for part in feedforward for n in (part.sublayer[0].in_features, part.sublayer[0].out_features))
-    assert len(model.encoder.joint.blocks) == 4 and len(model.decoder.layers) == 6 and len(model.queries) == 6
-    assert (recipe.optim.learning_rate, recipe.optim.schedule) == (2e-4, "linear")
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,24 @@
-"""The artists of map, agents, forecasts and labels have the coordinates of the scene."""
+"""The artists of map, agents, forecasts, labels and attention weights."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from support.pictures import empty_axes, fan, labels, lines, path_of, vertices
+from support.pictures import empty_axes, fan, image_of, image_values, labels, lines, path_of, pixel, vertices
 from support.scenes import make_scene, transform_scene
 
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
+from trajformer.plotting.attention import SCALE, draw_attention_map, draw_attention_matrix
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
 from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.scene import AgentKind, PolylineKind
-
-
-def test_map_artists_have_the_polylines() -> None:
-    scene, ax = make_scene(), empty_axes()
-    assert draw_map(ax, scene) is ax
-    counts = {str(c.get_gid()): len(c.get_paths()) for c in ax.collections if c.get_gid() != "lanes:arrows"}
-    kinds = ("LANE_VEHICLE", "LANE_BUS", "LANE_BIKE")
-    expected = {f"lanes:{k}": 8 for k in kinds} | {f"lanes:{k}:intersection": 4 for k in kinds}
-    assert counts == expected | {"crosswalks": 4, "drivable": 1}
-    np.testing.assert_array_equal(vertices(ax, "lanes:LANE_VEHICLE")[0], scene.polyline(0))
 
 
 def test_boxes_are_at_the_last_observed_pose_with_the_size_of_the_kind() -> None:
@@ -56,14 +48,6 @@ def test_recorded_sizes_and_road_lines_are_drawn() -> None:
     assert len(vertices(ax, "lines:ROAD_LINE")) == 2 and len(vertices(ax, "lines:ROAD_EDGE")) == 1
 
 
-def test_targets_have_a_recorded_future() -> None:
-    scene = make_scene(num_scored=2)
-    ax = draw_agents(empty_axes(), scene)
-    assert [line.get_gid() for line in lines(ax, "truth")] == ["truth:1000", "truth:1001", "truth:1002"]
-    np.testing.assert_array_equal(path_of(lines(ax, "truth:1000")[0]), scene.position[0, scene.num_history :])
-    assert not lines(draw_agents(empty_axes(), make_scene(with_future=False)), "truth")
-
-
 def test_every_mode_is_a_line_with_its_trajectory() -> None:
     scene, ax = make_scene(), empty_axes()
     forecasts = [fan(scene, 0, 6), fan(scene, 1, 3)]
@@ -74,18 +58,6 @@ def test_every_mode_is_a_line_with_its_trajectory() -> None:
         for line in modes:
             mode = int(str(line.get_gid()).split(":")[2])
             np.testing.assert_allclose(path_of(line), forecast.position[mode] - scene.origin, atol=1e-9)
-
-
-def test_probable_modes_are_opaque_and_on_top_and_the_focal_agent_differs_in_color_width_and_marker() -> None:
-    scene = make_scene()
-    forecast = replace(fan(scene, 0, 5), probability=fan(scene, 0, 5).probability[[2, 0, 4, 1, 3]])
-    ax = draw_forecasts(empty_axes(), scene, match_forecasts(scene, [forecast, fan(scene, 1)]))
-    modes = [lines(ax, f"mode:1000:{mode}")[0] for mode in np.argsort(forecast.probability)]
-    assert (np.diff([line.get_alpha() for line in modes]) > 0).all() and modes[-1].get_alpha() == 1.0
-    assert (np.diff([line.get_zorder() for line in modes]) > 0).all()
-    focal, other = modes[0], lines(ax, "mode:1001:")[0]
-    assert focal.get_color() == style.FOCAL and other.get_color() == style.SCORED
-    assert focal.get_linewidth() > other.get_linewidth() and focal.get_marker() != other.get_marker()
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.0], ids=["fan", "all modes at one point"])
@@ -128,3 +100,37 @@ def test_track_error_in_closed_form() -> None:
     matched = match_forecasts(scene, [forecast])
     assert track_errors(scene, matched) == [pytest.approx((2.0, 4.0), abs=1e-4)]
     assert not track_errors(make_scene(with_future=False), matched)
+
+
+# attention weights
+
+
+GRAY = np.array([0.299, 0.587, 0.114])
+
+
+def test_map_covers_the_image_and_is_strongest_at_the_largest_weight() -> None:
+    weights = np.array([[0.0, 0.1, 0.2], [0.4, 0.0, 0.0]])
+    ax = draw_attention_map(empty_axes(), np.zeros((20, 60)), weights)
+    assert tuple(image_of(ax, "attention").get_extent()) == tuple(image_of(ax, "image").get_extent()) == (0, 60, 20, 0)
+    overlay = image_values(ax, "attention")
+    np.testing.assert_allclose(overlay[..., 3] / overlay[..., 3].max(), weights / 0.4)
+    np.testing.assert_allclose(overlay[0, 0, :3], to_rgb(style.FOCAL))
+    marked = draw_attention_map(empty_axes(), np.ones((10, 20)), np.ones((2, 2)), query=(15.0, 5.0))
+    assert pixel(marked, 15.0, 5.0).sum() == 0
+    large, medium, zero = (pixel(ax, x, y) for x, y in ((10, 15), (50, 5), (50, 15)))
+    assert large[0] > medium[0] > zero[0] == 0 and large[0] > 2 * large[2]  # orange on black, row 0 on top
+
+
+def test_matrix_has_names_and_is_darkest_at_the_largest_weight() -> None:
+    weights = np.array([[0.9, 0.1, 0.0], [0.3, 0.3, 0.4]])
+    ax = draw_attention_matrix(empty_axes(), weights, ["a", "man"], ["ein", "Mann", "$x_{$"])
+    light = [pixel(ax, x - 0.35, y - 0.35).sum() for x, y in ((2, 0), (1, 0), (0, 1), (0, 0))]
+    assert light == sorted(light, reverse=True) and light[0] > light[-1] + 1
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["ein", "Mann", "$x_{$"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "man"]
+    np.testing.assert_allclose(image_values(ax, "attention"), weights)
+    written = {(text.get_position(), text.get_text()) for text in ax.texts}
+    assert written == {((0, 0), "90"), ((1, 0), "10"), ((0, 1), "30"), ((1, 1), "30"), ((2, 1), "40")}
+    names = [str(index) for index in range(40)]
+    assert not draw_attention_matrix(empty_axes(), np.full((40, 40), 0.5), names, names).texts  # too large for numbers
+    assert (np.diff(SCALE(np.linspace(0, 1, 50))[:, :3] @ GRAY) < 0).all()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from support.pictures import collection, empty_axes, image_of, labels, lines, render, vertices
+from support.pictures import collection, empty_axes, image_of, lines, vertices
 from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import TrackForecast
@@ -88,21 +88,6 @@ def test_a_crowd_has_pedestrians_only_and_no_focal_agent(scene: Scene) -> None:
     assert lines(plot_scene(mixed, random_walks(scene)[:2]).axes[0], "mode:")
 
 
-def test_a_crowd_fills_the_picture_and_has_no_labels(scene: Scene) -> None:
-    forecasts = random_walks(scene)
-    view = choose_view(scene, match_forecasts(scene, forecasts))
-    points = np.concatenate([forecast.position.reshape(-1, 2) - scene.origin for forecast in forecasts])
-    points = np.concatenate([points, scene.position[:-1].reshape(-1, 2)])
-    assert (np.abs(points - view.center) < view.half).all()
-    assert view.half < 0.55 * np.ptp(points, axis=0).max() + 2.0
-    figure = plot_scene(scene, forecasts)
-    ax, legend = figure.axes[0], figure.axes[0].get_legend()
-    assert not labels(ax) and not lines(ax, "mode:") and legend is not None
-    names = {text.get_text() for text in legend.get_texts()} - {""}
-    assert names == {"scored agent", "other agent", "forecasts by agent", "recorded future"}
-    assert render(figure).startswith(b"\x89PNG")
-
-
 def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
     forecasts, ax = match_forecasts(scene, random_walks(scene)), empty_axes()
     choose_view(scene, forecasts).apply(ax)
@@ -135,10 +120,3 @@ def test_the_density_is_proportional_to_the_probability() -> None:
 
     assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(3.0, 3.0)
     assert not [line for line in ax.collections if str(line.get_gid()).startswith("modes:")] and not lines(ax, "mode:")
-
-
-def test_density_without_forecasts_and_far_away() -> None:
-    scene = make_scene()
-    assert not plot_scene(scene, density=True).axes[0].images
-    far = TrackForecast(scene.scene_id, scene.agent_id[0], np.ones(1), np.full((1, 12, 2), 1e7))
-    assert render(plot_scene(scene, [far], density=True)).startswith(b"\x89PNG")

@@ -1,6 +1,5 @@
 """Whole pictures: window, title, legend and edge cases; choice of scenes; files."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from support.pictures import empty_axes, fan, fans, labels, lines, path_of, render
+from support.pictures import empty_axes, fan, fans, lines, path_of, render
 from support.scenes import make_scene, transform_scene
 
 from trajformer.data.batch import collate
@@ -16,31 +15,22 @@ from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.plotting import scene as plotting
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
-from trajformer.plotting.scene import (
-    MAX_HALF_M,
-    View,
-    add_legend,
-    choose_scenes,
-    choose_view,
-    file_name,
-    plot_scene,
-    save_scene_plots,
-)
 from trajformer.plotting.style import SCALE
-from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
+from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 
-def view_of(scene: Scene, forecasts: list[TrackForecast]) -> View:
-    return choose_view(scene, match_forecasts(scene, forecasts))
+def view_of(scene: Scene, forecasts: list[TrackForecast]) -> plotting.View:
+    return plotting.choose_view(scene, match_forecasts(scene, forecasts))
 
 
 def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None:
     scene = make_scene()
-    ax = plot_scene(scene, fans(scene)).axes[0]
+    ax = plotting.plot_scene(scene, fans(scene)).axes[0]
     assert ax.get_aspect() == 1.0 and (ax.get_xlabel(), ax.get_ylabel()) == ("x (m)", "y (m)")
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     assert x1 - x0 == pytest.approx(y1 - y0) and x1 - x0 >= 50.0
@@ -52,7 +42,7 @@ def test_pixels_and_road_lines_are_named() -> None:
     scene = make_scene()
     kind = np.where(scene.polyline_kind == PolylineKind.LANE_VEHICLE, PolylineKind.ROAD_EDGE, scene.polyline_kind)
     kind[scene.polyline_kind == PolylineKind.LANE_BUS] = PolylineKind.ROAD_LINE
-    ax = plot_scene(replace(scene, unit="px", polyline_kind=kind.astype(np.uint8)).validate(), fans(scene)).axes[0]
+    ax = plotting.plot_scene(replace(scene, unit="px", polyline_kind=kind.astype(np.uint8)).validate(), fans(scene)).axes[0]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("x (px)", "y (px)") and " px, minFDE " in ax.get_title()
     assert np.ptp(ax.get_xlim()) >= 50.0 * SCALE["px"]
     legend = ax.get_legend()
@@ -63,13 +53,13 @@ def test_title_has_id_city_and_errors() -> None:
     scene = make_scene(scene_id="0a0af725-fbc3-41de-b969-3be718f694e2")
 
     def title(*agents: int) -> str:
-        return plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
+        return plotting.plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
 
     (error,) = track_errors(scene, match_forecasts(scene, [fan(scene, 0)]))
     assert title(0) == f"0a0af725…, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
     assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
     hidden = make_scene(with_future=False)
-    assert plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
+    assert plotting.plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
 
 
 def test_legend_names_each_visible_kind_once() -> None:
@@ -82,23 +72,23 @@ def test_legend_names_each_visible_kind_once() -> None:
     expected = {"focal agent", "scored agent", "other agent", "ego vehicle", "forecast (focal)", "forecast (others)"}
     expected |= {"recorded future", "vehicle lane", "bus lane", "bike lane", "crosswalk"}
     wide = empty_axes()
-    View(np.zeros(2), 60.0).apply(wide)
+    plotting.View(np.zeros(2), 60.0).apply(wide)
     draw_agents(draw_map(wide, scene), scene)
-    assert names(add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))) == sorted(expected)
+    assert names(plotting.add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))) == sorted(expected)
     hidden = make_scene(with_future=False, with_map=False, num_scored=0, num_agents=1)
-    assert names(plot_scene(hidden).axes[0]) == ["focal agent"]
+    assert names(plotting.plot_scene(hidden).axes[0]) == ["focal agent"]
     far_map = replace(scene, point=scene.point + np.float32(500.0))
-    assert not set(names(plot_scene(far_map).axes[0])) & {"vehicle lane", "crosswalk"}
+    assert not set(names(plotting.plot_scene(far_map).axes[0])) & {"vehicle lane", "crosswalk"}
 
 
 def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
     scenes = [make_scene(seed=n, scene_id=f"s{n}") for n in range(2)]
     batch = collate(scenes, BatchConfig())
     forecast = ConstantVelocityConfig(modes=6).build()(batch.observation)
-    ax = plot_scene(scenes[1], forecast, batch).axes[0]
+    ax = plotting.plot_scene(scenes[1], forecast, batch).axes[0]
     assert len(lines(ax, "mode:")) == 18 and "minFDE" in ax.get_title()
     with pytest.raises(ValueError, match="needs its batch"):
-        plot_scene(scenes[1], forecast)
+        plotting.plot_scene(scenes[1], forecast)
 
 
 @pytest.mark.parametrize(
@@ -114,25 +104,18 @@ def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
 )
 def test_edge_cases_are_drawn_with_and_without_forecasts(scene: Scene) -> None:
     for forecasts in ([], fans(scene)):
-        figure = plot_scene(scene, forecasts)
+        figure = plotting.plot_scene(scene, forecasts)
         assert len(lines(figure.axes[0], "mode:")) == sum(len(f.probability) for f in forecasts)
         assert render(figure).startswith(b"\x89PNG")
-
-
-def test_scene_without_a_focal_agent_or_without_targets() -> None:
-    scene = make_scene(num_scored=2)
-    for role in (np.minimum(scene.agent_role, AgentRole.SCORED), scene.agent_role * 0):
-        ax = plot_scene(replace(scene, agent_role=role.astype(np.uint8)), [fan(scene, 0), fan(scene, 1)]).axes[0]
-        assert len(lines(ax, "mode:")) == 12 and len(labels(ax)) == 2
 
 
 def test_view_has_a_maximum() -> None:
     scene = make_scene()
     diverged = replace(fan(scene, 0), position=fan(scene, 0).position * 1e4)
     view = view_of(scene, [diverged])
-    assert view.half == MAX_HALF_M
+    assert view.half == plotting.MAX_HALF_M
     assert (np.abs(scene.position[0, scene.num_history - 1] - view.center) < view.half).all()
-    render(plot_scene(scene, [diverged]))
+    render(plotting.plot_scene(scene, [diverged]))
 
 
 @pytest.mark.parametrize(("shift", "visible"), [(30.0, True), (400.0, False)])
@@ -170,57 +153,47 @@ def with_errors(store: SceneStore, errors_m: dict[int, float]) -> dict[str, list
 
 def test_worst_scenes_come_first_and_unknown_futures_do_not_count(store: SceneStore) -> None:
     forecasts = with_errors(store, {0: 1.0, 1: 7.0, 3: 3.0, 5: 99.0})
-    assert choose_scenes(store, forecasts, worst=2) == [1, 3]
-    assert choose_scenes(store, forecasts, worst=10) == [1, 3, 0]
-    assert choose_scenes(store, {}, worst=3) == []
-    assert choose_scenes(store, forecasts, worst=1, scene_ids=["s4", "s1"]) == [4, 1]
+    assert plotting.choose_scenes(store, forecasts, worst=2) == [1, 3]
+    assert plotting.choose_scenes(store, forecasts, worst=10) == [1, 3, 0]
+    assert plotting.choose_scenes(store, {}, worst=3) == []
+    assert plotting.choose_scenes(store, forecasts, worst=1, scene_ids=["s4", "s1"]) == [4, 1]
 
 
 def test_random_scenes_are_repeatable_and_distinct(store: SceneStore) -> None:
     forecasts = with_errors(store, {0: 1.0, 1: 7.0, 3: 3.0, 5: 99.0})
-    first = choose_scenes(store, forecasts, random=3, seed=1)
-    assert first == choose_scenes(store, forecasts, random=3, seed=1)
+    first = plotting.choose_scenes(store, forecasts, random=3, seed=1)
+    assert first == plotting.choose_scenes(store, forecasts, random=3, seed=1)
     assert len(set(first)) == 3 and set(first) <= {0, 1, 3, 5}
-    assert len({tuple(choose_scenes(store, {}, random=6, seed=s)) for s in range(5)}) > 1
-    with_worst = choose_scenes(store, forecasts, worst=1, random=9)
+    assert len({tuple(plotting.choose_scenes(store, {}, random=6, seed=s)) for s in range(5)}) > 1
+    with_worst = plotting.choose_scenes(store, forecasts, worst=1, random=9)
     assert with_worst[0] == 1 and sorted(with_worst) == [0, 1, 3, 5]
-    assert choose_scenes(store, forecasts) == [0, 1, 3, 5] and choose_scenes(store, {}) == list(range(6))
+    assert plotting.choose_scenes(store, forecasts) == [0, 1, 3, 5] and plotting.choose_scenes(store, {}) == list(range(6))
     with pytest.raises(TrajformerError, match="no scene nope"):
-        choose_scenes(store, {}, scene_ids=["nope"])
+        plotting.choose_scenes(store, {}, scene_ids=["nope"])
 
 
 def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -> None:
     forecasts = with_errors(store, {0: 1.0})
-    paths = save_scene_plots(store, [5, 0], forecasts, tmp_path / "a", progress=False)
+    paths = plotting.save_scene_plots(store, [5, 0], forecasts, tmp_path / "a", progress=False)
     assert paths == [tmp_path / "a" / "s5.png", tmp_path / "a" / "s0.png"]
     assert len(list((tmp_path / "a").iterdir())) == 2
     for path in paths:
         data = path.read_bytes()
         assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
         assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (630, 780)
-    again = save_scene_plots(store, [0], forecasts, tmp_path / "b", progress=False)
+    again = plotting.save_scene_plots(store, [0], forecasts, tmp_path / "b", progress=False)
     assert again[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> None:
-    (path,) = save_scene_plots(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False)
+    (path,) = plotting.save_scene_plots(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False)
     data = path.read_bytes()
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (2 * 630, 780)
     assert plt.get_fignums() == []
 
 
-def test_a_failed_save_leaves_no_file(store: SceneStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        save_scene_plots(store, [0], {}, tmp_path / "a", progress=False)
-    assert list((tmp_path / "a").iterdir()) == []
-
-
 def test_scene_ids_give_unique_file_names_inside_the_folder() -> None:
-    assert file_name("0a0af725-fbc3") == "0a0af725-fbc3"
-    names = [file_name(i) for i in ("../../etc/passwd", "..", "", "a/b", "a\\b", "a_b", ".hidden", "x" * 400, "é")]
+    assert plotting.file_name("0a0af725-fbc3") == "0a0af725-fbc3"
+    names = [plotting.file_name(i) for i in ("../../etc/passwd", "..", "", "a/b", "a\\b", "a_b", ".hidden", "x" * 400, "é")]
     assert len(set(names)) == len(names)
     assert all("/" not in n and "\\" not in n and not n.startswith(".") and 0 < len(n) < 140 for n in names)

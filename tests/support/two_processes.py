@@ -1,27 +1,85 @@
-"""Train models in processes that share each step: `python two_processes.py WORLD RANK FOLDER STEPS NAME ...`.
+"""Trainings in two processes that share each step, forked from a server that has imported the package.
 
-The same processes train all models, because starting a process takes longer than the training. Dropout and augmentation are off,
-and noise depends on the sample only, so that all random numbers are independent of the division of a step. FOLDER receives the
-losses and the weights by model in `WORLD.pt`.
+Starting a process takes longer than such a training. `record` is also for the program of `trajformer train`.
 """
 
-import sys
+import json
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from support.models import shallow
+from support.uses import start_server
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.recipes.recipe import OptimConfig
+from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.testing.models import example_scenes
+from trajformer.training import run
+from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.optim import build_optimizer, parameter_groups
 
 SCENES = example_scenes((4, 3, 5, 6, 3))
 STEPS = ([0, 1, 2], [3, 4], [1, 4, 3], [2, 0])  # scenes of each step: an odd number is divided unevenly
+
+
+def run_both(function: Callable[..., None], *arguments: Any) -> None:
+    """Call `function(*arguments)` in two processes that can form a process group."""
+    start_server()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    running = [context.Process(target=_member, args=(rank, port, function, arguments)) for rank in range(2)]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(150)
+    assert [process.exitcode for process in running] == [0, 0]
+
+
+def _member(rank: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    rank_zero_only.rank = rank  # Lightning read the environment when it was imported
+    function(*arguments)
+
+
+def train_recipe(config: TrainConfig, out: Path, notes: Path | None = None) -> None:
+    """A process of a run that starts or resumes."""
+    if notes:
+        record(notes)
+    run.train(config, TASK, out, resume=True, progress=False)
+
+
+def record(notes: Path, stop: str = "") -> None:
+    """Write the scenes of every step and the first gradients (after the reduction over processes) to files.
+
+    The second process sends itself SIGTERM in the step "epoch index" of `stop`.
+    """
+    step = ForecastingModule.training_step
+
+    def recording(self: Any, batch: Any, index: int) -> Tensor:
+        with notes.open("a") as file:
+            file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.observation.scene_id]) + "\n")
+        if self.global_rank and stop == f"{self.current_epoch} {index}":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, index)
+
+    def keep(self: Any, optimizer: torch.optim.Optimizer) -> None:
+        if self.global_rank == self.global_step == 0:
+            torch.save({name: value.grad for name, value in self.named_parameters()}, f"{notes}.grad")
+
+    ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep  # type: ignore[method-assign]
 
 
 class Objective(nn.Module):
@@ -38,23 +96,23 @@ class Objective(nn.Module):
 
 
 def noise(*shape: int, device: Any = None) -> Tensor:
-    """Numbers [B, K, A, Z] that depend on k only."""
+    """Numbers [B, K, A, Z] that depend on k only, and not on the division of a step."""
     return torch.linspace(-1, 1, shape[1])[:, None, None].expand(shape)
 
 
-def train(name: str, steps: int, rank: int, world: int) -> tuple[list[float], dict[str, Tensor]]:
-    """The losses of the steps, means over processes, and the final weights."""
+def train_model(name: str, steps: int, rank: int = 0, world: int = 1) -> tuple[list[float], dict[str, Tensor]]:
+    """The losses of the steps, means over processes, and the final weights; without dropout and augmentation."""
     model = shallow(name)
     objective: nn.Module = Objective(model, model.losses[-1]().build()).train()
     optimizer, _ = build_optimizer(parameter_groups(objective, OptimConfig()), OptimConfig(), lambda step: (step, steps))
     for group in optimizer.param_groups:  # AdamW gives a step of full size to gradients that are zero except for rounding
         group["eps"] = 1e-3
-    run = DistributedDataParallel(objective, find_unused_parameters=model.partial) if world > 1 else objective
+    parallel = DistributedDataParallel(objective, find_unused_parameters=model.partial) if world > 1 else objective
     losses = []
     for step in range(steps):
         scenes = STEPS[step % len(STEPS)]
         with patch("torch.randn", noise):
-            loss = run(collate([SCENES[index] for index in scenes[rank::world]]))
+            loss = parallel(collate([SCENES[index] for index in scenes[rank::world]]))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -65,16 +123,10 @@ def train(name: str, steps: int, rank: int, world: int) -> tuple[list[float], di
     return losses, model.state_dict()
 
 
-def main() -> None:
-    """Train the models of the command line."""
-    world, rank, folder, steps = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    torch.set_num_threads(1)
-    if world > 1:
-        distributed.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=world)
-    results = {name: train(name, steps, rank, world) for name in sys.argv[5:]}
+def train_models(names: tuple[str, ...], steps: int, results: Path) -> None:
+    """A process of the training of all models; the first one writes losses and weights by model."""
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    trained = {name: train_model(name, steps, rank, 2) for name in names}
     if rank == 0:
-        torch.save(results, folder / f"{world}.pt")
-
-
-if __name__ == "__main__":
-    main()
+        torch.save(trained, results)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,10 @@ import pytest
 import torch
 import yaml
 from support import two_processes
+from support.agentformer import TINY
 from support.models import shallow_config
 from support.processes import ROOT, environment, run_python
+from support.scenes import make_scene
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.data.augment import AugmentConfig
@@ -24,35 +24,24 @@ from trajformer.recipes.checkpoint import load_predictor
 from trajformer.recipes.choices import MODELS as CONFIGS
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
-# `trajformer` that records the scenes of every step and the first gradients (after the reduction over processes); the second
-# process sends itself SIGTERM in the step "epoch index" of STOP.
+# `trajformer` with `record`.
 PROGRAM = """
-import json, os, signal, sys, torch
+import os, sys
+from pathlib import Path
+from support.two_processes import record
 from trajformer import cli
-from trajformer.training.forecasting import ForecastingModule
 
-step = ForecastingModule.training_step
-
-def recording(self, batch, index):
-    with open(os.environ["NOTES"], "a") as file:
-        file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.observation.scene_id]) + "\\n")
-    if self.global_rank and os.environ.get("STOP") == f"{self.current_epoch} {index}":
-        os.kill(os.getpid(), signal.SIGTERM)
-    return step(self, batch, index)
-
-def keep(self, optimizer):
-    if self.global_rank == self.global_step == 0:
-        torch.save({name: value.grad for name, value in self.named_parameters()}, os.environ["NOTES"] + ".grad")
-
-ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep
+record(Path(os.environ["NOTES"]), os.environ["STOP"])
 sys.exit(cli.main())
 """
 NO_AUGMENTATION = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
 Notes = list[tuple[int, int, int, list[str]]]  # epoch, step, process, scenes
+Run = tuple[Path, Notes]
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +57,9 @@ def ddp(store: Path, **changes: Any) -> TrainConfig:
     return replace(config, model=replace(config.model, block=replace(config.model.block, dropout=0.0)))
 
 
-def run(config: TrainConfig, out: Path, *, stop: str = "") -> tuple[subprocess.CompletedProcess[str], Notes]:
-    """Run `trajformer train --resume` in new processes; returns the result and the recorded steps."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    program, settings, notes = (out.with_suffix(suffix) for suffix in (".py", ".yaml", ".json"))
-    program.write_text(PROGRAM)
-    settings.write_text(yaml.safe_dump(to_plain(config)))
-    words = (program, "train", "--config", settings, "--out", out, "--resume")
-    done = run_python(*words, env=environment(NOTES=str(notes), STOP=stop), timeout=600)
-    return done, [json.loads(line) for line in notes.read_text().splitlines()]
+def read_notes(out: Path) -> Notes:
+    """The recorded steps of a run."""
+    return [json.loads(line) for line in out.with_suffix(".json").read_text().splitlines()]
 
 
 def scenes_of(notes: Notes, epoch: int) -> list[str]:
@@ -85,30 +68,32 @@ def scenes_of(notes: Notes, epoch: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
-    """A run in which the second process received SIGTERM in the second of three steps of the second epoch."""
+def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """`trajformer train`, which starts the second process; that receives SIGTERM in step 2 of 3 of the second epoch."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    done, notes = run(ddp(store), out, stop="1 1")
+    program, settings = out.with_suffix(".py"), out.with_suffix(".yaml")
+    program.write_text(PROGRAM)
+    settings.write_text(yaml.safe_dump(to_plain(ddp(store))))
+    env = environment(NOTES=str(out.with_suffix(".json")), STOP="1 1", PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
+    done = run_python(program, "train", "--config", settings, "--out", out, "--resume", env=env, timeout=300)
     assert (done.returncode, done.stdout) == (130, "")
     first, last = done.stderr.splitlines()[-2:]  # after warnings
     assert first.startswith("epoch 1/2") and last == "trajformer train: interrupted; continue with --resume"
     assert weights(out, key="global_step") == 5
-    return out, notes
+    return out, read_notes(out)
 
 
 @pytest.fixture(scope="module")
-def finished(store: Path, stopped: tuple[Path, Notes], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Notes]:
+def finished(store: Path, stopped: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The stopped run after it was resumed; the steps of both parts."""
     out = tmp_path_factory.mktemp("finished") / "run"
     shutil.copytree(stopped[0], out)
-    done, notes = run(ddp(store), out)
-    assert (done.returncode, done.stdout) == (0, f"{out / 'best.ckpt'}\n"), done.stderr
-    assert done.stderr.splitlines()[-1].startswith("epoch 2/2")
+    two_processes.run_both(two_processes.train_recipe, ddp(store), out, out.with_suffix(".json"))
     assert weights(out, key="global_step") == 6
-    return out, stopped[1] + notes
+    return out, stopped[1] + read_notes(out)
 
 
-def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(store: Path, finished: tuple[Path, Notes]) -> None:
+def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(store: Path, finished: Run) -> None:
     notes = finished[1]
     for epoch in range(2):
         assert scenes_of(notes, epoch) == SceneStore(store, "train").scene_ids()
@@ -119,7 +104,7 @@ def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(store: 
     assert first[0] != first[1]
 
 
-def test_two_processes_validate_like_one(store: Path, finished: tuple[Path, Notes]) -> None:
+def test_two_processes_validate_like_one(store: Path, finished: Run) -> None:
     out, _ = finished
     expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
     last = logged(out).iloc[-1]
@@ -143,7 +128,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
 
 
 def test_two_processes_have_the_gradients_of_one(
-    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     single: list[dict[str, torch.Tensor]] = []
 
@@ -162,7 +147,7 @@ def test_two_processes_have_the_gradients_of_one(
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_single_process_resumes_within_an_epoch_of_two(
-    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
@@ -173,7 +158,7 @@ def test_a_single_process_resumes_within_an_epoch_of_two(
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_another_number_of_steps_restarts_the_epoch_with_a_message(
-    store: Path, stopped: tuple[Path, Notes], tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(ddp(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
@@ -197,17 +182,22 @@ MODELS += ("agentformer-sampler",)
 
 def test_two_processes_train_every_model_with_every_loss_like_one(tmp_path: Path) -> None:
     """Steps are divided unevenly, and the scenes have different numbers of agents: a mean of means would be another loss."""
-    steps, file, world = 3, ROOT / "tests" / "support" / "two_processes.py", 2
-    env = environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
-    words = [[sys.executable, file, world, rank, tmp_path, steps, *MODELS] for rank in range(world)]
-    running = [subprocess.Popen([*map(str, word)], env=env, stderr=subprocess.PIPE, text=True) for word in words]
-    expected = {name: two_processes.train(name, steps, 0, 1) for name in MODELS}
-    assert {type(shallow_config(name)) for name in MODELS} == {
-        kind for name, kind in CONFIGS.items() if name != "constant_velocity"
-    }
-    for process in running:
-        assert process.wait(timeout=300) == 0, process.communicate()[1]
-    results = torch.load(tmp_path / f"{world}.pt", weights_only=True)
-    for name, (losses, state) in expected.items():
+    kinds = {kind for name, kind in CONFIGS.items() if name != "constant_velocity"}
+    assert {type(shallow_config(name)) for name in MODELS} == kinds
+    two_processes.run_both(two_processes.train_models, MODELS, 3, tmp_path / "results.pt")
+    results = torch.load(tmp_path / "results.pt", weights_only=True)
+    for name in MODELS:
+        losses, state = two_processes.train_model(name, 3)
         assert results[name][0] == pytest.approx(losses, rel=1e-6), name
         assert largest_difference(results[name][1], state) < 1e-5, name
+
+
+def test_two_processes_train_on_scenes_with_one_agent(tmp_path: Path) -> None:
+    """Such batches leave parameters of AgentFormer without a gradient, which Lightning must accept."""
+    for split in ("train", "val"):
+        scenes = [make_scene(1, 8, 6, num_scored=0, seed=seed) for seed in range(4)]
+        write_shard(shard_path(tmp_path / "store", split, 0), scenes, ShardInfo("synthetic", split))
+    trainer = {"epochs": 1, "devices": 2}
+    config = recipe(tmp_path / "store", model=TINY, data={"batch_size": 1}, trainer=trainer)
+    two_processes.run_both(two_processes.train_recipe, config, tmp_path / "run")
+    assert (tmp_path / "run" / "best.ckpt").is_file()

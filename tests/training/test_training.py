@@ -1,22 +1,22 @@
 """Training: files of a run, determinism, resuming, precision, clipping and early stopping."""
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.training import largest_difference, log_of, recipe, training_store, weights
+from support.training import largest_difference, log_of, logged, recipe, training_store, weights
 
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.wayformer import WayformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
-from trajformer.recipes.recipe import OptimConfig, TrainConfig
+from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.store import SceneStore
-from trajformer.training import base as base_file
-from trajformer.training.forecasting import TASK
+from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.run import train
 
 
@@ -54,8 +54,8 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: 
     if average:
         assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
     figures = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val"), batch_size=3).figures
-    logged = {name: log_of(out, f"val/{name}").iloc[-1] for name in figures if not name.startswith("num_")}
-    assert logged == pytest.approx({name: figures[name] for name in logged}, abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
+    validated = {name: log_of(out, f"val/{name}").iloc[-1] for name in figures if not name.startswith("num_")}
+    assert validated == pytest.approx({name: figures[name] for name in validated}, abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
 
 
 def test_the_seed_determines_the_weights(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
@@ -84,24 +84,17 @@ def test_a_training_starts_from_a_checkpoint(store: Path, whole: dict[float, Pat
 
 
 def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build, norms = base_file.build_optimizer, {0.05: [], 0.0: []}
+    norms: list[float] = []
 
-    def build_and_watch(groups: Any, config: OptimConfig, *rest: Any, **options: Any) -> Any:
-        optimizer, schedule = build(groups, config, *rest, **options)
-        parameters = [p for group in groups for p in group["params"]]
+    def record(self: Any, optimizer: torch.optim.Optimizer, **clip: Any) -> None:
+        self.clip_gradients(optimizer, **clip)
+        gradients = [p.grad.norm() for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(float(torch.stack(gradients).norm()))
 
-        def record(*_: Any) -> None:
-            gradients = [p.grad.norm() for p in parameters if p.grad is not None]
-            norms[config.clip].append(float(torch.stack(gradients).norm()))
-
-        optimizer.register_step_post_hook(record)
-        return optimizer, schedule
-
-    monkeypatch.setattr(base_file, "build_optimizer", build_and_watch)
-    for clip in norms:
+    monkeypatch.setattr(ForecastingModule, "configure_gradient_clipping", record)
+    for clip in (0.05, 0.0):
         train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), TASK, tmp_path / str(clip), progress=False)
-    assert max(norms[0.05]) <= 0.0501 and len(norms[0.05]) == 5
-    assert min(norms[0.0]) > 0.1
+    assert len(norms) == 10 and max(norms[:5]) <= 0.0501 and min(norms[5:]) > 0.1
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
@@ -113,14 +106,11 @@ def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> No
 
 
 def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_path: Path) -> None:
-    optim = {"learning_rate": 1e-12}  # the loss does not change
-    for name, patience in (("off", 0), ("on", 2)):
-        trainer = {"epochs": 5, "early_stopping": patience}
-        train(recipe(store, trainer=trainer, optim=optim), TASK, tmp_path / name, progress=False)
-    assert (len(log_of(tmp_path / "off")), len(log_of(tmp_path / "on"))) == (5, 3)
+    trainer = {"epochs": 4, "early_stopping": 1}
+    train(recipe(store, trainer=trainer, optim={"learning_rate": 1e-12}), TASK, tmp_path / "on", progress=False)
+    assert len(log_of(tmp_path / "on")) == 2  # the loss does not change
     train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), TASK, tmp_path / "rare", progress=False)
-    assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
-    assert torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)["global_step"] == 20
+    assert log_of(tmp_path / "rare").index.tolist() == [14, 19] and weights(tmp_path / "rare", key="global_step") == 20
 
 
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
@@ -140,3 +130,38 @@ def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> 
             train(changed, TASK, tmp_path, resume=True, progress=False)
     train(config, TASK, tmp_path, resume=True, progress=False)  # a finished run does not change
     assert largest_difference(weights(tmp_path), before) == 0.0
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading of the processor's clock is 0.1 s after the previous one."""
+    readings = count()
+    monkeypatch.setattr("trajformer.training.base.time.process_time", lambda: 0.1 * next(readings))
+
+
+def timed(store: Path, minutes: float) -> TrainConfig:
+    return recipe(store, trainer={"minutes": minutes, "epochs": 1}, optim={"muon_rate": 2e-3, "warmup": 0.1})
+
+
+@pytest.mark.usefixtures("_clock")
+def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(store: Path, tmp_path: Path) -> None:
+    train(timed(store, 0.02), TASK, tmp_path, progress=False)
+    assert 1.2 <= weights(tmp_path, key="processor_seconds") < 1.5
+    assert log_of(tmp_path).index[-1] == logged(tmp_path)["step"].max()
+
+
+@pytest.mark.usefixtures("_clock")
+def test_a_resumed_run_continues_to_count_minutes(store: Path, tmp_path: Path) -> None:
+    train(timed(store, 0.01), TASK, tmp_path, progress=False)
+    used, steps = (weights(tmp_path, key=key) for key in ("processor_seconds", "global_step"))
+    train(timed(store, used / 60), TASK, tmp_path, resume=True, progress=False)  # no time left
+    assert weights(tmp_path, key="global_step") == steps
+    train(timed(store, (used + 1.0) / 60), TASK, tmp_path, resume=True, progress=False)
+    assert weights(tmp_path, key="processor_seconds") >= used + 1.0 and weights(tmp_path, key="global_step") > steps
+
+
+def test_the_schedule_follows_the_time(store: Path) -> None:
+    module = TASK.module(timed(store, 0.5))
+    module.used_s = 12.0
+    assert module.share == pytest.approx(0.4)
+    assert TASK.module(recipe(store)).share is None

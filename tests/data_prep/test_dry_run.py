@@ -88,27 +88,3 @@ def test_the_command_prints_the_estimate(
     assert " will not fit\n" in out
     assert "the complete published odd: 1,500 scenes, about " in out
     assert out.endswith("dry run: nothing was written\n")
-<<<<<<< HEAD
-
-
-def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw, store = fixtures.argoverse1_folder(tmp_path / "raw", sequences=3, splits=("train",)), tmp_path / "store"
-    (raw / "train" / "data" / "2.csv").write_text("broken\n")
-    words = ["preprocess", "argoverse1", str(raw), str(store), "--shard-size", "1", "--workers", "1"]
-    assert main([*words, "--dry-run"]) == 0
-    assert "train: 3 scenes" in capsys.readouterr().out
-    assert not store.exists()
-    assert main(words) == 0
-    assert main([*words, "--dry-run", "--retry-skipped"]) == 0
-    assert "raw; 2 of 3 shards finished\n" in capsys.readouterr().out
-    assert main([*words, "--timeout-s", "0"]) == 1
-    assert "timeout_s: 0.0, expected" in capsys.readouterr().err
-
-
-def test_splits_without_inputs_or_without_a_usable_scene(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "value", "value")
-    (raw / "empty").mkdir()
-    result = estimate(Odd(), raw, tmp_path / "store", OPTIONS)
-    assert [(split.split, split.scenes, len(split.skipped)) for split in result.splits] == [("empty", 0, 0), ("s", 2, 2)]
-=======
->>>>>>> tdata

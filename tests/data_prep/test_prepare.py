@@ -127,16 +127,9 @@ def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
     ("raw_name", "store_name", "options", "message"),
     [
         ("raw", "store", {"splits": ("s", "val")}, r"raw: no split 'val' \(splits here: s\)"),
-<<<<<<< HEAD
         ("raw", "store", {"workers": 0}, "workers: 0, expected 1 to"),
-        ("raw", "store", {"shard_size": 0}, "shard_size: 0, expected 1 to"),
         ("raw", "store", {"limit": 0}, "limit: 0, expected 1 to"),
         ("raw", "store", {"timeout_s": 0.0}, "timeout_s: 0.0, expected"),
-=======
-        ("raw", "store", {"workers": 0}, "shard_size, workers and limit must be at least 1"),
-        ("raw", "store", {"limit": 0}, "shard_size, workers and limit must be at least 1"),
-        ("raw", "store", {"timeout_s": 0.0}, "timeout_s must be greater than 0"),
->>>>>>> tdata
         ("raw", "store", {"ray_address": "a:1"}, "for the executor ray"),
         ("file", "store", {}, "file: not a folder"),
         ("raw", "raw", {}, "must lie outside of the raw folder"),

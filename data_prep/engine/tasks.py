@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from data_prep.engine.plausible import MAX_SPEED_M_S, check_plausible
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
+from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
 
@@ -184,18 +185,22 @@ def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
 
 @contextmanager
 def memory_limit(gigabytes: float) -> Iterator[None]:
-    """Refuse, with a MemoryError, more memory than this process has and the given number of gigabytes. On Linux only."""
-    if sys.platform != "linux":
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
-    resource.setrlimit(resource.RLIMIT_AS, (min((limit, *(b for b in before if b != resource.RLIM_INFINITY))), before[1]))
+    """Refuse, with a MemoryError, more memory than this process has and the given number of gigabytes. On Linux only.
+
+    More than `MEMORY_GB` also raises the readers' limits of sizes, on every system.
+    """
+    scale = SIZE_SCALE.set(max(gigabytes / MEMORY_GB, 1.0))
     try:
+        if sys.platform == "linux":
+            before = resource.getrlimit(resource.RLIMIT_AS)
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
+            resource.setrlimit(resource.RLIMIT_AS, (min((limit, *(b for b in before if b != resource.RLIM_INFINITY))), before[1]))
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        SIZE_SCALE.reset(scale)
+        if sys.platform == "linux":
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class InputTimeout(BaseException):

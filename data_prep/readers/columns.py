@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
+from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.scene import METRES, Scene
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
@@ -114,8 +115,8 @@ def check_types(columns: Columns, numbers: Collection[str], text: Collection[str
 
 def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
     """SceneError unless the file has 1 to `maximum` rows or tracks, as `noun` says."""
-    if not 0 < count <= maximum:
-        raise SceneError(f"{path}: {count} {noun}, expected 1 to {maximum}")
+    if not 0 < count <= (most := maximum * SIZE_SCALE.get()):
+        raise SceneError(f"{path}: {count} {noun}, expected 1 to {most:.0f}")
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from data_prep.readers.raw_file import one_line, read_file
 from trajformer.errors import SceneError
+from trajformer.scenes.files import SIZE_SCALE
 
 OPCODE_BYTES, SET_BYTES = 150, 250  # memory of a value, with its entries in a container and in the memo
 MAX_KEY_BITS = 64  # longer integers can be chosen to have equal hashes, which makes dicts slow
@@ -33,7 +34,7 @@ def load_plain_pickle(path: Path, max_bytes: int, max_unpacked: int) -> Any:
     unreadable, damaged, too large, or contains anything else; the message names the file.
     """
     try:
-        return _Machine(max_unpacked).run(read_file(path, max_bytes))
+        return _Machine(int(max_unpacked * SIZE_SCALE.get())).run(read_file(path, max_bytes))
     except (OSError, ValueError, TypeError, LookupError, OverflowError) as error:
         reason = "damaged" if isinstance(error, LookupError) else one_line(error)
         raise SceneError(f"{path}: not a pickle of plain values and arrays: {reason}") from error

@@ -16,9 +16,11 @@ from support.prepared import content
 
 from data_prep.engine import tasks
 from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.tasks import KILLED, ShardTask, memory_limit, prepare_shard
+from data_prep.engine.tasks import KILLED, MEMORY_GB, ShardTask, memory_limit, prepare_shard
 from data_prep.reader import Input
+from data_prep.readers.columns import check_count
 from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.files import read_file
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 from trajformer.scenes.store import SceneStore
@@ -114,6 +116,15 @@ def test_inputs_that_need_too_much_memory_are_listed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="memory"), memory_limit(0.5):
         mmap.mmap(-1, 1_000_000_000)  # an array could get memory that this process has and does not use
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_more_memory_raises_the_limits_of_sizes(tmp_path: Path) -> None:
+    (path := tmp_path / "file").write_bytes(b"1" * 30)
+    with memory_limit(5 * MEMORY_GB):
+        assert read_file(path, 10) == b"1" * 30
+        check_count(30, 10, "rows", path)
+    with memory_limit(MEMORY_GB / 2), pytest.raises(OSError, match="30 bytes, expected at most 10"):
+        read_file(path, 10)
 
 
 EARLY, LATE = 150, 550

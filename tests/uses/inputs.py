@@ -141,6 +141,11 @@ CASES = [
     score_file("an unknown field", checkpoint(lambda raw: model(raw).update(speed=3)), ".*unknown field 'speed'"),
     score_file("a word", checkpoint(lambda raw: model(raw).update(proposals="six")), ".*mmtransformer.proposals: expected"),
     score_file("sizes", checkpoint(lambda raw: model(raw)["block"].update(heads=5)), ".*heads 5 does not divide width 16"),
+    score_file(
+        "a newer version",
+        checkpoint(lambda raw: raw["trajformer"].update(schema=7, version="9.1")),
+        r"schema version 7, this software \(0.*\) reads 1: made by version 9.1, install that version",
+    ),
     score_file("a number for the recipe", checkpoint(lambda raw: raw.update(trajformer=3)), ""),
     Case("score a truncated checkpoint", f"{SCORE} run/best.ckpt", f"best.ckpt: {NOT_READABLE}", cut("run/best.ckpt", 0.5)),
     Case("score nothing", "evaluate --store store", "either --checkpoint CKPT or --model"),

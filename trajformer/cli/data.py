@@ -65,7 +65,8 @@ def preprocess_parser(source: str = "") -> Parser:
     parser.add_argument("--shard-size", type=PositiveInt, default=250, help="scenes per file")
     parser.add_argument("--strict", action="store_true", help="stop at the first scene with an error")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="skip a scene after this number of seconds")
-    parser.add_argument("--memory-gb", type=float, default=8.0, help="skip a scene that needs more memory")
+    memory = "skip a scene that needs more memory; more than 8 also raises the limits of sizes of raw files"
+    parser.add_argument("--memory-gb", type=float, default=8.0, help=memory)
     speed = "skip a scene in which over 1 percent of the steps are faster (a wrong unit?); 0: no check of units"
     parser.add_argument("--max-speed-m-s", type=float, default=150.0, help=speed)
     parser.add_argument("--retry-skipped", action="store_true", help="prepare finished shards with skipped scenes again")

@@ -157,9 +157,14 @@ def _start_settings() -> Iterator[None]:
     """Settings that a new process inherits.
 
     It ignores Ctrl-C, which its parent handles. It has no threads for matrix products: readers need none, and they take a
-    tenth of the start.
+    tenth of the start. Ctrl-C and SIGTERM wait for the end of the block: a process whose parent ends while it starts it
+    prints a traceback.
     """
     resource_tracker.ensure_running()  # started inside the block, it would unblock the signal
+    late: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {n: signal.signal(n, lambda number, _: late.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     mask, before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), os.environ.get(_BLAS_THREADS)
     os.environ[_BLAS_THREADS] = "1"
     try:
@@ -168,6 +173,10 @@ def _start_settings() -> Iterator[None]:
         del os.environ[_BLAS_THREADS]
         os.environ |= {} if before is None else {_BLAS_THREADS: before}
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+        for number in late:
+            signal.raise_signal(number)
 
 
 # ---- in a worker process -------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ LINES = {  # words: exit status, line
     "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s: -1.0, expected 0"),
     "preprocess table table s --period-s .nan": (1, "period_s: nan"),
     "preprocess table table s --time-unit h": (2, "time_unit"),
-    "preprocess table table s --num-history 1": (1, "num_history: 1, expected at least 2"),
+    "preprocess table table s --num-history 1": (1, "num_history: 1, expected 2 to"),
     "preprocess table table s --map-radius-m .nan": (1, "map_radius_m: nan"),
     "synthesize s --scenes 0": (2, "scenes: Not of type"),
     "recipes ../configs/demo": (1, "no recipe of this name"),

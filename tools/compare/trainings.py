@@ -140,8 +140,6 @@ class Training:
         """Wait for the end of the process and update run.json; returns the last line of the log after a failure."""
         assert self.process
         code = self.process.wait()
-        if code == 130:  # Ctrl-C reaches all processes, and this one may be the last to notice
-            raise KeyboardInterrupt
         self.write_record((time.monotonic() - self.start_time) / 60, done=code == 0)
         lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").split("\n") if line.strip()]
         return (lines[-1].strip() if lines else "no output") if code else ""
@@ -175,7 +173,9 @@ def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
             time.sleep(0.1)
             for training in [one for one in running if one.process and one.process.poll() is not None]:
                 running.remove(training)
-                if failure := training.finish():
+                if (failure := training.finish()) and training.process and training.process.returncode == 130:
+                    raise KeyboardInterrupt  # Ctrl-C reaches all processes, and this one may be the last to notice
+                if failure:
                     failed[training] = failure
                 print(f"{training.folder}: {failure or 'done'}, {training.record()['minutes']:.1f} minutes", flush=True)
     finally:

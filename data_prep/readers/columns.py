@@ -115,7 +115,8 @@ def check_types(columns: Columns, numbers: Collection[str], text: Collection[str
 
 def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
     """SceneError unless the file has 1 to `maximum` rows or tracks, as `noun` says."""
-    if not 0 < count <= (most := maximum * SIZE_SCALE.get()):
+    most = maximum * SIZE_SCALE.get()
+    if not 0 < count <= most:
         raise SceneError(f"{path}: {count} {noun}, expected 1 to {most:.0f}")
 
 

@@ -151,6 +151,21 @@ def test_the_median_replaces_the_nearest_mode_and_gets_the_highest_score(batch: 
 
 
 @torch.no_grad()
+def test_coverage_orders_the_probabilities_after_the_median(batch: SceneBatch) -> None:
+    plain, covering = (build_random(replace(SE2FORMER, coverage=flag)).eval()(batch.observation) for flag in (False, True))
+    assert torch.equal(plain.position, covering.position)
+    torch.testing.assert_close(*(forecast.logit.sort(-1).values for forecast in (plain, covering)))
+    real = batch.observation.target_mask
+    assert torch.equal(*(forecast.logit.argmax(-1)[real] for forecast in (plain, covering)))
+    remaining = []  # expected distance from a mode to the nearest of the three most probable ones
+    for forecast in (plain, covering):
+        end = plain.position[..., -1, :]
+        near = end.gather(2, forecast.logit.topk(3).indices[..., None].expand(-1, -1, -1, 2))
+        remaining.append((torch.cdist(end, near).amin(-1) * plain.probability()).sum(-1)[real].mean())
+    assert remaining[1] < remaining[0]
+
+
+@torch.no_grad()
 def test_a_thousand_agents(model: se2former.SE2Former) -> None:
     crowd = collate(example_scenes((1000,)), BatchConfig(targets="all", max_agents=1000, agent_radius_m=1e4))
     forecast = model(crowd.observation)

@@ -43,6 +43,7 @@ from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms, total
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
+from trajformer.models.modes import coverage
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -164,6 +165,8 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         map_layers, agent_layers, decoder_layers: number of blocks.
         components: C, smooth components per axis.
         worlds: W, number of joint futures (`WorldForecast.joint_futures`).
+        coverage: order the probabilities such that, for any k, the k most probable modes represent all modes (`modes.coverage`),
+            for tables that score several k with one model.
     """
 
     num_future: int
@@ -176,6 +179,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     decoder_layers: int = 2
     components: int = 8
     worlds: int = 6
+    coverage: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,7 +391,11 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
         logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
-        return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
+        forecast = replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
+        if self.config.coverage:
+            order = coverage(forecast, guess=median[:, :, 0]).logit.argsort(-1, descending=True)
+            forecast = replace(forecast, logit=torch.empty_like(logit).scatter(-1, order, logit.sort(-1, descending=True).values))
+        return forecast
 
     def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""

@@ -102,7 +102,7 @@ def cycle(moment: random.Random) -> dict[str, Any]:
     remove(*(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary")))
     run("synthesize raw --scenes 12 --workers 1")
     run("preprocess argoverse2 raw store --workers 1")
-    killed = run_killed(TRAIN, moment.uniform(0.5, 5.0))
+    killed = run_killed(TRAIN, moment.uniform(0.1, 0.8))
     run(f"{TRAIN} --resume")
     for command in CYCLE:
         run(command)

@@ -22,7 +22,7 @@ INPUT = Guard(RULE, "if target == source or (", "if False and (")
 FULL_FOLDER = Guard(RULE, "any(path.iterdir()) and not overwrite", "False")
 SPECIAL = Guard(FILES, "return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None", "return False")
 LINK = Guard(FILES, "Path(os.path.realpath(path))\n        folder", "path\n        folder")
-LOCKED = Guard(FILES, "lock.acquire(timeout=LOCK_S)", "lock = SoftFileLock(folder / 'unused')\n        lock.acquire()")
+LOCKED = Guard(FILES, "lock.acquire(timeout=LOCK_S)", "lock = SoftFileLock(folder / 'unused')\n            lock.acquire()")
 SOURCE = Guard(PREPARE, "            if not options.overwrite:\n", "            if False:\n")
 RIGHTS = Guard(RULE, "if not os.access(existing, os.W_OK):", "if False:")
 FINISHED = Guard("trajformer/training/run.py", "if last.exists() and not resume:", "if False:")
@@ -130,6 +130,12 @@ def abandoned(folder: str) -> Callable[[], object]:
     return lock
 
 
+def empty_lock() -> None:
+    """A folder with the lock of a process that was killed before it wrote its name."""
+    Path("fresh").mkdir()
+    Path("fresh/.lock").touch()
+
+
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
@@ -224,13 +230,10 @@ LOCKS = [
     )
 ]
 LOCKS += [
-    works(
-        "take over the lock of a killed training",
-        f"{TRAIN} fresh",
-        r"\A(?!.*warning)",
-        abandoned("fresh"),
-        changes=("fresh/.lock",),
-        makes=(("fresh/config.yaml", "num_future: 60"),),
+    works(use, command, r"\A(?!.*warning)", prepare, changes=("fresh/.lock",), makes=makes)
+    for use, command, prepare, makes in (
+        ("take over the lock of a killed training", f"{TRAIN} fresh", abandoned("fresh"), (("fresh/config.yaml", "future: 60"),)),
+        ("take over the lock of a merge killed while it locked", "store merge store --out fresh", empty_lock, ()),
     )
 ]
 COPY = (("copy", '"minFDE6"|^PAR1'),)

@@ -123,16 +123,22 @@ def lock_folder(folder: Path) -> Iterator[None]:
     from filelock import SoftFileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = SoftFileLock(folder / LOCK)
+    lock, path = SoftFileLock(folder / LOCK), folder / LOCK
     try:
-        lock.acquire(timeout=LOCK_S)
+        try:
+            lock.acquire(timeout=LOCK_S)
+        except Timeout:
+            if not path.is_file() or path.stat().st_size:
+                raise
+            path.unlink(missing_ok=True)  # its owner was killed before it wrote its name, which takes no time
+            lock.acquire(timeout=0)
     except Timeout as error:
         try:
-            pid, host = read_file(folder / LOCK, 1000).decode().split()[:2]
+            pid, host = read_file(path, 1000).decode().split()[:2]
         except (OSError, ValueError):
             pid = host = "unknown"
         owner = f"another run is writing to this folder (process {pid} on {host})"
-        raise TrajformerError(f"{folder}: {owner}; wait for it, or remove {folder / LOCK} if it has ended") from error
+        raise TrajformerError(f"{folder}: {owner}; wait for it, or remove {path} if it has ended") from error
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-"""Run every long command again and again, and kill it at random moments.
+"""Repeat all long commands, and stop them with SIGKILL at random moments.
 
     python tools/soak.py --cycles 24 --kills 50 --json soak.json
 
-A cycle is synthesize, preprocess, train, kill, resume, evaluate, predict, plot and merge, all but the killed training in one
-process. All cycles must give the same figures and files, and the process must not gain memory, open files, threads or temporary
-files. Then each command is killed (SIGKILL) and run again; it must end with the files of a run without a kill.
+A cycle simulates, prepares, trains, stops, resumes, evaluates, predicts, draws and merges, all in this process except for the
+stopped training. All cycles must give equal results, and memory, open files, threads and temporary files must not grow. Then
+every command is stopped and repeated; the result must equal that of an undisturbed one.
 """
 
 import argparse
@@ -55,7 +55,7 @@ KILLED = {  # command: what it must write again, and the command after a kill if
 
 
 def run(command: str) -> None:
-    """One command in this process, without its output."""
+    """Execute a command here, without output."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             status = main(command.split())
@@ -66,7 +66,7 @@ def run(command: str) -> None:
 
 
 def run_killed(command: str, seconds: float) -> bool:
-    """One command in a forked process, which is killed after some seconds; whether it was still running."""
+    """Execute a command in a fork, stop it after some seconds, and return whether it was still busy."""
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
@@ -83,7 +83,7 @@ def run_killed(command: str, seconds: float) -> bool:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Digests of a file or of all files of a folder. Of a run, only its weights: logs and checkpoints contain times."""
+    """Digests of a file, of a folder, or of the weights of a training, because logs and checkpoints contain times."""
     if (path / "last.ckpt").is_file():
         run(CONVERT)
         path = Path("weights.safetensors")
@@ -98,7 +98,7 @@ def remove(*names: str) -> None:
 
 
 def cycle(moment: random.Random) -> dict[str, Any]:
-    """All commands once; the figures, and what this process and the folder of temporary files hold afterwards."""
+    """All commands once: digests of the results, and what is held afterwards."""
     remove(*(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary")))
     run("synthesize raw --scenes 12 --workers 1")
     run("preprocess argoverse2 raw store --workers 1")
@@ -121,7 +121,7 @@ def cycle(moment: random.Random) -> dict[str, Any]:
 
 
 def kills(command: str, output: str, again: str, count: int, moment: random.Random) -> dict[str, Any]:
-    """Kill a command `count` times, each time in a new folder of output, and compare the output of the next run."""
+    """Stop a command `count` times, each time with nothing written before, repeat it and compare."""
     remove(output)
     start = time.monotonic()
     run(command)
@@ -137,7 +137,7 @@ def kills(command: str, output: str, again: str, count: int, moment: random.Rand
 
 
 def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs between cycles, or grows after the third one, when all modules are loaded and caches are full."""
+    """What differs between cycles, or grows after the third, when caches are full."""
     problems = [name for name in ("figures", "files") if len({row[name] for row in rows}) > 1]
     for early, late in [(rows[2], rows[-1])] if len(rows) > 2 else []:
         problems += [name for name in ("open_files", "threads", "temporary", "left_over") if late[name] > early[name]]
@@ -146,7 +146,7 @@ def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def soak() -> int:
-    """Print a line per cycle and per killed command; the exit status is 1 if something differs or grows."""
+    """Print the cycles, then the stopped commands; returns 1 if something differs or grows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=24)
     parser.add_argument("--kills", type=int, default=50, help="kills of each command")
@@ -154,8 +154,8 @@ def soak() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     moment, record, out = random.Random(0), {"cycles": [], "kills": []}, args.json and args.json.absolute()
-    for name in ("data", "store", "models"):  # forked processes start with these modules
-        load_command({"data": "preprocess", "store": "store", "models": "train"}[name])
+    for name in ("preprocess", "store", "train"):  # forked processes start with their modules
+        load_command(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("recipe.yaml").write_text(RECIPE)
         Path("temporary").mkdir()

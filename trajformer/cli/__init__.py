@@ -80,8 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "--version"):
         lines = ["usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n"]
         lines += [f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()]
-        text = trajformer.__version__ if words == ["--version"] else "\n".join([*lines, "\nSee `trajformer COMMAND --help`."])
-        return exit_status("trajformer", lambda: print(text, flush=True)) if words else (print(text), 2)[1]
+        text = trajformer.__version__ if words[:1] == ["--version"] else "\n".join([*lines, "\nSee `trajformer COMMAND --help`."])
+        status = exit_status("trajformer", lambda: print(text, flush=True))
+        return status if words else 2
     if words[0] not in COMMANDS:
         print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
         return 2

@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("raw", type=Path)
     raw = parser.parse_args().raw
-    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(6))  # by location, and of all
+    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(6))  # by location, and in all
     distances = defaultdict(list)
 
     def add(location: str, *values: float) -> None:

@@ -210,7 +210,7 @@ def main() -> None:
         command = commands.add_parser(run.__name__, help=run.__doc__)
         command.set_defaults(run=run)
         command.add_argument("out", type=Path)
-        command.add_argument("--scenes", type=int, help="number of simulated scenes, or of pasts")
+        command.add_argument("--scenes", type=int, help="number of simulated scenes or pasts")
         command.add_argument("--epochs", type=int)
         command.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
         command.add_argument("--json", type=Path)

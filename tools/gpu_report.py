@@ -61,7 +61,7 @@ class Sizes:
     """The sizes of a report."""
 
     data: str = "argoverse2"  # the recipes
-    models: tuple[str, ...] = (*MODELS, "mmtransformer_rts")  # names of models, or of recipes without their data
+    models: tuple[str, ...] = (*MODELS, "mmtransformer_rts")  # names of models or recipes without their data
     scenes: int = 256
     batch: int = 64
     latency: tuple[int, ...] = (1, 32)

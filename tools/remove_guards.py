@@ -24,7 +24,7 @@ PARTS = ("trajformer", "data_prep", "tests", "tools", "configs", "pyproject.toml
 
 
 def survivors(guard: Guard, cases: list[Case], prepared: Path) -> str:
-    """The output of the cases in a copy of the source without the guard if one of them passes, else an empty text."""
+    """The output of the cases in a copy of the source without the guard if any passes, else an empty text."""
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
         for part in PARTS:

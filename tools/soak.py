@@ -4,7 +4,7 @@
 
 A cycle simulates, prepares, trains, stops, resumes, evaluates, predicts, draws and merges, all in this process except for the
 stopped training. All cycles must give equal results, and memory, open files, threads and temporary files must not grow. Then
-every command is stopped and repeated; the result must equal that of an undisturbed one.
+every command is stopped and repeated; the result must equal an undisturbed one.
 """
 
 import argparse
@@ -43,7 +43,7 @@ CYCLE = (
     "plot store --split val --forecasts forecasts.parquet --random 2 --out pictures",
     "store merge store --out merged",
 )
-KILLED = {  # command: what it must write again, and the command after a kill if it differs
+KILLED = {  # command: its output, and the command after a kill if it differs
     "synthesize raw --scenes 12 --workers 1": ("raw", ""),
     "preprocess argoverse2 raw store --workers 1": ("store", ""),
     TRAIN: ("run", f"{TRAIN} --resume"),
@@ -83,7 +83,7 @@ def run_killed(command: str, seconds: float) -> bool:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Digests of a file, of a folder, or of the weights of a training, because logs and checkpoints contain times."""
+    """Digests of a file, a folder, or the weights of a training, because logs and checkpoints contain times."""
     if (path / "last.ckpt").is_file():
         run(CONVERT)
         path = Path("weights.safetensors")
@@ -98,7 +98,7 @@ def remove(*names: str) -> None:
 
 
 def cycle(moment: random.Random) -> dict[str, Any]:
-    """All commands once: digests of the results, and what is held afterwards."""
+    """All commands once: digests of the results, and the resources held afterwards."""
     remove(*(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary")))
     run("synthesize raw --scenes 12 --workers 1")
     run("preprocess argoverse2 raw store --workers 1")
@@ -137,7 +137,7 @@ def kills(command: str, output: str, again: str, count: int, moment: random.Rand
 
 
 def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs between cycles, or grows after the third, when caches are full."""
+    """Names of results that differ between cycles or grow after the third, when caches are full."""
     problems = [name for name in ("figures", "files") if len({row[name] for row in rows}) > 1]
     for early, late in [(rows[2], rows[-1])] if len(rows) > 2 else []:
         problems += [name for name in ("open_files", "threads", "temporary", "left_over") if late[name] > early[name]]

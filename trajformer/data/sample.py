@@ -46,6 +46,7 @@ class BatchConfig(
             at its present speed until the horizon, at most `map_radius_m`. So slow agents can be targets without a large map.
         polyline_points: P, points of a resampled polyline.
         polyline_length_m: longer polylines are cut into pieces.
+        road_lines: keep road edges and road lines too, not only lanes and crosswalks.
     """
 
     targets: Targets = "scored"
@@ -57,6 +58,7 @@ class BatchConfig(
     map_slack_m: float | None = None
     polyline_points: int = 10
     polyline_length_m: float = 20.0
+    road_lines: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,10 +114,10 @@ def _map_radius(scene: Scene, targets: np.ndarray, config: BatchConfig) -> np.nd
 
 
 def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
-    """Resampled lanes and crosswalks near a target, without drivable areas and road lines; `around` is [S, 2], `radius` [S]."""
+    """Resampled polylines near a target, of the kinds that `config` names; `around` is [S, 2], `radius` [S]."""
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
-    keep = kind < _DRIVABLE_AREA
+    keep = kind != _DRIVABLE_AREA if config.road_lines else kind < _DRIVABLE_AREA
     if len(around) and len(piece):
         some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]

@@ -99,11 +99,16 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         distances = [((x - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in paths]
         ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
-        winner = (distances[0].sum(-1) / steps + ends[0])[..., :-1].argmin(-1)[..., None, None]
+        error = (distances[0].sum(-1) / steps + ends[0])[..., :-1]
+        winner = error.argmin(-1)[..., None, None]
+        gaps = [(winner, 1.0)]
+        if model.config.nested:
+            gaps.append((error[..., : model.config.nested].argmin(-1)[..., None, None], 1.0))
         terms = {}
         for name, distance in zip(("proposal", "path"), distances, strict=True):
             terms[name] = torch.zeros_like(steps[..., 0], dtype=distance.dtype)
-            for gap, share in ((distance.take_along_dim(winner, 2)[:, :, 0], 1.0), (distance[:, :, -1], self.median)):
+            chosen = [(distance.take_along_dim(index, 2)[:, :, 0], share) for index, share in gaps]
+            for gap, share in (*chosen, (distance[:, :, -1], self.median)):
                 mean, end = huber(gap[..., None], truth.valid, self.huber_m)
                 terms[name] = terms[name] + share * (mean + self.endpoint * end)
         aim = (-ends[1][..., :-1].detach() / self.temperature_m).softmax(-1)
@@ -180,6 +185,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     components: int = 8
     worlds: int = 6
     coverage: bool = False
+    nested: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,12 +393,16 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode."""
         path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None
-        nearest = (path[..., -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
+        nested = self.config.nested or path.shape[2]
+        nearest = (path[..., :nested, -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
         logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
         forecast = replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
-        if self.config.coverage:
+        if self.config.nested:
+            order = (logit.detach() + 1e4 * (torch.arange(path.shape[2], device=path.device) < nested)).argsort(-1, descending=True)
+            forecast = replace(forecast, logit=torch.empty_like(logit).scatter(-1, order, logit.sort(-1, descending=True).values))
+        elif self.config.coverage:
             order = coverage(forecast, guess=median[:, :, 0]).logit.argsort(-1, descending=True)
             forecast = replace(forecast, logit=torch.empty_like(logit).scatter(-1, order, logit.sort(-1, descending=True).values))
         return forecast

@@ -52,15 +52,13 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 
 
 def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None) -> Forecast:
-    """Score modes such that, for any k, the k most probable ones represent all modes (greedy k-medoids).
+    """Score equally likely samples such that, for any k, the k most probable samples represent all samples (greedy k-medoids).
 
-    The first mode has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
-    single prediction. Each further mode reduces the mean distance from a mode to the nearest selected one the most; probabilities
-    are proportional to this reduction (plus 1 cm). Modes with equal reductions are ordered by their mean distance to all others.
-    Means are weighted by the probabilities of the forecast. Agents `together`, bool [B, S], have equally likely joint samples:
-    mode k of them is one world, scored by means over them.
+    The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
+    single prediction. Each further sample reduces the mean distance from a sample to the nearest selected one the most;
+    probabilities are proportional to this reduction (plus 1 cm). Samples with equal reductions are ordered by their mean distance
+    to all others. Agents `together`, bool [B, S], have joint samples: mode k of them is one world, scored by means over them.
     """
-    weight = forecast.num_modes * forecast.probability()[..., None] if together is None else 1.0  # [B, S, K, 1]
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
     first = None
@@ -68,8 +66,8 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
         first = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together).argmin(-1)
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for step in range(forecast.num_modes):
-        gain = (weight * (nearest[..., None] - distance).clamp(min=0)).sum(2)
-        chosen = (gain - _TIE * (weight * distance).sum(2)).argmax(-1, keepdim=True)
+        gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
+        chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
         most = gain.gather(2, chosen)
         if first is not None and step == 0:
             chosen = first

@@ -38,12 +38,12 @@ from trajformer.data.distances import first_centre
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
+from trajformer.errors import ConfigError
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms, total
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
-from trajformer.models.modes import coverage
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -100,15 +100,12 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
         error = (distances[0].sum(-1) / steps + ends[0])[..., :-1]
-        winner = error.argmin(-1)[..., None, None]
-        gaps = [(winner, 1.0)]
-        if model.config.nested:
-            gaps.append((error[..., : model.config.nested].argmin(-1)[..., None, None], 1.0))
+        winners = [error[..., :size].argmin(-1)[..., None, None] for size in model.config.sets]
         terms = {}
         for name, distance in zip(("proposal", "path"), distances, strict=True):
             terms[name] = torch.zeros_like(steps[..., 0], dtype=distance.dtype)
-            chosen = [(distance.take_along_dim(index, 2)[:, :, 0], share) for index, share in gaps]
-            for gap, share in (*chosen, (distance[:, :, -1], self.median)):
+            gaps = [(distance.take_along_dim(winner, 2)[:, :, 0], 1.0) for winner in winners]
+            for gap, share in (*gaps, (distance[:, :, -1], self.median)):
                 mean, end = huber(gap[..., None], truth.valid, self.huber_m)
                 terms[name] = terms[name] + share * (mean + self.endpoint * end)
         aim = (-ends[1][..., :-1].detach() / self.temperature_m).softmax(-1)
@@ -170,8 +167,8 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         map_layers, agent_layers, decoder_layers: number of blocks.
         components: C, smooth components per axis.
         worlds: W, number of joint futures (`WorldForecast.joint_futures`).
-        coverage: order the probabilities such that, for any k, the k most probable modes represent all modes (`modes.coverage`),
-            for tables that score several k with one model.
+        nested: number of modes, the first ones, that are also trained as a forecast of their own and are more probable than the
+            others, for tables that score several numbers of modes.
     """
 
     num_future: int
@@ -184,8 +181,17 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     decoder_layers: int = 2
     components: int = 8
     worlds: int = 6
-    coverage: bool = False
     nested: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.nested < self.modes:
+            raise ConfigError("nested", f"{self.nested}, expected 0 to {self.modes - 1}, less than the number of modes")
+
+    @property
+    def sets(self) -> tuple[int, ...]:
+        """Sizes of the sets of modes, from the first one on, that have a winner each."""
+        return (self.nested, self.modes) if self.nested else (self.modes,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,22 +396,22 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return replace(forecast, auxiliary=(proposal,)) if self.training else self.finish(forecast)
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
-        """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode."""
+        """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode.
+
+        Nested modes come before the others in the order of probabilities, and one of them is replaced.
+        """
         path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None
-        nested = self.config.nested or path.shape[2]
+        nested = self.config.sets[0]
         nearest = (path[..., :nested, -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
         logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
-        forecast = replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
         if self.config.nested:
-            order = (logit.detach() + 1e4 * (torch.arange(path.shape[2], device=path.device) < nested)).argsort(-1, descending=True)
-            forecast = replace(forecast, logit=torch.empty_like(logit).scatter(-1, order, logit.sort(-1, descending=True).values))
-        elif self.config.coverage:
-            order = coverage(forecast, guess=median[:, :, 0]).logit.argsort(-1, descending=True)
-            forecast = replace(forecast, logit=torch.empty_like(logit).scatter(-1, order, logit.sort(-1, descending=True).values))
-        return forecast
+            values, order = logit.sort(-1, descending=True)
+            first = order.take_along_dim((order >= nested).byte().argsort(stable=True, dim=-1), -1)
+            logit = torch.empty_like(logit).scatter(-1, first, values)
+        return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
 
     def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""

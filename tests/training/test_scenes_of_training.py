@@ -9,10 +9,11 @@ import pytest
 from support.scenes import PERIOD_S, make_scene
 from support.training import recipe
 
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError, TrajformerWarning
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_checkpoint
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
 from trajformer.training.forecasting import TASK, SceneData
@@ -53,6 +54,17 @@ def test_splits_with_and_without_maps(tmp_path: Path) -> None:
         scene_data(tmp_path / "a", SCENES[:2], [*bare[:2], SCENES[3]])
     with pytest.warns(TrajformerWarning, match="1 of 3 scenes have a map, but the training scenes have none"):
         assert not scene_data(tmp_path / "b", bare[:1], [*bare[1:], SCENES[3]]).spec.has_map
+
+
+def test_maps_of_road_lines_are_received_on_request_only(tmp_path: Path) -> None:
+    drawn = [replace(scene, polyline_kind=np.full_like(scene.polyline_kind, PolylineKind.ROAD_LINE)) for scene in SCENES[:4]]
+    with pytest.warns(TrajformerWarning, match="road edges and road lines only, which models receive with data.batch.road_lines"):
+        data = scene_data(tmp_path, drawn[:2], drawn[2:])
+    assert not data.spec.has_map and not data.train[[0]].observation.polyline_mask.any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrajformerWarning)
+        data = scene_data(tmp_path, drawn[:2], drawn[2:], batch=BatchConfig(road_lines=True))
+    assert data.spec.has_map and data.train[[0]].observation.polyline_mask.all()
 
 
 def test_a_run_keeps_the_properties_and_refuses_other_scenes(tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ class BatchConfig(
     polyline_length_m: float = 20.0
     road_lines: bool = False
 
+    def receives(self, kind: np.ndarray) -> np.ndarray:
+        """Whether models receive polylines of these kinds, bool like `kind`; never drivable areas."""
+        return kind != _DRIVABLE_AREA if self.road_lines else kind < _DRIVABLE_AREA
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.frame is Frame.AGENT:
@@ -117,7 +121,7 @@ def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, conf
     """Resampled polylines near a target, of the kinds that `config` names; `around` is [S, 2], `radius` [S]."""
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
-    keep = kind != _DRIVABLE_AREA if config.road_lines else kind < _DRIVABLE_AREA
+    keep = config.receives(kind)
     if len(around) and len(piece):
         some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]

@@ -68,7 +68,7 @@ def run(
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
             check_scenes(DataSpec.of(read[0]), predictor.trained_on, scenes.root)  # `collate` compares the others with it
-            with_map += sum(scene.num_polylines > 0 for scene in read)
+            with_map += sum(bool(predictor.batch.receives(scene.polyline_kind).any()) for scene in read)
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             try:
                 forecast = predictor.model(batch.observation)

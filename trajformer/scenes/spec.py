@@ -25,7 +25,7 @@ class DataSpec:
     period_s: float | None = None
     num_history: int | None = None
     num_future: int | None = None
-    has_map: bool | None = None  # at least one scene has a polyline
+    has_map: bool | None = None  # at least one scene has a polyline that models receive
 
     def __post_init__(self) -> None:
         for item in fields(self):

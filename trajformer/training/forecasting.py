@@ -136,16 +136,26 @@ class SceneData(TaskData):
             if len(clocks) > 1:
                 different = " and ".join(str(row) for row in clocks.iloc[:2].to_dict("records"))
                 raise TrajformerError(f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}")
-            specs[name] = replace(DataSpec.of(data.store[0]), has_map=bool(table.num_polylines.any()))
+            specs[name] = replace(DataSpec.of(data.store[0]), has_map=self._has_map(data, table))
         check_scenes(specs["val"], specs["train"], self.val.name)
         if getattr(rank_zero_only, "rank", 0) == 0:
             where = f"data.val: {self.val.name}: split '{self.val.store.split}'"
-            warn_about_maps(int((tables["val"].num_polylines > 0).sum()), len(self.val), specs["train"], where)
+            with_map = int((tables["val"].num_polylines > 0).sum()) if specs["val"].has_map else 0
+            warn_about_maps(with_map, len(self.val), specs["train"], where)
             # Ids recur between splits, of Argoverse 1 for example: a scene is known by its id and its origin.
             shared = len(pd.merge(tables["train"], tables["val"], on=["scene_id", "origin_x", "origin_y"]))
             if shared:
                 warn(f"{where}: {shared} of {len(self.val)} validation scenes are also training scenes")
         return specs["train"]
+
+    def _has_map(self, data: SceneDataset, table: pd.DataFrame) -> bool:
+        """Whether models receive a part of the maps; judged by the first scene with polylines."""
+        mapped = table.num_polylines.to_numpy().nonzero()[0]
+        if not len(mapped) or data.config.receives(data.store[int(mapped[0])].polyline_kind).any():
+            return len(mapped) > 0
+        name = f"{data.name}: split '{data.store.split}'"
+        warn(f"{name}: the maps have road edges and road lines only, which models receive with data.batch.road_lines: true")
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """As in `TaskData`, with the batch settings: the sizes of samples, and so the order, depend on them."""

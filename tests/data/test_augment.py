@@ -107,6 +107,15 @@ def test_agent_dropout_hides_context_agents_only(batch: SceneBatch, probability:
         assert after["agent_mask"].sum(1).tolist() == before["target_mask"].sum(1).tolist()
 
 
+def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
+    fewer = augmentation.drop_lanes(batch, generator(), 0.5)
+    before, after = batch.observation.polyline_mask, fewer.observation.polyline_mask
+    assert 0.3 < after.sum() / before.sum() < 0.7 and not (after & ~before).any()
+    assert torch.equal(fewer.observation.polyline[after], batch.observation.polyline[after])
+    assert differing(batch, fewer) == {"polyline", "polyline_flags", "polyline_mask"}
+    assert_padding_is_zero(fewer)
+
+
 @pytest.mark.parametrize("steps", [4, 8, 100])
 def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: int) -> None:
     valid = batch.observation.valid.clone()

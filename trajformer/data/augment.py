@@ -20,7 +20,7 @@ _MOVING_M = 3.0  # agents whose future ends at least this far away count as movi
 
 
 @dataclass(frozen=True)
-class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "history_mask")):
+class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "lane_dropout", "shift", "history_mask")):
     """Strength of each augmentation.
 
     Attributes:
@@ -36,6 +36,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
         crop: keep only this many agents of larger crowds: the agents nearest to a randomly chosen target. The cost of models
             that attend over all agents and steps grows with the square of both. 0 keeps all agents.
         agent_dropout: probability of hiding each agent that is not a target.
+        lane_dropout: probability of hiding each polyline.
         shift: probability of a temporal shift: the scene is observed some steps earlier, if all its scored targets are visible
             then, and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
             Other targets that are not visible then are removed.
@@ -52,6 +53,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "shift", "
     max_targets: int = 0
     crop: int = 0
     agent_dropout: float = 0.1
+    lane_dropout: float = 0.0
     shift: float = 0.0
     shift_steps: int = 10
     history_mask: float = 0.2
@@ -233,6 +235,16 @@ def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: floa
     return replace(batch, observation=_hide(o, o.valid & kept[..., None], o.agent_mask & kept))
 
 
+def drop_lanes(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Hide polylines."""
+    o = batch.observation
+    kept = _draw(torch.rand, o.polyline_mask.shape, generator, o.position.device) >= probability
+    mask, flags = o.polyline_mask & kept, o.polyline_flags * kept
+    return replace(
+        batch, observation=replace(o, polyline=o.polyline * kept[..., None, None], polyline_flags=flags, polyline_mask=mask)
+    )
+
+
 def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
     """Hide the first steps of some agents' histories, as if their tracks had started later."""
     o = batch.observation
@@ -270,6 +282,7 @@ _CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that e
     "scale": scale,
     "noise_m": jitter_positions,
     "agent_dropout": drop_agents,
+    "lane_dropout": drop_lanes,
     "history_mask": mask_history,
 }
 

@@ -92,6 +92,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
         """Weighted means over targets: "proposal", "path", "score", "worlds", "calibration", and "loss" with its gradient."""
         forecast, truth = model(batch.observation), batch.truth
+        logit = forecast.logit[:, None] if forecast.is_joint else forecast.logit  # [B, S or 1, K]
         stages = (*forecast.auxiliary, forecast)  # proposals, then the corrected paths
         path = to_frame(truth.position, forecast.pose[:, :, None])[:, :, None]  # [B, S, 1, F, 2]
         valid, last = truth.valid[:, :, None], last_valid(truth.valid)[:, :, None, None]
@@ -99,7 +100,9 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         distances = [((x - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in paths]
         ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
-        error = (distances[0].sum(-1) / steps + ends[0])[..., :-1]
+        weight = self._weights(batch, path[:, :, 0])
+        together = partial(_scene_mean, counted=weight > 0) if forecast.is_joint else torch.nn.Identity()
+        error = together((distances[0].sum(-1) / steps + ends[0])[..., :-1])
         winners = [error[..., :size].argmin(-1)[..., None, None] for size in model.config.sets]
         terms = {}
         for name, distance in zip(("proposal", "path"), distances, strict=True):
@@ -108,14 +111,12 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
             for gap, share in (*gaps, (distance[:, :, -1], self.median)):
                 mean, end = huber(gap[..., None], truth.valid, self.huber_m)
                 terms[name] = terms[name] + share * (mean + self.endpoint * end)
-        aim = (-ends[1][..., :-1].detach() / self.temperature_m).softmax(-1)
-        terms["score"] = -(aim * forecast.logit.log_softmax(-1)).sum(-1)
-        terms["calibration"] = _calibration(model, forecast, path, last)
-        weight = self._weights(batch, path[:, :, 0])
+        aim = (-together(ends[1][..., :-1].detach()) / self.temperature_m).softmax(-1)
+        terms["score"] = -(aim * logit.log_softmax(-1)).sum(-1)
+        terms["calibration"] = _calibration(model, forecast, path, last, together)
         divisor = total(weight, 1e-6)
         means = {name: (value * weight).sum() / divisor for name, value in terms.items()}
-        pick, world = forecast.worlds()
-        means["worlds"] = world_loss(pick, world, aim, weight)
+        means["worlds"] = divisor * 0.0 if forecast.is_joint else world_loss(*forecast.worlds(), aim, weight)
         loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
         loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
@@ -129,12 +130,19 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         return torch.where(scored, 1.0, weight) * (valid.any(-1) & batch.observation.target_mask)
 
 
-def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor) -> Tensor:
+def _scene_mean(error: Tensor, counted: Tensor) -> Tensor:
+    """The mean [B, 1, K] of errors [B, S, K] over the targets that count, bool [B, S]."""
+    share = counted / counted.sum(1, keepdim=True).clamp(min=1)
+    return (error * share[..., None]).sum(1, keepdim=True)
+
+
+def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor, together: Callable[[Tensor], Tensor]) -> Tensor:
     """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
     fixed = {name: getattr(forecast, name).detach() for name in ("position", "median", "logit")}
     final = model.finish(replace(forecast, **fixed))
-    end = (final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0]
-    return -final.logit.log_softmax(-1).take_along_dim(end.argmin(-1, keepdim=True), -1)[..., 0]
+    end = together((final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0])
+    logit = final.logit[:, None] if final.is_joint else final.logit
+    return -logit.log_softmax(-1).take_along_dim(end.argmin(-1, keepdim=True), -1)[..., 0]
 
 
 def world_loss(pick: Tensor, world: Tensor, aim: Tensor, weight: Tensor) -> Tensor:
@@ -182,6 +190,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     components: int = 8
     worlds: int = 6
     nested: int = 0
+    joint: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,7 +213,8 @@ class WorldForecast(Forecast):
     @torch.no_grad()
     def joint_futures(self) -> Forecast:
         """W joint futures: mode k of all targets is world k. A target takes each of its modes in at most one of K worlds."""
-        assert self.worlds is not None
+        if self.worlds is None:
+            return super().joint_futures()
         pick, world = self.worlds()
         gain = pick * world.softmax(-1)[..., None, None]
         mode = pick.argmax(-1).transpose(1, 2).contiguous()  # [B, S, W]; more than K worlds keep their most probable mode
@@ -251,6 +261,19 @@ class Worlds(nn.Module):
         real = mask[:, None, :, None].float()
         pooled = (x * real).sum(2) / real.sum(2).clamp(min=1)
         return (score.float() + logit[:, None]).log_softmax(-1), self.output(pooled)[..., 0].float()
+
+
+class WorldBlock(nn.Module):
+    """Mode k of a target attends to mode k of all targets, so that they are one world."""
+
+    def __init__(self, block: BlockConfig, attention: PoseAttentionConfig) -> None:
+        super().__init__()
+        self.keys, self.layer = PoseKeys(block.width, block.heads, attention), PoseBlock(block, attention)
+
+    def forward(self, modes: Tensor, frames: Frames, mask: Tensor) -> Tensor:
+        """Features [B, S, K, D] of modes to the same shape; `frames` [B, S * K] are theirs, bool `mask` [B, S] of the targets."""
+        x, frames = modes.transpose(1, 2), frames.map(lambda part: part.unflatten(1, modes.shape[1:3]).transpose(1, 2))
+        return self.layer(x, frames, self.keys(x, frames), mask[:, None, None]).transpose(1, 2)
 
 
 class MapEncoding(NamedTuple):
@@ -321,7 +344,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.modes = nn.Parameter(torch.randn(config.modes + 1, width) * 0.5)  # the last one is the median
         self.proposal = PathHead(width, 2 * config.components, 1.0)
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
-        self.worlds = Worlds(block, config.attention, config.worlds)
+        self.joint = config.joint
+        self.worlds = None if config.joint else Worlds(block, config.attention, config.worlds)
+        self.world_layers = nn.ModuleList(WorldBlock(block, config.attention) for _ in range(2 * config.joint))
         self.refinement, self.score = PathHead(width, 2 * config.components, 0.1), PathHead(width, 1, 1.0)
         self.temperature = nn.Parameter(torch.zeros(()))  # its logarithm
         self.register_buffer("mean", torch.zeros(config.num_future, 2))
@@ -381,14 +406,20 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         start = frames.map(lambda part: part.repeat_interleave(modes, 1))
         for layer in self.decoder_layers:
             x = layer(x, start, memory, seen)
+        if self.joint:
+            x = self.world_layers[0](x, start, observation.target_mask)
         base, share = base_path(observation, self.mean)
         gain = torch.cat([torch.ones_like(share).expand(-1, -1, modes - 1, -1, -1), share], 2)  # no gain: the median is rest
         proposed = base + gain * self._curve(self.proposal(x))
-        x, change = self._refine(x, proposed.detach(), frames, memory, seen)
+        x, change = self._refine(x, proposed.detach(), frames, memory, seen, observation.target_mask)
         refined, pose = proposed.detach() + gain * change, observation.pose[:, :targets]
         x = x[:, :, :-1]
-        score = self.score(x)[..., 0]
-        worlds = partial(self.worlds, x.detach(), score.detach(), frames, observation.target_mask)
+        if self.worlds is None:
+            real = observation.target_mask[..., None, None].float()
+            score, worlds = self.score((x * real).sum(1) / real.sum(1).clamp(min=1))[..., 0], None
+        else:
+            score = self.score(x)[..., 0]
+            worlds = partial(self.worlds, x.detach(), score.detach(), frames, observation.target_mask)
         proposal, forecast = (
             WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds)
             for path in (proposed, refined)
@@ -402,6 +433,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """
         path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None
+        if self.joint:
+            return replace(forecast, logit=logit, median=None)
         nested = self.config.sets[0]
         nearest = (path[..., :nested, -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
@@ -413,7 +446,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             logit = torch.empty_like(logit).scatter(-1, first, values)
         return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
 
-    def _refine(self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def _refine(
+        self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
         end, tail = path[..., -1, :], path[..., -1, :] - path[..., -min(6, path.shape[-2]), :]
         length = tail.norm(dim=-1, keepdim=True)
@@ -427,6 +462,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         position = frames.position[:, :, None] + _turn(end, outer, 1)
         ends = Frames(position.flatten(1, 2), _turn(facing, outer, 1).flatten(1, 2))
         x = self.refine_layer(x, ends, memory, seen)
+        if self.joint:
+            x = self.world_layers[1](x, ends, mask)
         return x, _turn(self._curve(self.refinement(x)), facing[..., None, :], 1)
 
     def _curve(self, coefficient: Tensor) -> Tensor:

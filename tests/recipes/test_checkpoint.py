@@ -60,9 +60,10 @@ def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
 def test_included_weights_have_the_properties_of_their_training_scenes(name: str) -> None:
     model, recipe = load_checkpoint(f"{PRETRAINED}{name}")
     spec, roads = Predictor(model).trained_on, name.startswith("se2former")
-    clock = {"crowd_eth_ucy": (0.4, 8, 12), "se2former_argoverse1": (0.1, 20, 30), "se2former_simulated": (0.1, 50, 60)}
-    assert (spec.period_s, spec.num_history, spec.num_future) == clock[name.partition("/")[0]]
-    assert (spec.split, spec.unit, spec.has_map) == (recipe.data.train_split, "m", roads)
+    clocks = {"argoverse1": (0.1, 20, 30), "simulated": (0.1, 50, 60), "nuscenes": (0.5, 4, 12)}
+    clock = clocks[name.partition("_")[2]] if roads else (0.4, 8, 12)
+    assert (spec.period_s, spec.num_history, spec.num_future) == clock
+    assert (spec.split, spec.unit, spec.has_map) == (recipe.data.train_split, "px" if name == "crowd_sdd" else "m", roads)
     assert spec.num_future == getattr(recipe.model, "num_future", spec.num_future)
 
 

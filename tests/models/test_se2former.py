@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,36 +107,38 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
         torch.testing.assert_close((axis @ unit[0]).square().mean().sqrt(), size[0, 0], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("nested", [0, 2])
-def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch, nested: int) -> None:
-    """An independent loop over targets; nested modes have a winner of their own."""
+@pytest.mark.parametrize("change", [{}, {"nested": 2}, {"joint": True}], ids=["marginal", "nested", "joint"])
+def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch, change: dict[str, Any]) -> None:
+    """An independent loop over targets; nested modes have a winner of their own, joint modes one for the scene."""
     config = se2former.SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, median=0.2, score=0.3, worlds=0.0)
     valid = batch.truth.valid.clone()
     valid[0, 1, 5:], valid[1, 0] = False, False  # an incomplete and an unknown future
     partial = replace(batch, truth=Truth(batch.truth.position * valid[..., None], valid))
-    model = build_random(replace(SE2FORMER, nested=nested)).train().requires_grad_(False)
+    model = build_random(replace(SE2FORMER, **change)).train().requires_grad_(False)
     terms = config.build()(model, partial)
     forecast, o = model(partial.observation), partial.observation
     stages = [torch.cat([f.position, f.median], 2) for f in (*forecast.auxiliary, forecast)]
+    known = (o.target_mask & valid.any(-1)).nonzero().tolist()
+    distances = {}
+    for b, s in known:
+        path = to_frame(partial.truth.position[b, s], forecast.pose[b, s])[valid[b, s]]
+        distances[b, s] = [torch.stack([(m[valid[b, s]] - path).norm(dim=-1) for m in paths[b, s]]) for paths in stages]
     total = weights = 0.0
-    for b, s in o.target_mask.nonzero().tolist():
-        seen = valid[b, s]
-        if not seen.any():
-            continue
-        path = to_frame(partial.truth.position[b, s], forecast.pose[b, s])
-        last = int(last_valid(valid)[b, s])
-        distance = [[(m[seen] - path[seen]).norm(dim=-1) for m in paths[b, s]] for paths in stages]
-        error = [float(row.mean() + row[-1]) for row in distance[0]]
-        best = [(min(range(size), key=error.__getitem__), 1.0) for size in (6, nested) if size]
+    for b, s in known:
+        group = [rows for (scene, target), rows in distances.items() if scene == b and (target == s or "joint" in change)]
+        error = torch.stack([rows[0][:6].mean(-1) + rows[0][:6, -1] for rows in group]).mean(0)
+        best = [(int(error[:size].argmin()), 1.0) for size in (6, change.get("nested", 0)) if size]
         value = torch.tensor(0.0)
-        for rows in distance:
+        for rows in distances[b, s]:
             for mode, share in (*best, (6, 0.2)):
                 huber = torch.where(rows[mode] < 1, rows[mode] ** 2 / 2, rows[mode] - 0.5)
                 value = value + share * (huber.mean() + 0.7 * huber[-1])
-        ends = torch.stack([row[-1] for row in distance[1][:6]])
-        value = value - 0.3 * ((-ends).softmax(0) * forecast.logit[b, s].log_softmax(0)).sum()
+        ends = torch.stack([rows[1][:6, -1] for rows in group]).mean(0)
+        logit = forecast.logit[b] if "joint" in change else forecast.logit[b, s]
+        value = value - 0.3 * ((-ends).softmax(0) * logit.log_softmax(0)).sum()
+        end = to_frame(partial.truth.position[b, s], forecast.pose[b, s])[int(last_valid(valid)[b, s])]
         scored = o.agent_role[b, s] >= int(AgentRole.SCORED)
-        weight = 1.0 if scored else 0.5 if path[last].norm() >= 3.0 else 0.1
+        weight = 1.0 if scored else 0.5 if end.norm() >= 3.0 else 0.1
         total, weights = total + weight * float(value), weights + weight
     assert float(terms["proposal"] + terms["path"] + 0.3 * terms["score"]) == pytest.approx(total / weights, rel=1e-4)
 

@@ -58,6 +58,7 @@ MODEL_CONFIGS: dict[str, Any] = {
     "constant-velocity-sampled": SampledConstantVelocityConfig(modes=6),
     "mmtransformer": MMTRANSFORMER,
     "se2former": SE2FORMER,
+    "se2former-joint": replace(SE2FORMER, joint=True),
     "mmtransformer-neighbour-map": replace(MMTRANSFORMER, neighbour_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
     "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbour_map=True),

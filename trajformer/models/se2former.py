@@ -116,7 +116,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         terms["calibration"] = _calibration(model, forecast, path, last, together)
         divisor = total(weight, 1e-6)
         means = {name: (value * weight).sum() / divisor for name, value in terms.items()}
-        means["worlds"] = divisor * 0.0 if forecast.is_joint else world_loss(*forecast.worlds(), aim, weight)
+        means["worlds"] = path.new_zeros(()) if forecast.is_joint else world_loss(*forecast.worlds(), aim, weight)
         loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
         loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
@@ -177,6 +177,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         worlds: W, number of joint futures (`WorldForecast.joint_futures`).
         nested: number of modes, the first ones, that are also trained as a forecast of their own and are more probable than the
             others, for tables that score several numbers of modes.
+        joint: mode k of all targets is one world with one probability; otherwise worlds choose among the modes of single targets.
     """
 
     num_future: int
@@ -196,6 +197,8 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         super().__post_init__()
         if not 0 <= self.nested < self.modes:
             raise ConfigError("nested", f"{self.nested}, expected 0 to {self.modes - 1}, less than the number of modes")
+        if self.nested and self.joint:
+            raise ConfigError("nested", "joint modes have no nested modes; set one of both only")
 
     @property
     def sets(self) -> tuple[int, ...]:

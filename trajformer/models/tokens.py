@@ -15,8 +15,8 @@ from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of one
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
-# Kinds with a feature. Drivable areas never enter a batch, so road edges have their feature. Road lines have none, so that weights of
-# earlier versions fit.
+# Kinds with a feature. Drivable areas never enter a batch, so road edges have their feature. Road lines have none, so that
+# weights of earlier versions fit.
 _KINDS = [int(kind) for kind in PolylineKind if kind not in (PolylineKind.DRIVABLE_AREA, PolylineKind.ROAD_LINE)]
 NUM_ATTRIBUTES = len(_KINDS) + len(_FLAGS)
 

@@ -89,7 +89,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     temperature_m: float = 1.0
     huber_m: float = 1.0
 
-    def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """Weighted means over targets: "proposal", "path", "score", "worlds", "calibration", and "loss" with its gradient."""
         forecast, truth = model(batch.observation), batch.truth
         logit = forecast.logit[:, None] if forecast.is_joint else forecast.logit  # [B, S or 1, K]
@@ -116,8 +116,10 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         terms["calibration"] = _calibration(model, forecast, path, last, together)
         divisor = total(weight, 1e-6)
         means = {name: (value * weight).sum() / divisor for name, value in terms.items()}
-        means["worlds"] = path.new_zeros(()) if forecast.is_joint else world_loss(*forecast.worlds(), aim, weight)
-        loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means["worlds"]
+        if forecast.worlds is not None:
+            pick, world = forecast.worlds()
+            means["worlds"] = world_loss(pick, world, aim, weight)
+        loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means.get("worlds", 0.0)
         loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
 

@@ -89,7 +89,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
     temperature_m: float = 1.0
     huber_m: float = 1.0
 
-    def terms(self, model: nn.Module, batch: SceneBatch) -> Terms:
+    def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """Weighted means over targets: "proposal", "path", "score", "worlds", "calibration", and "loss" with its gradient."""
         forecast, truth = model(batch.observation), batch.truth
         stages = (*forecast.auxiliary, forecast)  # proposals, then the corrected paths

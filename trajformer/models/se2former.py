@@ -18,6 +18,9 @@ mixture of W worlds: a world has a probability, and in it every target takes its
 of the other targets. The mixture is trained by its likelihood and does not change the modes. In
 `WorldForecast.joint_futures`, every target takes its modes in the worlds such that their expected likelihood is largest, each
 mode in one world.
+
+With `joint`, mode k of all targets is one world instead: the modes of a world attend to each other before they propose a path and
+at its end, the world with the smallest mean error is trained, and the median is not used.
 """
 
 from __future__ import annotations

@@ -156,6 +156,19 @@ def test_the_median_replaces_the_nearest_mode_and_gets_the_highest_score(batch: 
 
 
 @torch.no_grad()
+def test_modes_of_a_world_see_each_other_and_no_other_world() -> None:
+    torch.manual_seed(0)
+    block = se2former.WorldBlock(BLOCK, PoseAttentionConfig()).eval()
+    modes, frames = torch.randn(2, 3, 4, BLOCK.width), Frames.of(torch.randn(2, 12, 3))
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    other = modes.clone()
+    other[:, 2, 1] = torch.randn(BLOCK.width)  # mode 1 of the last target, which exists in the first scene only
+    changed = (block(modes, frames, mask) - block(other, frames, mask)).abs().amax(-1) > 1e-6
+    assert changed[0].nonzero().tolist() == [[0, 1], [1, 1], [2, 1]]
+    assert changed[1].nonzero().tolist() == [[2, 1]]
+
+
+@torch.no_grad()
 def test_nested_modes_are_the_most_probable_ones(batch: SceneBatch) -> None:
     plain, nested = (build_random(replace(SE2FORMER, nested=count)).eval()(batch.observation) for count in (0, 2))
     torch.testing.assert_close(*(forecast.logit.sort(-1).values for forecast in (plain, nested)))

@@ -104,7 +104,7 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
         weight = self._weights(batch, path[:, :, 0])
-        together = partial(_scene_mean, counted=weight > 0) if forecast.is_joint else torch.nn.Identity()
+        together = partial(_scene_mean, counted=weight > 0) if forecast.is_joint else nn.Identity()
         error = together((distances[0].sum(-1) / steps + ends[0])[..., :-1])
         winners = [error[..., :size].argmin(-1)[..., None, None] for size in model.config.sets]
         terms = {}
@@ -179,7 +179,7 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         attention: sizes of a head of the pose attention.
         map_layers, agent_layers, decoder_layers: number of blocks.
         components: C, smooth components per axis.
-        worlds: W, number of joint futures (`WorldForecast.joint_futures`).
+        worlds: W, number of joint futures (`WorldForecast.joint_futures`); with `joint` it is K.
         nested: number of modes, the first ones, that are also trained as a forecast of their own and are more probable than the
             others, for tables that score several numbers of modes.
         joint: mode k of all targets is one world with one probability; otherwise worlds choose among the modes of single targets.

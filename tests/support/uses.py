@@ -196,6 +196,7 @@ def tables() -> list[Case]:
 def _child(use: str, folder: Path, pipe: Connection) -> None:
     """The process of a case: output to files next to its folder, preparation, and the command."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with an ignored Ctrl-C
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the process ends with the tests
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):

@@ -96,6 +96,13 @@ def attend(
     return out.masked_fill(~alive, 0.0)
 
 
+def useful_mask(mask: Tensor) -> Tensor | None:
+    """The mask, or None if a CPU sees that it allows everything: attention is faster without one."""
+    if mask.device.type != "cpu" or torch.compiler.is_compiling() or not mask.all():
+        return mask
+    return None
+
+
 def _to_four_axes(x: Tensor, lead: torch.Size) -> Tensor:
     """[B, *lead, L, d] as [B, heads, L, d], the most axes that all kernels accept; `lead` axes of size 1 become one axis."""
     x = x[(None,) * (len(lead) + 3 - x.ndim)]

@@ -114,10 +114,9 @@ class Frames:
         if (vectors, points, scale_m) not in self._spread:
             (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / scale_m))
             repeat, zero = (vectors, vectors, points), torch.zeros_like(x)
-            parts = (cos, cos * cos - sin * sin, cos), (sin, 2 * sin * cos, sin), (zero, zero, x), (zero, zero, y)
-            self._spread[vectors, points, scale_m] = tuple(
-                torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(values, repeat, strict=True)], -1) for values in parts
-            )
+            parts = (cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin, zero, zero, x, zero, zero, y)
+            every = torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, 4 * repeat, strict=True)], -1)
+            self._spread[vectors, points, scale_m] = every.chunk(4, -1)
         return self._spread[vectors, points, scale_m]
 
 

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trajformer.core.attention import useful_mask
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation, SceneBatch
@@ -399,7 +400,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         position = observation.pose[..., :2] - lanes.centre[:, None]
         frames = Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
         token = self.embed_agent(agent_features(observation, self.config.max_history))
-        seen = torch.cat([lanes.mask, mask], 1)[:, None]
+        seen = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
         for layer, keys, road in zip(self.agent_layers, self.agent_keys, lanes.memories[:-1], strict=True):
             token = layer(token, frames, Memory.join(road, keys(token, frames)), seen)
         return AgentEncoding(token, frames, self.decoder_keys(token, frames), mask)
@@ -408,7 +409,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         targets, modes = observation.num_targets, self.config.modes + 1
-        seen, memory = torch.cat([lanes.mask, agents.mask], 1)[:, None], Memory.join(lanes.memories[-1], agents.memory)
+        seen, memory = useful_mask(torch.cat([lanes.mask, agents.mask], 1)[:, None]), Memory.join(lanes.memories[-1], agents.memory)
         frames = agents.frames.map(lambda part: part[:, :targets])
         x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
         start = frames.map(lambda part: part.repeat_interleave(modes, 1))

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,18 @@ def copied(source: str, target: str) -> Callable[[], object]:
 def small_files(size: int = 5000) -> None:
     """A limit on the size of files, which fails like a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def full_memory() -> None:
+    """No memory is left from the moment when the first folder is made, which each writer does before it writes."""
+    import matplotlib.backends.backend_agg  # noqa: F401  # a library cannot be loaded without memory
+
+    def limit(event: str, _: object) -> None:
+        if event == "os.mkdir":
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+    sys.addaudithook(limit)
 
 
 def as_nobody(*folders: str) -> Callable[[], object]:
@@ -290,6 +303,8 @@ UNWRITABLE += [
     Case("a full disk: a store", f"{PREPARE_RAW} s --workers 1", "arrow: cannot be written: File too", small_files),
     Case("a full disk: checkpoints", f"{TRAIN} fresh", "ckpt: File too large", lambda: small_files(20_000)),
     Case("a full disk: weights", "weights convert trajformer run/best.ckpt c.ckpt", "c.ckpt: File too large", small_files),
+    Case("full memory: forecasts", f"{PREDICT} --overwrite --out forecasts.parquet", "out of memory", full_memory),
+    Case("full memory: pictures", f"{PLOT} --out p.png", "out of memory", full_memory),
     works("odd names", ODD, prepare=lambda: shutil.copytree("store", "a\n🚗 b"), makes=(("ü 🚗.json", "minFDE6"),)),
     Case("an odd name that does not exist", ODD[:5], "a 🚗 b: no such store"),
     Case("a name that is not text", (*ODD[:4], os.fsdecode(b"\xff")), "no such store"),

@@ -93,6 +93,15 @@ class _Terminated(BaseException):
     """SIGTERM was received. Not an `Exception`, so that no handler of errors catches it."""
 
 
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this error, or one that it followed, says that no memory was left; a writer may fail again when it is closed."""
+    while error is not None:
+        if isinstance(error, MemoryError) or str(error).startswith(OUT_OF_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _terminate(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the end
     raise _Terminated
@@ -133,12 +142,10 @@ def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> i
     except _Terminated:
         print(f"{program}: terminated; {hint}", file=sys.stderr)
         return 143
-    except MemoryError:
-        print(f"{program}: out of memory", file=sys.stderr)
-        return 1
     except Exception as error:
-        if str(error).startswith(OUT_OF_MEMORY):
-            print(f"{program}: out of memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
+        if _is_out_of_memory(error):
+            reason = " ".join(str(error).split())[:200]
+            print(f"{program}: {': '.join(filter(None, ('out of memory', reason)))}", file=sys.stderr)
             return 1
         traceback.print_exc()
         print(f"{program}: {REPORT}", file=sys.stderr)

@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
 FULL_SCHEMA = pa.schema([*SCHEMA, *(pa.field(name, pa.list_(kind)) for name, kind in OPTIONAL.items())])
 _VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in (LISTS | OPTIONAL).values()])
 _FIXED_BYTES = 4 * len((*STRINGS, *LISTS)) + sum(kind.bit_width // 8 for kind in SCALARS.values())
+_NO_MEMORY = ("Cannot allocate memory", "Failed to launch worker thread")  # texts of pyarrow
 _METADATA_KEY = b"trajformer"
 # Copying the two float32 of a step as one integer is ten times faster.
 _PACKED_TYPES: dict[str, type] = {"position": np.int64, "heading": np.int32, "velocity": np.int64}
@@ -160,7 +161,9 @@ def _open_shard(path: Path) -> Iterator[pa.ipc.RecordBatchFileReader]:
         with pa.memory_map(str(path), "r") as file:
             yield pa.ipc.open_file(file)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"{path}: not a readable shard (truncated or damaged): {error}") from error
+        full = isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
+        reason = "cannot be opened, out of memory" if full else "not a readable shard (truncated or damaged)"
+        raise StoreError(f"{path}: {reason}: {error}") from error
 
 
 def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:

@@ -409,10 +409,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         targets, modes = observation.num_targets, self.config.modes + 1
-        seen, memory = (
-            useful_mask(torch.cat([lanes.mask, agents.mask], 1)[:, None]),
-            Memory.join(lanes.memories[-1], agents.memory),
-        )
+        seen = useful_mask(torch.cat([lanes.mask, agents.mask], 1)[:, None])
+        memory = Memory.join(lanes.memories[-1], agents.memory)
         frames = agents.frames.map(lambda part: part[:, :targets])
         x = agents.token[:, :targets, None] + self.modes  # [B, S, K, D]
         start = frames.map(lambda part: part.repeat_interleave(modes, 1))

@@ -96,7 +96,7 @@ class Frames:
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
         self.position, self.direction = position, direction
-        self._spread: dict[tuple[int, int, float], tuple[Tensor, ...]] = {}
+        self._spread: dict[PoseAttentionConfig, tuple[Tensor, ...]] = {}
 
     @classmethod
     def of(cls, pose: Tensor) -> Frames:
@@ -108,16 +108,19 @@ class Frames:
         """Frames with both tensors changed in the same way, for example selected."""
         return Frames(change(self.position), change(self.direction))
 
-    def spread(self, vectors: int, points: int, scale_m: float) -> tuple[Tensor, ...]:
-        """Cosine, sine, x and y, each [..., N, 1, n], for `vectors` vectors of each multiple of the heading and then `points`
-        points; x and y are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames."""
-        if (vectors, points, scale_m) not in self._spread:
-            (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / scale_m))
-            repeat, zero = (vectors, vectors, points), torch.zeros_like(x)
-            parts = (cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin, zero, zero, x, zero, zero, y)
-            every = torch.cat([v.expand(*v.shape[:-1], n) for v, n in zip(parts, 4 * repeat, strict=True)], -1)
-            self._spread[vectors, points, scale_m] = every.chunk(4, -1)
-        return self._spread[vectors, points, scale_m]
+    def spread(self, config: PoseAttentionConfig, count: int) -> list[Tensor]:
+        """Six tensors [..., N, 1, count] for the last `count` of the vectors of each multiple of the heading and the points:
+        cosine and sine, the position, and the origin of the outer frame as seen from the token. The last two are in units of
+        `scale_m`, and zero for vectors. Computed once, since many layers use the same frames."""
+        if config not in self._spread:
+            (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / config.scale_m))
+            turns = (cos, cos * cos - sin * sin, cos), (sin, 2 * sin * cos, sin)
+            zero, places = torch.zeros_like(x), (x, y, -x * cos - y * sin, x * sin - y * cos)
+            parts = [part for turn in turns for part in turn] + [part for place in places for part in (zero, zero, place)]
+            counts = 6 * (config.vectors, config.vectors, config.points)
+            every = torch.cat([part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)], -1)
+            self._spread[config] = every.chunk(6, -1)
+        return [part[..., -count:] for part in self._spread[config]]
 
 
 class Memory:
@@ -225,9 +228,8 @@ class PoseAttention(nn.Module):
                 mean = attend(query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3))
                 alive = None if mask is None else mask.any(-1)
             mean = mean.transpose(-3, -2)
-        real = 1.0 if alive is None else alive[..., None, None].to(mean.dtype)
         seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
-        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, real)], -1).flatten(-2))
+        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
 
 
 def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -263,19 +265,20 @@ def _place(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
     them turned, and points moved, into the outer frame."""
-    cos, sin, left, top = frames.spread(vectors, config.points, config.scale_m)
-    n = cos.shape[-1]
+    n = MULTIPLES * vectors + config.points
+    cos, sin, left, top = frames.spread(config, n)[:4]
     rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split([scalars, n, n], -1)
     turned = torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1), torch.addcmul(torch.addcmul(top, x, sin), y, cos)
     return rest, *turned
 
 
-def _own_points(x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | float) -> tuple[Tensor, ...]:
-    """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where `alive` is zero."""
-    cos, sin, left, top = frames.spread(0, config.points, config.scale_m)
-    x, y = (x - left) * alive, (y - top) * alive
-    x, y = x * cos + y * sin, y * cos - x * sin
-    return x, y, (x * x + y * y + _EPSILON).sqrt() - _EPSILON**0.5
+def _own_points(x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | None) -> tuple[Tensor, ...]:
+    """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where bool `alive` is False."""
+    cos, sin, _, _, ahead, aside = frames.spread(config, config.points)
+    x, y = torch.addcmul(torch.addcmul(ahead, x, cos), y, sin), torch.addcmul(torch.addcmul(aside, y, cos), x, sin, value=-1)
+    if alive is not None:
+        x, y = (value * alive[..., None, None] for value in (x, y))
+    return x, y, (torch.addcmul(x * x, y, y) + _EPSILON).sqrt() - _EPSILON**0.5
 
 
 def _heads_first(x: Tensor, config: PoseAttentionConfig) -> Tensor:

@@ -457,7 +457,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
 
     def _refine(
-        self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor, mask: Tensor
+        self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor | None, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
         end, tail = path[..., -1, :], path[..., -1, :] - path[..., -min(6, path.shape[-2]), :]
@@ -537,7 +537,7 @@ def _eight_points(point: Tensor) -> Tensor:
 def _turn(vector: Tensor, direction: Tensor, sign: int) -> Tensor:
     """Vectors [..., 2] turned by the angle of directions (cos, sin) [..., 2], or back for the sign -1."""
     (x, y), (cos, sin) = vector.unbind(-1), direction.unbind(-1)
-    return torch.stack([x * cos - sign * y * sin, sign * x * sin + y * cos], -1)
+    return torch.stack([torch.addcmul(x * cos, y, sin, value=-sign), torch.addcmul(y * cos, x, sin, value=sign)], -1)
 
 
 def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        if config.image_size < config.patch_size or config.image_size % config.patch_size:
+        if config.image_size % config.patch_size:
             raise ValueError(f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}")
         self.config = config
         width, side = config.block.width, config.image_size // config.patch_size
@@ -280,8 +280,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
     def load(self, split: str) -> LabeledImages:
         """The labeled images of a split: train, val or test. Unreadable files are skipped and listed on standard error.
 
-        Raises:
-            TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
+        Raises TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
         """
         if split not in SPLITS:
             raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")

@@ -133,9 +133,8 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
     """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes. The scenes determine `info.unit`.
 
-    Raises:
-        OSError: the folder cannot be written. The temporary file is removed.
-        StoreError: the scenes are too many or too large for one shard, or have different units.
+    Raises OSError: the folder cannot be written; the temporary file is removed. StoreError: the scenes are too many or too large
+    for one shard, or have different units.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
     units = sorted({row["unit"] for row in rows})

@@ -65,7 +65,6 @@ class Plausibility(Metric):
     """
 
     full_state_update = False
-    values: list[Tensor]
 
     def __init__(self) -> None:
         super().__init__()

@@ -218,9 +218,6 @@ def _mean(cases: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return counts | {name: float(np.mean([case[name] for case in cases])) for name in FIGURES if cases}
 
 
-# ---- challenge file ------------------------------------------------------------------------------------------------
-
-
 def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write `<location>_sub.csv` of the INTERPRET challenge with all cars that have 40 steps, and check it."""
     parts: list[dict[str, np.ndarray]] = []
@@ -279,9 +276,6 @@ def check_challenge_file(path: Path) -> int:
     expected = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
     require(len(order) > 0 and (frames == expected).all(), "frame_id", "one row for each of the frames 11 to 40 of each track")
     return int(tracks.shape[1])
-
-
-# ---- table ---------------------------------------------------------------------------------------------------------
 
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:

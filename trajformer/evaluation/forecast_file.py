@@ -89,8 +89,7 @@ def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
 def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()) -> int:
     """Write forecasts as they come, atomically, and return the number of tracks; `scenes` is for `read_spec`.
 
-    Raises TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk. OSError: the
-    folder cannot be written.
+    Raises TrajformerError: a forecast is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
     """
     source, written = iter(forecasts), set[tuple[str, str]]()
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})

@@ -157,11 +157,7 @@ class ImageDataConfig(Config, positive=("batch_size",)):
     normalise: Normalization = "half"
     batch_size: int = 64
     workers: int = 0
-
-    @property
-    def bucket(self) -> int:
-        """All images have the same size, so batches are not grouped by size."""
-        return 1
+    bucket: ClassVar[int] = 1  # all images have the same size, so batches are not grouped by size
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +177,6 @@ class LabeledImages:
     label: Tensor  # int64 [N]
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.label)
 
     def __getitem__(self, indices: Sequence[int]) -> ImageBatch:
@@ -292,9 +287,8 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         images, classes = [], []
         for kind in class_names(data, split):
             if kind not in labels:
-                raise TrajformerError(
-                    f"{data.root}: split '{split}' has a class '{kind}' that is not in {', '.join(labels)[:200]}"
-                )
+                known = ", ".join(labels)[:200]
+                raise TrajformerError(f"{data.root}: split '{split}' has a class '{kind}' that is not in {known}")
             for path in list_images([Path(data.root, split, kind)]):
                 try:
                     images.append(to_bytes(resize(self.read(path), size)))

@@ -140,10 +140,9 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
         return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
 
     pedestrians = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
-    lengths = np.array([MARGIN_CROWD_M, MIN_HALF_CROWD_M] if pedestrians else [MARGIN_M, MIN_HALF_M])
-    scale = style.SCALE[scene.unit]
-    margin, min_half = (lengths * scale).tolist()
-    max_targets_half, max_half = MAX_TARGETS_HALF_M * scale, MAX_HALF_M * scale
+    least = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
+    lengths = np.array([*least, MAX_TARGETS_HALF_M, MAX_HALF_M]) * style.SCALE[scene.unit]
+    margin, min_half, max_targets_half, max_half = lengths.tolist()
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window, start = np.concatenate([points(agent) for agent in focal]), here[focal[0]]
     others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start)))
@@ -220,9 +219,8 @@ def choose_scenes(
 
     The worst scenes have the largest minFDE of any agent, worst first; scenes without a recorded future are left out. The random
     ones are other scenes with forecasts (any scenes if there are no forecasts); equal seeds give equal choices. Without any
-    selection, these are all scenes with forecasts (all scenes if there are no forecasts). Forecasts for scenes that are not in
-    the store are ignored. Raises StoreError: a requested scene is not in the store. TrajformerError: a forecast does not fit its
-    scene.
+    selection, these are all scenes with forecasts (all scenes if there are none). Forecasts for scenes that are not in the store
+    are ignored. Raises StoreError: a requested scene is not in the store. TrajformerError: a forecast does not fit its scene.
     """
     chosen, ids = store.find(scene_ids), store.scene_ids()
     candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]

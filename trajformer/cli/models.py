@@ -329,8 +329,7 @@ def split_of(store: Path, scene_ids: list[str]) -> str:
     from trajformer.scenes.store import SceneStore, store_splits
 
     splits = store_splits(store)
-    requested = set(scene_ids)
-    counts = {split: len(requested & set(SceneStore(store, split).scene_ids())) for split in splits} if requested else {}
+    counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits} if scene_ids else {}
     if any(counts.values()):
         return max(splits, key=lambda split: (counts[split], split == "val"))
     if scene_ids and splits:

@@ -151,7 +151,6 @@ class DetectionDataset(ABC):
         """One image as it appears in an epoch."""
 
     def __getitem__(self, numbers: Sequence[int]) -> DetectionBatch:
-        """The batch of some images."""
         pairs = [divmod(int(number), len(self)) for number in numbers]
         return collate([self.example(index, epoch) for epoch, index in pairs])
 

@@ -122,34 +122,31 @@ def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> i
         else:
             show(message, category, *rest, **more)
 
+    def end(status: int, message: str) -> int:
+        print(f"{program}: {message}", file=sys.stderr)
+        return status
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TrajformerWarning)
             warnings.showwarning = show_line
             run()
     except TrajformerError as error:
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return end(1, " ".join(str(error).split()))
     except BrokenPipeError:  # the reader of the output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # no space, no permission: the message names the file
-        print(f"{program}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return end(1, f"{error.filename or 'file system'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; {hint}", file=sys.stderr)
-        return 130
+        return end(130, f"interrupted; {hint}")
     except _Terminated:
-        print(f"{program}: terminated; {hint}", file=sys.stderr)
-        return 143
+        return end(143, f"terminated; {hint}")
     except Exception as error:
         if _is_out_of_memory(error):
-            reason = " ".join(str(error).split())[:200]
-            print(f"{program}: {': '.join(filter(None, ('out of memory', reason)))}", file=sys.stderr)
-            return 1
+            return end(1, f"out of memory: {' '.join(str(error).split())[:200]}".rstrip(": "))
         traceback.print_exc()
-        print(f"{program}: {REPORT}", file=sys.stderr)
-        return 70
+        return end(70, REPORT)
     finally:
         if main_thread:
             signal.signal(signal.SIGTERM, before)

@@ -88,9 +88,8 @@ def run_preprocess(args: Namespace) -> None:
 
     kind: Any = READERS[args.source]
     reader = kind(**{field.name: args[field.name] for field in fields(kind)})
-    shared = ("workers", "limit", "shard_size", "strict", "timeout_s", "memory_gb", "max_speed_m_s", "overwrite", "retry_skipped")
-    names = (*shared, "executor", "ray_address")
-    options = PrepareOptions(splits=tuple(args.split), **{name: args[name] for name in names})
+    given = {field.name: args[field.name] for field in fields(PrepareOptions) if field.name in args}
+    options = PrepareOptions(splits=tuple(args.split), **given)
     if args.dry_run:
         print_estimate(reader, args.raw, args.store, options)
         return

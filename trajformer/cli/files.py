@@ -51,7 +51,6 @@ def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
 
 
 def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwrite: bool) -> None:
-    """Raise a TrajformerError or an OSError if an output cannot be written."""
     if is_special(path):
         return
     target, folder = Path(os.path.realpath(path)), kind == "folder"

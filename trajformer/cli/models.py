@@ -329,8 +329,7 @@ def split_of(store: Path, scene_ids: list[str]) -> str:
     from trajformer.scenes.store import SceneStore, store_splits
 
     splits = store_splits(store)
-    requested = set(scene_ids)
-    counts = {split: len(requested & set(SceneStore(store, split).scene_ids())) for split in splits} if requested else {}
+    counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits} if scene_ids else {}
     if any(counts.values()):
         return max(splits, key=lambda split: (counts[split], split == "val"))
     if scene_ids and splits:
@@ -341,8 +340,7 @@ def split_of(store: Path, scene_ids: list[str]) -> str:
 def layouts() -> dict[str, tuple[str, Callable[[StateDictReader, Options], Converted]]]:
     """Published formats by name: their source with assumptions that the shapes do not show, and a function that reads them.
 
-    The function returns a recipe or a model config, and a state dict. The models are imported here, so that other commands
-    start fast.
+    The function returns a recipe or a model config, and a state dict. Models are imported here: other commands start faster.
     """
     from trajformer.heads.weights import attention_is_all_you_need, facebook_detr, facebook_detr_dc5, hf_detr, hf_vit, timm_vit
     from trajformer.models.agentformer.weights import agentformer, agentformer_eth, agentformer_zara1

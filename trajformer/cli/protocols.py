@@ -73,9 +73,6 @@ def _export_folder(args: Namespace, label: str) -> Path | None:
     return None if args.export is None else args.export / label.strip("./").replace("/", "-")
 
 
-# ---- nuScenes prediction and Stanford Drone: one test split --------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RawScenes:
     """The scenes of a split, each read from raw files when it is needed."""
@@ -93,7 +90,7 @@ class RawScenes:
 
 
 def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
-    """Constant velocity and checkpoints on the test split."""
+    """nuScenes prediction and Stanford Drone: constant velocity and checkpoints on the one test split."""
     from data_prep.readers.nuscenes_prediction import NuscenesPrediction
     from data_prep.readers.sdd import Sdd
     from trajformer.evaluation.evaluate import run
@@ -127,11 +124,8 @@ def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device:
     return table(benchmark, rows), rows
 
 
-# ---- INTERACTION: the validation cases -----------------------------------------------------------------------------
-
-
 def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
-    """Constant velocity or trained models; the folder `export` receives the files `<model>/<location>_sub.csv`."""
+    """The validation cases: constant velocity or trained models. `export` receives the files `<model>/<location>_sub.csv`."""
     from trajformer.evaluation.protocols.interaction import case_figures, outcomes, summarize, table, write_challenge_file
     from trajformer.recipes.checkpoint import load_predictor
 
@@ -166,11 +160,11 @@ def read_cases(data: Path) -> Iterator[CaseSet]:
         yield CaseSet(cases[0].city, data, cases)
 
 
-# ---- ETH/UCY: five leave-one-out scenes, with a checkpoint for each ------------------------------------------------
-
-
 def _eth_ucy(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
-    """Constant velocity, plain and sampled, and models, by default the included weights of the crowd forecaster."""
+    """Five leave-one-out scenes: constant velocity, plain and sampled, and models with a checkpoint for each scene.
+
+    By default these are the included weights of the crowd forecaster.
+    """
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, recorded_collision_rate, table
     from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
 

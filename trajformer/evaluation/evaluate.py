@@ -90,19 +90,11 @@ def evaluate(
     batch_size: int = 32,
     progress: bool = False,
 ) -> Evaluation:
-    """Score a model on all agents of a split with a known future.
+    """Score a model on all agents of a split with a known future, with `batch_size` scenes per forward pass.
 
-    This function loads no checkpoint: use `load_predictor`, or pass a model with its `batch` settings.
-
-    Args:
-        model: a `Predictor`, or a module `Observation -> Forecast`, which is put into evaluation mode.
-        scenes: a `SceneStore`, for example.
-        batch: how scenes become the input of a module; by default `BatchConfig()`. A `Predictor` has its own.
-        batch_size: scenes per forward pass.
-        progress: show a progress bar.
-
-    Raises:
-        TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
+    The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`, which is put into evaluation mode.
+    `batch` states how scenes become the input of a module, by default `BatchConfig()`; a `Predictor` has its own. Raises
+    TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
     """
     import pandas as pd
 

@@ -89,9 +89,7 @@ def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
 def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()) -> int:
     """Write forecasts as they come, atomically, and return the number of tracks; `scenes` is for `read_spec`.
 
-    Raises:
-        TrajformerError: a forecast is malformed (see `check_forecast`) or given twice; nothing is left on disk.
-        OSError: the folder cannot be written.
+    Raises TrajformerError: a forecast is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
     """
     source, written = iter(forecasts), set[tuple[str, str]]()
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
@@ -108,9 +106,8 @@ def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
     """All forecasts of a file with the columns of the challenge by scene id, in order of appearance.
 
-    Raises:
-        TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong type, a NaN or an
-            empty cell, trajectories of unequal length within a track, or probabilities that do not sum to 1.
+    Raises TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong type, a NaN or an empty cell,
+    trajectories of unequal length within a track, or probabilities that do not sum to 1.
     """
     path = Path(path)
     if not path.is_file():

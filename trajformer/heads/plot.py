@@ -39,7 +39,6 @@ def save_classification(path: Path, title: str, image: Tensor, rollout: Tensor, 
     draw_attention_map(middle, pixels, rollout.numpy()).set_title("attention rollout", fontsize=style.FONT_PT)
     draw_shares(right, names, p).set_title("probability", fontsize=style.FONT_PT)
     save_figure(figure, path)
-    figure.clear()
 
 
 def save_detections(
@@ -84,7 +83,6 @@ def save_detections(
     title = f"{example.name}: detections{' and labels (dotted)' if true else ''}"
     main.set_title(title, fontsize=style.FONT_PT, parse_math=False)
     save_figure(figure, path)
-    figure.clear()
 
 
 def _draw_box(ax: Axes, corners: np.ndarray, **options: object) -> None:

@@ -152,7 +152,6 @@ class Pairs:
         self.left_out = len(texts[1]) - len(self.pairs)
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.pairs)
 
     def __getitem__(self, indices: Sequence[int]) -> PairBatch:

@@ -68,7 +68,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        if config.image_size < config.patch_size or config.image_size % config.patch_size:
+        if config.image_size % config.patch_size:
             raise ValueError(f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}")
         self.config = config
         width, side = config.block.width, config.image_size // config.patch_size
@@ -157,11 +157,7 @@ class ImageDataConfig(Config, positive=("batch_size",)):
     normalise: Normalization = "half"
     batch_size: int = 64
     workers: int = 0
-
-    @property
-    def bucket(self) -> int:
-        """All images have the same size, so batches are not grouped by size."""
-        return 1
+    bucket: ClassVar[int] = 1  # all images have the same size, so batches are not grouped by size
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +177,6 @@ class LabeledImages:
     label: Tensor  # int64 [N]
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.label)
 
     def __getitem__(self, indices: Sequence[int]) -> ImageBatch:
@@ -280,8 +275,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
     def load(self, split: str) -> LabeledImages:
         """The labeled images of a split: train, val or test. Unreadable files are skipped and listed on standard error.
 
-        Raises:
-            TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
+        Raises TrajformerError: the split is unknown, has no readable image, or has a class that is not in `labels`.
         """
         if split not in SPLITS:
             raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")
@@ -293,9 +287,8 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         images, classes = [], []
         for kind in class_names(data, split):
             if kind not in labels:
-                raise TrajformerError(
-                    f"{data.root}: split '{split}' has a class '{kind}' that is not in {', '.join(labels)[:200]}"
-                )
+                known = ", ".join(labels)[:200]
+                raise TrajformerError(f"{data.root}: split '{split}' has a class '{kind}' that is not in {known}")
             for path in list_images([Path(data.root, split, kind)]):
                 try:
                     images.append(to_bytes(resize(self.read(path), size)))

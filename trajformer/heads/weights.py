@@ -24,8 +24,6 @@ HEAD_WIDTH = 64  # channels per attention head in all published sizes of ViT (Do
 Rules = dict[str, str]  # see `StateDictReader.take_model`
 
 
-# translation
-
 _TRANSFORMER = {
     r"^transformer\.source\.norm": "encoder.layer_norm",
     r"^transformer\.target\.norm": "decoder.layer_norm",
@@ -75,8 +73,6 @@ def attention_is_all_you_need(source: StateDictReader, options: Options) -> Conv
     recipe = TranslationRecipe(model=config, data=TextConfig(vocabulary=0))
     return recipe, source.take_model(recipe.build_model, _TRANSFORMER, known)
 
-
-# classification
 
 _TIMM = {
     r"^token$": "cls_token",
@@ -141,8 +137,6 @@ def _convert_vit(source: StateDictReader, options: Options, rules: Rules, norm_e
         rules = {r".*\.(query|key|value)\.bias": "", **rules}
     return recipe, source.take_model(recipe.build_model, rules, known)
 
-
-# detection
 
 _FACEBOOK = {
     r"^(en|de)coder\.": r"transformer.\1coder.",

@@ -26,9 +26,6 @@ def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: An
     ax.add_collection(artist, autolim=autolim)
 
 
-# map -----------------------------------------------------------------------------------------------------------------
-
-
 def draw_map(ax: Axes, scene: Scene) -> Axes:
     """Draw all polylines of a scene, metres relative to its `origin`; without a map nothing is drawn.
 
@@ -78,9 +75,6 @@ def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             along = tip - back
             across = np.array([-along[1], along[0]]) * 0.55
             yield np.stack([back + across, tip, back - across])
-
-
-# agents --------------------------------------------------------------------------------------------------------------
 
 
 class _Look(NamedTuple):

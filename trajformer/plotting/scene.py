@@ -50,17 +50,11 @@ ByScene = Mapping[str, Sequence[TrackForecast]]
 def plot_scene(
     scene: Scene, forecasts: Iterable[TrackForecast] | Forecast = (), batch: SceneBatch | None = None, *, density: bool = False
 ) -> Figure:
-    """Draw a scene with its forecasts into a new figure.
+    """Draw a scene, with or without map and future, into a new figure; `density` as in `draw_scene`.
 
-    Args:
-        scene: any scene, with or without map and future.
-        forecasts: of agents of this scene, as in a forecast file, or the output of a model.
-        batch: the batch of the model's output; it contains this scene.
-        density: see `draw_scene`.
-
-    Raises:
-        TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon.
-        ValueError: the output of a model is given without its batch.
+    The forecasts are those of a forecast file, or the output of a model for a `batch` that contains the scene. Raises
+    TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon. ValueError: the output of a
+    model is given without its batch.
     """
     if isinstance(forecasts, Forecast):
         if batch is None:
@@ -101,9 +95,6 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
         draw_forecasts(ax, scene, matched)
     ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
     return add_legend(ax)
-
-
-# window, title and legend ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,10 +140,9 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
         return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
 
     pedestrians = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
-    lengths = np.array([MARGIN_CROWD_M, MIN_HALF_CROWD_M] if pedestrians else [MARGIN_M, MIN_HALF_M])
-    scale = style.SCALE[scene.unit]
-    margin, min_half = (lengths * scale).tolist()
-    max_targets_half, max_half = MAX_TARGETS_HALF_M * scale, MAX_HALF_M * scale
+    least = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
+    lengths = np.array([*least, MAX_TARGETS_HALF_M, MAX_HALF_M]) * style.SCALE[scene.unit]
+    margin, min_half, max_targets_half, max_half = lengths.tolist()
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window, start = np.concatenate([points(agent) for agent in focal]), here[focal[0]]
     others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start)))
@@ -216,9 +206,6 @@ def add_legend(ax: Axes) -> Axes:
     return ax
 
 
-# choice of scenes, and files ------------------------------------------------------------------------------------------
-
-
 def choose_scenes(
     store: SceneStore,
     forecasts: ByScene,
@@ -228,23 +215,12 @@ def choose_scenes(
     random: int | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Indices of scenes to draw: scenes by id, then the worst scenes, then random scenes, each scene once.
+    """Indices of scenes to draw, each once: the scenes `scene_ids`, then `worst` scenes, then `random` scenes.
 
-    Args:
-        store: the split.
-        forecasts: by scene id; scenes that are not in the store are ignored.
-        scene_ids: these scenes, in this order.
-        worst: this number of scenes with the largest minFDE of any agent, worst first; scenes without a recorded
-            future are left out.
-        random: this number of other scenes with forecasts (of all scenes if there are no forecasts).
-        seed: of the random choice; equal seeds give equal choices.
-
-    Returns:
-        Indices into `store`; without any selection all scenes with forecasts (all scenes if there are no forecasts).
-
-    Raises:
-        StoreError: a requested scene is not in the store.
-        TrajformerError: a forecast does not fit its scene.
+    The worst scenes have the largest minFDE of any agent, worst first; scenes without a recorded future are left out. The random
+    ones are other scenes with forecasts (any scenes if there are no forecasts); equal seeds give equal choices. Without any
+    selection, these are all scenes with forecasts (all scenes if there are none). Forecasts for scenes that are not in the store
+    are ignored. Raises StoreError: a requested scene is not in the store. TrajformerError: a forecast does not fit its scene.
     """
     chosen, ids = store.find(scene_ids), store.scene_ids()
     candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
@@ -286,11 +262,11 @@ def save_scene_plots(
             draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
         paths.append(out if single else out / f"{file_name(scene.scene_id)}.png")
         save_figure(figure, paths[-1])
-        figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection
     return paths
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG; raises as `atomically`. Equal figures give equal bytes."""
+    """Write a figure as PNG, and clear it; raises as `atomically`. Equal figures give equal bytes."""
     with atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+    figure.clear()  # artists and axes form reference cycles: without this, memory grows until garbage collection

@@ -107,9 +107,8 @@ def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) 
     if not all(path.match(f".{MERGED}.*.tmp") or path.name == LOCK for path in out.iterdir()):
         present = {f"{path.parent.name}/{path.name}" for path in out.glob("*/*.arrow")}
         try:
-            earlier = {
-                target: shard["sha256"] for target, shard in json.loads(read_file(out / MERGED, MAX_BYTES))["shards"].items()
-            }
+            found = json.loads(read_file(out / MERGED, MAX_BYTES))["shards"]
+            earlier = {target: shard["sha256"] for target, shard in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             earlier = {}
         if earlier != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():

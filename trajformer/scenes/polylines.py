@@ -1,7 +1,5 @@
 """Resampling of ragged polylines to pieces of equal length, vectorised in numpy."""
 
-from functools import lru_cache
-
 import numpy as np
 
 
@@ -27,12 +25,7 @@ def resample(point: np.ndarray, offset: np.ndarray, num_points: int, max_length_
     owner = np.arange(count).repeat(pieces)
     number = np.arange(len(owner)) - (pieces.cumsum() - pieces)[owner]  # index of the piece in its polyline
     piece_length = ((end - start) / pieces)[owner]
-    query = (start[owner] + number * piece_length)[:, None] + piece_length[:, None] * _fractions(num_points)
+    query = (start[owner] + number * piece_length)[:, None] + piece_length[:, None] * np.linspace(0.0, 1.0, num_points)
     # x and y as one complex number need a single search.
     plane = np.ascontiguousarray(point, np.float32).view(np.complex64)[:, 0]
     return np.interp(query, arc, plane).view(np.float64).reshape(*query.shape, 2).astype(np.float32), owner
-
-
-@lru_cache(maxsize=16)
-def _fractions(num_points: int) -> np.ndarray:
-    return np.linspace(0.0, 1.0, num_points)

@@ -44,9 +44,9 @@ LISTS: dict[str, pa.DataType] = {
     "polyline_id": pa.int64(),
     "polyline_kind": pa.uint8(),
     "polyline_flags": pa.uint8(),
-    "polyline_length": pa.uint8(),  # bytes of `_index_dtype(P)`
+    "polyline_length": pa.uint8(),  # bytes of `np.min_scalar_type(P)`
     "point": pa.float32(),
-    "edge": pa.uint8(),  # bytes of `_index_dtype(M)`
+    "edge": pa.uint8(),  # bytes of `np.min_scalar_type(M)`
     "edge_kind": pa.uint8(),
 }
 OPTIONAL: dict[str, pa.DataType] = dict(zip(OPTIONAL_FIELDS, (pa.float32(), pa.int32(), pa.uint8()), strict=True))
@@ -96,18 +96,13 @@ def pack(scene: Scene) -> PackedScene:
         row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
     row |= {"num_steps": scene.num_steps, "valid": np.packbits(valid), "point": scene.point.reshape(-1)}
     row |= {"agent_size": scene.agent_size.reshape(-1), "light_state": scene.light_state.reshape(-1)}
-    row["polyline_length"] = lengths.astype(_index_dtype(len(scene.point))).view(np.uint8)
-    row["edge"] = scene.edge.reshape(-1).astype(_index_dtype(scene.num_polylines)).view(np.uint8)
+    row["polyline_length"] = lengths.astype(np.min_scalar_type(len(scene.point))).view(np.uint8)
+    row["edge"] = scene.edge.reshape(-1).astype(np.min_scalar_type(scene.num_polylines)).view(np.uint8)
     return row
 
 
-def _index_dtype(largest: int) -> type[np.unsignedinteger]:
-    """The smallest unsigned integer type that holds 0 to `largest`."""
-    return np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32
-
-
 def _index_bytes(largest: np.ndarray) -> np.ndarray:
-    """Size in bytes of `_index_dtype`, elementwise."""
+    """Size in bytes of `np.min_scalar_type`, elementwise."""
     return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))
 
 
@@ -134,9 +129,8 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
     """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes. The scenes determine `info.unit`.
 
-    Raises:
-        OSError: the folder cannot be written. The temporary file is removed.
-        StoreError: the scenes are too many or too large for one shard, or have different units.
+    Raises OSError: the folder cannot be written; the temporary file is removed. StoreError: the scenes are too many or too large
+    for one shard, or have different units.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
     units = sorted({row["unit"] for row in rows})
@@ -302,8 +296,8 @@ class Shard:
             array[name] = dense.view(np.float32).reshape(*shape, *_TRAILING_SHAPE[name])
         point, polylines = array["point"].reshape(-1, 2), len(array["polyline_kind"])
         offset = np.zeros(polylines + 1, np.int32)
-        array.pop("polyline_length").view(_index_dtype(len(point))).cumsum(out=offset[1:])
-        edge = array["edge"].view(_index_dtype(polylines)).reshape(2, -1).astype(np.int32)
+        array.pop("polyline_length").view(np.min_scalar_type(len(point))).cumsum(out=offset[1:])
+        edge = array["edge"].view(np.min_scalar_type(polylines)).reshape(2, -1).astype(np.int32)
         array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
         for name, length in (("agent_size", 2), ("light_state", shape[1])):
             if name in array and len(flat := array.pop(name)):

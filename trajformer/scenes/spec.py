@@ -59,8 +59,7 @@ class DataSpec:
 def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
     """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
 
-    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts the store
-    `root`.
+    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts `root`.
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
     known = {name: pair for name, pair in pairs.items() if None not in pair}

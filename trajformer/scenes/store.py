@@ -17,8 +17,6 @@ from trajformer.scenes.shard import Shard, read_scene_ids, read_shard_info
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SceneStore", "store_splits"]
-
 MAX_OPEN_SHARDS = 8192  # a shard takes 70 kB, and Linux allows 65,530 mapped files per process
 
 

@@ -26,19 +26,14 @@ def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
     2023, "Joint Metrics Matter", section 3.
     """
     errors = agent_errors(forecast, target, valid)
-    actor = valid[..., -1].to(errors.ade.dtype)
-    share = (actor / actor.sum(-1, keepdim=True).clamp(min=1))[..., None]
+    actor = valid[..., -1, None]
+    share = actor.to(errors.ade.dtype) / actor.sum(1, keepdim=True).clamp(min=1)
     # Not a matrix product, which would round the errors under autocast.
     ade, fde = (errors.ade * share).sum(1), (errors.fde * share).sum(1)
-    mode = torch.arange(forecast.num_modes, device=ade.device).expand_as(ade)
-    return Errors(ade, fde, world_probability(forecast, valid[..., -1]), mode)
-
-
-def world_probability(forecast: Forecast, actor: Tensor) -> Tensor:
-    """[B, K], summing to 1: joint probabilities, or the normalised product of marginal ones over actors (bool [B, S])."""
-    if forecast.is_joint:
-        return forecast.logit.float().softmax(-1)
-    return (forecast.logit.float().log_softmax(-1) * actor[..., None]).sum(1).softmax(-1)
+    logit = forecast.logit.float()
+    if not forecast.is_joint:
+        logit = (logit.log_softmax(-1) * actor).sum(1)
+    return Errors(ade, fde, logit.softmax(-1), torch.arange(forecast.num_modes, device=ade.device).expand_as(ade))
 
 
 def multi_world(forecast: Forecast, target: Tensor, valid: Tensor, k: int = 6) -> Figures:

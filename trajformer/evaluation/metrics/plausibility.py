@@ -60,12 +60,10 @@ def lane_gap(point: Tensor, polyline: Tensor, mask: Tensor) -> Tensor:
 class Plausibility(Metric):
     """99th percentiles over the steps of all agents with a complete future, and the share of path ends that are off all lanes.
 
-    Agents in scenes without lanes do not count for "off_lane". `compute()` gives figures by the names `NAMES`; figures without
-    any value are left out.
+    Agents in scenes without lanes do not count for "off_lane". `compute()` gives the figures of `NAMES` that have a value.
     """
 
     full_state_update = False
-    values: list[Tensor]
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,6 @@ FIGURES = (
 LATERAL_M, SLOW_M_S, FAST_M_S = 1.0, 1.4, 11.0
 TURNING_M = 0.2  # a car that moves less within two steps keeps its heading
 _CIRCLES = np.array([[-2, -2, 2, 2, 2], [-2, 0, 2, 2, 2], [-2, -1, 0, 1, 2]]) / 2  # of cars below 4 m, below 8 m, and longer
-_MEAN = "mean"
 CaseFigures = dict[str, dict[str, float]]  # by target set and by name
 LocationFigures = Mapping[str, Mapping[str, float]]  # by location or "mean", and by name
 _PUBLISHED = {"HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")], "FJMP": [("FJMP", ".194/.630", "Rowe et al. 2023")]}
@@ -122,8 +121,7 @@ def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -
 def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndarray:
     """Whether forecasts miss, bool [S, K]: an end point off by over 1 m sideways, or over 1 to 2 m lengthways.
 
-    `error` is float64 [S, K, 2] in metres, `heading` [S] in radians and `speed` [S] in m/s are the recorded ones, in the last
-    step.
+    `error` is float64 [S, K, 2] in metres, `heading` [S] in radians and `speed` [S] in m/s are recorded, in the last step.
     """
     along = np.abs(rotate(error, -heading[:, None]))
     limit = 1.0 + np.clip((speed - SLOW_M_S) / (FAST_M_S - SLOW_M_S), 0.0, 1.0)
@@ -206,7 +204,7 @@ def summarize(cases: Mapping[str, Sequence[CaseFigures]]) -> dict[str, dict[str,
 
     Each entry has the numbers of its cases and cars; the `FIGURES` are missing if there is no case.
     """
-    every = {**cases, _MEAN: [case for part in cases.values() for case in part]}
+    every = {**cases, "mean": [case for part in cases.values() for case in part]}
     return {
         name: {place: _mean([case[name] for case in part if name in case]) for place, part in every.items()}
         for name in TARGET_SETS
@@ -216,9 +214,6 @@ def summarize(cases: Mapping[str, Sequence[CaseFigures]]) -> dict[str, dict[str,
 def _mean(cases: Sequence[Mapping[str, float]]) -> dict[str, float]:
     counts = {"num_cases": len(cases), "num_cars": sum(int(case["num_cars"]) for case in cases)}
     return counts | {name: float(np.mean([case[name] for case in cases])) for name in FIGURES if cases}
-
-
-# ---- challenge file ------------------------------------------------------------------------------------------------
 
 
 def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
@@ -279,9 +274,6 @@ def check_challenge_file(path: Path) -> int:
     expected = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
     require(len(order) > 0 and (frames == expected).all(), "frame_id", "one row for each of the frames 11 to 40 of each track")
     return int(tracks.shape[1])
-
-
-# ---- table ---------------------------------------------------------------------------------------------------------
 
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.forecast_file import check_forecast, track_forecasts_of
 from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M, Figures, agent_errors
 from trajformer.evaluation.protocols.benchmark import Benchmark
 from trajformer.scenes.files import write_atomically
@@ -72,20 +73,12 @@ def write_challenge(path: Path, results: Iterable[tuple[SceneBatch, Forecast]]) 
     """Pass batches and forecasts on; at the end, write the challenge file, atomically, if `check_challenge` accepts it."""
     entries: list[dict[str, Any]] = []
     for batch, forecast in results:
-        observation, probability = batch.observation, forecast.probability().cpu().numpy().astype(np.float64)
-        position = forecast.in_city_frame(observation)
-        for b, s in observation.target_mask.nonzero().tolist():
-            sample = observation.scene_id[b]
-            best = probability[b, s].argsort(kind="stable")[::-1][:MAX_MODES]
-            kept = probability[b, s, best]
-            entries.append(
-                {
-                    "instance": f"{sample.rpartition('-')[0]}-{observation.agent_id[b][s]}",
-                    "sample": sample,
-                    "prediction": position[b, s, best].round(3).tolist(),
-                    "probabilities": (kept / kept.sum()).round(6).tolist(),
-                }
-            )
+        for track in map(check_forecast, track_forecasts_of(forecast, batch.observation)):
+            kept = track.probability[:MAX_MODES]
+            entry = {"instance": f"{track.scene_id.rpartition('-')[0]}-{track.track_id}", "sample": track.scene_id}
+            entry["prediction"] = track.position[:MAX_MODES].round(3).tolist()
+            entry["probabilities"] = (kept / kept.sum()).round(6).tolist()
+            entries.append(entry)
         yield batch, forecast
     check_challenge(entries, path)
     write_atomically(path, json.dumps(entries) + "\n")

@@ -119,8 +119,6 @@ class Cnn(nn.Module):
 
     def __init__(self, config: CnnConfig) -> None:
         super().__init__()
-        if not config.widths or config.blocks < 1:
-            raise ValueError(f"backbone.cnn: {len(config.widths)} stages of {config.blocks} blocks, expected at least 1 of 1")
         self.channels, self.stride = config.widths[-1] + 2 * config.coordinates, 2 ** len(config.widths)
         self.coordinates = config.coordinates
         self.stem = nn.Conv2d(3, config.widths[0], 3, stride=2, padding=1, bias=False)

@@ -67,8 +67,7 @@ def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
 def suppress(box: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
     """Greedy non-maximum suppression within each class: indices int64 [M] of the kept boxes, best first.
 
-    A box of corners [N, 4], scores [N] and labels int64 [N] is removed if its IoU with a better box of its class exceeds
-    `threshold`.
+    A box (corners [N, 4], scores [N], labels int64 [N]) is removed if its IoU with a better one of its class is over `threshold`.
     """
     order = score.argsort(descending=True, stable=True)
     ranked, ranked_label = box[order], label[order]
@@ -152,7 +151,6 @@ class DetectionDataset(ABC):
         """One image as it appears in an epoch."""
 
     def __getitem__(self, numbers: Sequence[int]) -> DetectionBatch:
-        """The batch of some images."""
         pairs = [divmod(int(number), len(self)) for number in numbers]
         return collate([self.example(index, epoch) for epoch, index in pairs])
 
@@ -331,7 +329,6 @@ class VocDataset(DetectionDataset):
         return pixels
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.images)
 
     def example(self, index: int, epoch: int = 0) -> Example:

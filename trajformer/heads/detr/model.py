@@ -56,14 +56,12 @@ class Detr(nn.Module):
 
     Positions are added to queries and keys in every layer, never to values. The learned queries are the positions of the decoder;
     its inputs are zero. If the backbone excludes padding, the predictions for an image do not depend on padding or on the other
-    images of the batch, except for rounding. Raises ValueError: the sizes do not fit together, or there is no decoder layer.
+    images of the batch, except for rounding. Raises ValueError: the sizes do not fit together.
     """
 
     def __init__(self, config: DetrConfig) -> None:
         super().__init__()
         width = config.block.width
-        if config.layers[1] < 1 or config.classes < 1 or config.queries < 1:
-            raise ValueError(f"classes {config.classes}, queries {config.queries}, decoder layers {config.layers[1]}: at least 1")
         if width % 4:
             raise ValueError(f"block.width: {width} is no multiple of four")
         self.config = config
@@ -222,10 +220,8 @@ def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms
 def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
     """Attention maps of n objects in one image, pixels float [1, 3, H, W] without padding, of height and width `size` int [1, 2].
 
-    Returns:
-        Two maps over the feature grid, float [n, h, w] on the CPU, averaged over heads: attention of the query of each object
-        in the last decoder layer, and attention of the feature at the center of each box in the last encoder layer (zero
-        without an encoder).
+    Returns two maps over the feature grid, float [n, h, w] on the CPU, averaged over heads: attention of the query of each object
+    in the last decoder layer, and attention of the feature at the center of each box in the last encoder layer.
     """
     with recorded_weights(model) as record:
         rows, columns = model.backbone(pixels)[0].shape[-2:]
@@ -233,11 +229,9 @@ def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) 
     weights = {name: values[0][0].mean(0).float().cpu() for name, values in record.items()}
     objects = objects.to("cpu")
     decoder = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][objects.query]
-    encoder = torch.zeros_like(decoder)
-    if len(model.encoder.layers):
-        grid = torch.tensor([rows, columns])
-        center = (objects.box[:, :2] + objects.box[:, 2:]).flip(-1) / 2 / size.cpu()
-        cell = (center * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
-        last = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"]
-        encoder = last[cell[:, 0] * columns + cell[:, 1]]
+    grid = torch.tensor([rows, columns])
+    center = (objects.box[:, :2] + objects.box[:, 2:]).flip(-1) / 2 / size.cpu()
+    cell = (center * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)
+    last = weights[f"encoder.layers.{len(model.encoder.layers) - 1}.attention.sublayer"]
+    encoder = last[cell[:, 0] * columns + cell[:, 1]]
     return decoder.unflatten(-1, (rows, columns)), encoder.unflatten(-1, (rows, columns))

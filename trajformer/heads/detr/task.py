@@ -55,8 +55,7 @@ class DetectionRecipe(ClassRecipe, Recipe):
         labels: names of the classes in the order of the outputs; known for generated shapes.
         data: images and batches.
         loss: weights of the set loss.
-        init: checkpoint to start from. With other classes the class head is initialized again, with another number of queries
-            the queries are.
+        init: checkpoint to start from. Other classes initialize the class head again, another number of queries the queries.
         backbone_rate: learning rate of the backbone, as a share of the learning rate.
         optim: optimizer and schedule.
         trainer: length, device and precision.

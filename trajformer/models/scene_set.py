@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.attention import attend
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder, masked_mean
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
@@ -227,8 +227,8 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         tokens, mask = self.motion(observation)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
         tokens = self.history(tokens, mask[:, :, None], time)
-        mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
-        return mean + self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
+        place = self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
+        return masked_mean(tokens, mask[..., None], 2) + place
 
     def _mean_state(self, x: Tensor, agents: Tensor, state: Tensor, present: Tensor) -> Tensor:
         """Mean position and velocity [B, Q, 4] of agents, weighted by the attention of queries [B, Q, D]."""
@@ -265,7 +265,7 @@ def _present(observation: Observation) -> Tensor:
 def _scene_pose(observation: Observation, present: Tensor) -> Tensor:
     """The scene's frame [B, 3]: the pose of the focal agent, else of the agent nearest to the mean position."""
     xy = observation.pose[..., :2]
-    mean = (xy * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
-    distance = (xy - mean[:, None]).norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
+    gap = xy - masked_mean(xy, present[..., None], 1)[:, None]
+    distance = gap.norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
     chosen = distance.masked_fill(~present, torch.inf).argmin(-1)
     return observation.pose[torch.arange(len(chosen), device=chosen.device), chosen]

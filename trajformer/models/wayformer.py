@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock
+from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock, masked_mean, stack_norm
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
@@ -136,8 +136,7 @@ class AxisEncoder(nn.Module):
                 self.blocks.append(EncoderBlock(config.block))
             self.axes.append(axis)
         self.size = (sizes[TIME], sizes[SPACE])
-        norm = layers > 0 and config.block.norm_first
-        self.norm = nn.LayerNorm(config.block.width, eps=config.block.norm_eps) if norm else nn.Identity()
+        self.norm = stack_norm(config.block, layers)
 
     def forward(self, grid: Grid) -> Grid:
         """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
@@ -200,7 +199,7 @@ def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
     steps = joined.token.shape[1]
     slots = sum(grid.token.shape[2] for grid in grids if grid.token.shape[1] == steps)
     token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]
-    mean = (token * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    mean = masked_mean(token, real, 1)[:, None]
     return [Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]), Grid(mean, real[..., 0].any(1, keepdim=True))]
 
 

@@ -179,7 +179,7 @@ def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
         seconds = time.perf_counter() - start
         yield from rows("Argoverse 1", "scenes/s", {f"{name}, loader only": count / seconds})
     model = config.build_model()
-    loss = config.build_loss(model)
+    loss = config.loss_config(model).build()
     waiting = working = 0.0
     start = time.perf_counter()
     for batch in itertools.islice(data.train_dataloader(), 40):

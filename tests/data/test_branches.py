@@ -141,6 +141,6 @@ def test_a_recipe_trains_on_all_futures(store: Path, tmp_path: Path) -> None:
     again = SceneData(replace(config.data, workers=1))
     assert isinstance(again.measured(), BranchDataset) and len(again.measured()) == 3
     model = config.build_model().train()
-    assert config.build_loss(model)(model, batch)["loss"].isfinite()
+    assert config.loss_config(model).build()(model, batch)["loss"].isfinite()
     train(config, TASK, tmp_path, progress=False)
     assert (tmp_path / "best.ckpt").is_file()

@@ -4,10 +4,9 @@ Tokens of agents (history and pose) and lanes, all in one frame of the scene, pa
 Each query gives K trajectories, which start with the current position, and the probability that it represents an agent. The
 loss matches queries and agents one to one.
 
-The cost of future g for query q is w_class * (-p_q) + w_ade * ADE + w_fde * FDE. Errors include the current position as an
-additional step and are those of the best mode. Matched queries receive a regression loss (smooth L1) of this mode and a
-cross-entropy of the modes. All queries receive a cross-entropy of existence, with a smaller weight for unmatched queries. Padding
-is neither matched nor classified. Each decoder layer is matched separately; all costs are copied to the host at once.
+Costs are those of the set loss. Errors include the current position as an additional step and are those of the best mode. Matched
+queries receive a regression loss (smooth L1) of this mode and a cross-entropy of the modes. All queries receive a cross-entropy
+of existence, with a smaller weight for unmatched queries. Padding is neither matched nor classified.
 
 Design:
 - The frame of the scene is the pose of the focal agent, else of the agent nearest to the mean, for SE(2)-equivariance.

@@ -3,10 +3,7 @@
 Every target is a scene in its own frame: its history, the histories of the nearest agents, and the nearest polylines. They are
 projected to a common width by relu(Wx + b), and learned positional embeddings, initialised to zero, are added. After one of the
 encoders, K learned queries cross-attend to the memory and become the components of a Gaussian mixture. All targets of all scenes
-are one batch. Three choices of the encoder are independent:
-- Fusion: blocks before the modalities are joined, after it, or half and half (`SceneEncoder`).
-- Attention: the axis that each block of an encoder attends along (`SceneEncoderConfig.axes`).
-- Latent queries: the first block along an axis shortens it (`AxisEncoder`).
+are one batch. Fusion, attention and latent queries are independent choices (`SceneEncoderConfig`).
 
 Readings of the paper:
 - Steps are counted back from the last one; agents and polylines are ordered by distance. Half of the channels of a positional
@@ -80,7 +77,7 @@ class SceneEncoderConfig(Config):
         fusion: early (one encoder for all modalities), late (one per modality), or hierarchical (half of the blocks each).
         attention: over all steps and slots at once, or factorised: half of the blocks temporal, then half spatial
             (sequential), or alternating (interleaved).
-        latents: latent queries, none by default.
+        latents: latent queries, none by default; the first block along an axis shortens it.
         layers: N, number of blocks between the tokens and the decoder.
         block: shape of the blocks.
     """

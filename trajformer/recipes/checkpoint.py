@@ -79,7 +79,7 @@ def load_predictor(
     if source in UNTRAINED:
         model, batch = UNTRAINED[str(source)].build(), BatchConfig()
     else:
-        model, recipe = load_checkpoint(source)
+        model, recipe = load_checkpoint(source, TrainConfig)
         batch = recipe.data.batch
     return Predictor(model.to(device).eval(), replace(batch, targets=targets), device, joint)
 

@@ -50,18 +50,16 @@ class Lines(L.Callback):
     def __init__(self, shown: tuple[str, ...]) -> None:
         self.start_time, self.start_share, self.shown = time.monotonic(), 0.0, shown
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Remember where a resumed run starts."""
-        assert isinstance(pl_module, TaskModule)
         share = pl_module.share
         self.start_share = trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
         self.start_time = time.monotonic()
 
     @rank_zero_only
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Print epoch or processor minutes, elapsed and remaining time, and the main metrics."""
         values, epoch = trainer.callback_metrics, trainer.current_epoch + 1
-        assert isinstance(pl_module, TaskModule)
         limits, share = pl_module.config.trainer, pl_module.share
         if share is None:
             position, share = f"epoch {epoch}/{limits.epochs}", epoch / limits.epochs

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.data.sample import BatchConfig, Frame, Sample, samples
 from trajformer.errors import SceneError
@@ -110,9 +109,16 @@ class SceneBatch(TensorRecord):
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64."""
-    padded = pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True)
-    return padded.long() if padded.dtype == torch.uint8 else padded
+    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64.
+
+    `pad_sequence` of PyTorch takes four times as long.
+    """
+    length = max(len(part) for part in parts)
+    kind = parts[0].dtype
+    out = np.zeros((len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind)
+    for row, part in zip(out, parts, strict=True):
+        row[: len(part)] = part
+    return torch.from_numpy(out)
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:

@@ -153,15 +153,15 @@ def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[dict[st
 def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
     """Milliseconds per batch of 32, from scenes and from cached samples."""
     from trajformer.data.batch import collate, stack
-    from trajformer.data.sample import BatchConfig, sample
+    from trajformer.data.sample import BatchConfig, samples
 
     config = BatchConfig()
     order = np.random.default_rng(0).permutation(len(store))
     batches = [[store[i] for i in order[start : start + BATCH].tolist()] for start in range(0, BATCH * 8, BATCH)]
-    kept = [[sample(scene, config) for scene in scenes] for scenes in batches]
+    kept = [samples(scenes, config) for scenes in batches]
     runs = {
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
-        "32 cached samples to a batch": lambda: [stack(samples, config.frame) for samples in kept],
+        "32 cached samples to a batch": lambda: [stack(cached, config.frame) for cached in kept],
     }
     yield from rows("Argoverse 1", "ms/batch", medians_ms(runs, repeats), 1 / len(batches))
 
@@ -179,7 +179,7 @@ def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
         seconds = time.perf_counter() - start
         yield from rows("Argoverse 1", "scenes/s", {f"{name}, loader only": count / seconds})
     model = config.build_model()
-    loss = config.build_loss(model)
+    loss = config.loss_config(model).build()
     waiting = working = 0.0
     start = time.perf_counter()
     for batch in itertools.islice(data.train_dataloader(), 40):

@@ -13,10 +13,10 @@ from support.training import recipe
 
 from data_prep.synthetic import synthesize
 from trajformer.data.augment import AugmentConfig, augment
-from trajformer.data.batch import collate, stack, transform
+from trajformer.data.batch import collate, transform
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
-from trajformer.data.sample import BatchConfig, Frame, branched, sample
+from trajformer.data.sample import BatchConfig, Frame, branched, samples
 from trajformer.errors import SceneError
 from trajformer.evaluation.metrics.displacement import futures_covered
 from trajformer.scenes.geometry import to_frame
@@ -97,7 +97,7 @@ def test_futures_of_different_pasts_are_refused() -> None:
     velocity[3, 2] += 1.0
     other = replace(second, scene_id="other", velocity=velocity * second.valid[..., None])
     with pytest.raises(SceneError, match="scene other: velocity: differs from scene scene-0000-crossing"):
-        branched([sample(scene, BatchConfig()) for scene in (first, other)], 2)
+        branched(samples([first, other], BatchConfig()), 2)
 
 
 def test_augmentation_and_frames_apply_to_every_future(store: Path) -> None:
@@ -108,8 +108,8 @@ def test_augmentation_and_frames_apply_to_every_future(store: Path) -> None:
     many = augment(data[index], config, torch.Generator().manual_seed(0))
     assert many.truth.position.ndim == 5
     for number in range(2):
-        samples = [sample(group[number], BatchConfig(frame=Frame.FOCAL)) for group in (groups()[0], groups()[2])]
-        one = augment(stack(samples, Frame.FOCAL), config, torch.Generator().manual_seed(0))
+        scenes = [group[number] for group in (groups()[0], groups()[2])]
+        one = augment(collate(scenes, BatchConfig(frame=Frame.FOCAL)), config, torch.Generator().manual_seed(0))
         chosen = many.truth.valid[:, :, number]
         assert chosen.any()
         torch.testing.assert_close(many.truth.position[:, :, number][chosen], one.truth.position[chosen])
@@ -141,6 +141,6 @@ def test_a_recipe_trains_on_all_futures(store: Path, tmp_path: Path) -> None:
     again = SceneData(replace(config.data, workers=1))
     assert isinstance(again.measured(), BranchDataset) and len(again.measured()) == 3
     model = config.build_model().train()
-    assert config.build_loss(model)(model, batch)["loss"].isfinite()
+    assert config.loss_config(model).build()(model, batch)["loss"].isfinite()
     train(config, TASK, tmp_path, progress=False)
     assert (tmp_path / "best.ckpt").is_file()

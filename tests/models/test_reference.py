@@ -55,7 +55,7 @@ def test_a_recipe_gives_the_recorded_values(name: str, scenes: list[Scene]) -> N
     mask = batch.observation.target_mask[:, :, None, None, None]
     assert float((forecast.position * mask).double().abs().sum()) == pytest.approx(expected["forecast"], rel=RELATIVE)
     model.train()
-    loss = config.build_loss(model)(model, batch)["loss"]
+    loss = config.loss_config(model).build()(model, batch)["loss"]
     loss.backward()
     squares = [parameter.grad.double().square().sum() for parameter in model.parameters() if parameter.grad is not None]
     assert loss.item() == pytest.approx(expected["loss"], rel=RELATIVE)

@@ -62,7 +62,7 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
     model, generator = recipe.build_model().train(), torch.Generator().manual_seed(0)
     if not any(True for _ in model.parameters()):
         return {}
-    loss = recipe.build_loss(model)
+    loss = recipe.loss_config(model).build()
     source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
     train_step = training_step(
         lambda: loss(model, augment(next(source), recipe.augment, generator))["loss"], model, loss, recipe.optim

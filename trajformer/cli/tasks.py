@@ -5,4 +5,4 @@ from trajformer.heads.translation import TASK as TRANSLATION
 from trajformer.heads.vit import TASK as CLASSIFICATION
 from trajformer.training.forecasting import TASK as FORECASTING
 
-TASKS = {task.name: task for task in (FORECASTING, TRANSLATION, CLASSIFICATION, DETECTION)}
+TASKS = {task.recipe.task: task for task in (FORECASTING, TRANSLATION, CLASSIFICATION, DETECTION)}

@@ -108,6 +108,11 @@ def _add_position(x: Tensor, position: Tensor | None) -> Tensor:
     return x if position is None else x + position
 
 
+def masked_mean(x: Tensor, mask: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """Mean of x along `dim` where the mask, broadcastable to x, is True; zero if it is True nowhere."""
+    return (x * mask).sum(dim) / mask.sum(dim).clamp(min=1)
+
+
 class SqueezeExcite(nn.Module):
     """Squeeze-and-excite (Hu et al. 2018): multiplies channel c by s_c.
 
@@ -131,23 +136,18 @@ class SqueezeExcite(nn.Module):
             raise ValueError("squeeze-and-excite needs a padding mask [..., 1, L]; this mask differs between queries")
         real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask[..., 0, :].expand(x.shape[:-1])
         if self.axis == "feature":
-            return x * self._weights(_mean(x, real[..., None]))[..., None, :]
+            return x * self._weights(masked_mean(x, real[..., None], -2))[..., None, :]
         if groups is None:
             raise ValueError("axis is 'group': groups must be given")
         grid, ungrouped = (-1, groups.keys), groups.ungrouped[1]
         value, real = (y[..., : y.shape[-1] - ungrouped].unflatten(-1, grid) for y in (x.mean(-1), real))  # [..., T, G]
-        weights = self._weights(_mean(value, real))[..., None, :].expand(value.shape).flatten(-2)
+        weights = self._weights(masked_mean(value, real, -2))[..., None, :].expand(value.shape).flatten(-2)
         return x * F.pad(weights, (0, ungrouped), value=1.0)[..., None]
 
     def _weights(self, z: Tensor) -> Tensor:
         """s of z [..., channels or fewer], same shape; missing channels are zeros."""
         full = F.pad(z, (0, self.channels - z.shape[-1]))
         return self.excite(self.squeeze(full).relu()).sigmoid()[..., : z.shape[-1]]
-
-
-def _mean(x: Tensor, real: Tensor) -> Tensor:
-    """Mean [..., C] of x [..., L, C] over real positions, bool [..., L, C or 1]; zero if there are none."""
-    return (x * real).sum(-2) / real.sum(-2).clamp(min=1)
 
 
 class EncoderBlock(nn.Module):
@@ -182,7 +182,7 @@ class LatentBlock(nn.Module):
     def __init__(self, config: BlockConfig, count: int) -> None:
         super().__init__()
         self.latents = nn.Parameter(torch.randn(count, config.width) * 0.02)
-        self.norm = _final_norm(config, None)
+        self.norm = stack_norm(config)
         self.attention = Residual(config, config.attention())
         self.feedforward = Residual(config, FeedForward(config))
 
@@ -231,13 +231,13 @@ class DecoderBlock(nn.Module):
         x = self.self_attention.post(x, self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups))
         query, key = _add_position(self.cross_attention.pre(x), position), _add_position(memory, memory_position)
         branch = self.cross_attention.sublayer(query, key, memory, memory_mask, cross_cache, cross_groups)
-        x = self.cross_attention.post(x, branch)
-        return self.feedforward(x)
+        return self.feedforward(self.cross_attention.post(x, branch))
 
 
-def _final_norm(config: BlockConfig, enabled: bool | None) -> nn.Module:
+def stack_norm(config: BlockConfig, layers: int = 1, enabled: bool | None = None) -> nn.Module:
+    """The layer norm at the end of a stack, by default of pre-norm blocks; the identity if there are no `layers`."""
     enabled = config.norm_first if enabled is None else enabled
-    return nn.LayerNorm(config.width, eps=config.norm_eps) if enabled else nn.Identity()
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if enabled and layers else nn.Identity()
 
 
 class Encoder(nn.Module):
@@ -246,7 +246,7 @@ class Encoder(nn.Module):
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(layers))
-        self.norm = _final_norm(config, final_norm if layers else False)
+        self.norm = stack_norm(config, layers, final_norm)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None, groups: Groups | None = None
@@ -283,7 +283,7 @@ class Decoder(nn.Module):
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
-        self.norm = _final_norm(config, final_norm if layers else False)
+        self.norm = stack_norm(config, layers, final_norm)
 
     def forward(self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any) -> list[Tensor]:
         """Outputs [..., Q, D] of all layers, first to last; arguments as for `DecoderBlock`."""

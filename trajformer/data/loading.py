@@ -44,7 +44,6 @@ class SceneDataset(Dataset[SceneBatch]):
         return self.__dict__ | {"cached": {}, "lengths": None}
 
     def __len__(self) -> int:
-        """Number of scenes."""
         return self.size
 
     @property
@@ -190,10 +189,7 @@ def padding(batches: Iterable[np.ndarray], sizes: Sizes) -> tuple[np.ndarray, np
 
 
 class RankSampler:
-    """The scenes that one process takes from each step of an epoch; a sampler for `DataLoader`.
-
-    Every process has `len(sampler)` batches, and each scene is in one batch of one process.
-    """
+    """The scenes that one process takes from each step of an epoch; a sampler for `DataLoader`."""
 
     def __init__(self, order: SequentialOrder | EpochShuffle, rank: int = 0, world: int = 1) -> None:
         self.order, self.rank, self.world = order, rank, world

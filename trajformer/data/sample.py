@@ -172,11 +172,6 @@ def branched(samples: Sequence[Sample], futures: int) -> Sample:
     return replace(first, padded=padded)
 
 
-def sample(scene: Scene, config: BatchConfig) -> Sample:
-    """The sample of a scene; raises as `samples`."""
-    return samples([scene], config)[0]
-
-
 def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     """The sample of each scene. All scenes pass one stage before the next one, which uses the processor's caches better.
 

@@ -32,16 +32,7 @@ from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus
-from trajformer.models.tokens import (
-    LENGTH_SCALE_M,
-    MotionTokenizer,
-    PolylineEncoder,
-    mlp,
-    nearest,
-    polyline_attributes,
-    pose_features,
-    take,
-)
+from trajformer.models.tokens import LENGTH_SCALE_M, MotionTokenizer, PolylineEncoder, mlp, nearest, pose_features, take
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 
@@ -80,7 +71,7 @@ class Lanes(PolylineEncoder):
         ahead = observation.polyline[:, :, middle] - observation.polyline[:, :, middle - 1]
         pose = torch.cat([observation.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
         point = to_frame(observation.polyline, pose[:, :, None]) / LENGTH_SCALE_M
-        return self.encode(point, self.attribute(polyline_attributes(observation))), pose
+        return self.encode(observation, point), pose
 
 
 class SceneGraph(nn.Module):

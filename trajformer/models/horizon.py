@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from trajformer.core.blocks import masked_mean
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
@@ -21,8 +22,7 @@ def check_lengths(observation: Observation, num_future: int, max_history: int | 
 
 def world_features(observation: Observation, x: Tensor) -> Tensor:
     """Features [B, K, ...] of worlds: means of modes [B, S, K, ...] over the targets of a scene."""
-    real = observation.target_mask[..., None, None]
-    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+    return masked_mean(x, observation.target_mask[..., None, None], 1)
 
 
 def constant_velocity_path(observation: Observation) -> Tensor:

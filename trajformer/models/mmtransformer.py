@@ -22,11 +22,10 @@ Equal-size k-means finds centers of clusters with equal numbers of training end 
 regions divide these points exactly like the clusters. The paper does not say how end points are assigned after clustering;
 assigned by distance alone, regions in crowded places would contain most of the training data.
 
-Proposals belong to M regions, N to each. Only the proposals of the region with the true end point are trained: the regression
-loss is Huber on offsets from step to step (or on positions) of all N or of the nearest one, the confidence loss is the KL
-divergence of their scores from softmax(-FDE). The classification loss is a cross-entropy over regions; the probability of a
-region is the sum over its proposals. The three are weighted by learned uncertainties (Kendall et al. 2018). Every social decoder
-layer has the same losses and uncertainties.
+Only the N proposals of the region with the true end point are trained: the regression loss is Huber of all or of the nearest one,
+the confidence loss the KL divergence of their scores from softmax(-FDE). The classification loss is a cross-entropy over regions;
+the probability of a region is the sum over its proposals. Learned uncertainties, the same for every social decoder layer, weigh
+the three (Kendall et al. 2018).
 """
 
 from dataclasses import dataclass, replace
@@ -391,12 +390,9 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
     """Observation -> Forecast in the frame of each target. K is `proposals` in training, `modes` in evaluation.
 
     Forecasts of earlier social decoder layers are auxiliary, for the same losses.
-
-    Attributes:
-        regions: [M, 3], regions of end points (see `fit_regions`), or None.
     """
 
-    regions: Tensor | None
+    regions: Tensor | None  # [M, 3], regions of end points (see `fit_regions`)
 
     def __init__(self, config: MMTransformerConfig) -> None:
         super().__init__()
@@ -419,12 +415,10 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        *earlier, last = [
-            forecast_from_offsets(
-                observation, self.trajectory(x), self.score(world_features(observation, x) if self.joint else x)
-            )
-            for x in self._layers(observation)
-        ]
+        layers = self._layers(observation)
+        scored = [world_features(observation, x) for x in layers] if self.joint else layers
+        pairs = zip(layers, scored, strict=True)
+        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(y)) for x, y in pairs]
         forecast = replace(last, auxiliary=tuple(earlier))
         if self.training or self.config.joint:
             return forecast

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trajformer.core.blocks import masked_mean
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
 from trajformer.errors import Config
@@ -61,16 +62,13 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
     """
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
-    first = None
-    if guess is not None:
-        first = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together).argmin(-1)
     nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
     for step in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
         chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
         most = gain.gather(2, chosen)
-        if first is not None and step == 0:
-            chosen = first
+        if guess is not None and step == 0:
+            chosen = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together).argmin(-1)
         share = share.scatter(2, chosen, torch.maximum(most, share.gather(2, chosen)))
         nearest = torch.minimum(nearest, distance.take_along_dim(chosen[..., None], 2).squeeze(2))
     logit = (share + _MIN_SPREAD_M).log()
@@ -79,10 +77,7 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
 
 def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
     """Distances [B, S, ...], or their mean over agents bool [B, S] as [B, 1, ...]."""
-    if agents is None:
-        return distance
-    counted = agents[..., None, None].float()
-    return (distance * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1.0)
+    return distance if agents is None else masked_mean(distance, agents[..., None, None], 1)[:, None]
 
 
 @dataclass(frozen=True)

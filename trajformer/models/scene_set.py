@@ -4,10 +4,9 @@ Tokens of agents (history and pose) and lanes, all in one frame of the scene, pa
 Each query gives K trajectories, which start with the current position, and the probability that it represents an agent. The
 loss matches queries and agents one to one.
 
-The cost of future g for query q is w_class * (-p_q) + w_ade * ADE + w_fde * FDE. Errors include the current position as an
-additional step and are those of the best mode. Matched queries receive a regression loss (smooth L1) of this mode and a
-cross-entropy of the modes. All queries receive a cross-entropy of existence, with a smaller weight for unmatched queries. Padding
-is neither matched nor classified. Each decoder layer is matched separately; all costs are copied to the host at once.
+Costs are those of the set loss. Errors include the current position as an additional step and are those of the best mode. Matched
+queries receive a regression loss (smooth L1) of this mode and a cross-entropy of the modes. All queries receive a cross-entropy
+of existence, with a smaller weight for unmatched queries. Padding is neither matched nor classified.
 
 Design:
 - The frame of the scene is the pose of the focal agent, else of the agent nearest to the mean, for SE(2)-equivariance.
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.core.attention import attend
-from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.blocks import BlockConfig, Decoder, Encoder, masked_mean
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
@@ -227,8 +226,8 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         tokens, mask = self.motion(observation)
         time = self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
         tokens = self.history(tokens, mask[:, :, None], time)
-        mean = (tokens * mask[..., None]).sum(2) / mask.sum(2, keepdim=True).clamp(min=1)
-        return mean + self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
+        place = self.place(torch.cat([pose_features(pose), state[..., 2:] / LENGTH_SCALE_M], -1))
+        return masked_mean(tokens, mask[..., None], 2) + place
 
     def _mean_state(self, x: Tensor, agents: Tensor, state: Tensor, present: Tensor) -> Tensor:
         """Mean position and velocity [B, Q, 4] of agents, weighted by the attention of queries [B, Q, D]."""
@@ -265,7 +264,7 @@ def _present(observation: Observation) -> Tensor:
 def _scene_pose(observation: Observation, present: Tensor) -> Tensor:
     """The scene's frame [B, 3]: the pose of the focal agent, else of the agent nearest to the mean position."""
     xy = observation.pose[..., :2]
-    mean = (xy * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp(min=1)
-    distance = (xy - mean[:, None]).norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
+    gap = xy - masked_mean(xy, present[..., None], 1)[:, None]
+    distance = gap.norm(dim=-1).masked_fill(observation.agent_role == int(AgentRole.FOCAL), -1.0)
     chosen = distance.masked_fill(~present, torch.inf).argmin(-1)
     return observation.pose[torch.arange(len(chosen), device=chosen.device), chosen]

@@ -139,8 +139,10 @@ class PolylineEncoder(nn.Module):
         self.pooled = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
         self.out = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, width))
 
-    def encode(self, point: Tensor, attribute: Tensor) -> Tensor:
-        """Encode points [..., P, 2] divided by `LENGTH_SCALE_M`, and outputs of `attribute` [..., hidden], to [..., D]."""
+    def encode(self, observation: Observation, point: Tensor, index: Tensor | None = None) -> Tensor:
+        """Encode points [..., P, 2], divided by `LENGTH_SCALE_M`, of the polylines, or of those with `index`, to [..., D]."""
+        attribute = self.attribute(polyline_attributes(observation))
+        attribute = attribute if index is None else take(attribute, index)
         start, end = point[..., :-1, :], point[..., 1:, :]
         # Distance of the nearest point: the subgraph would have to learn this minimum.
         gap = point.norm(dim=-1).amin(-1, keepdim=True)[..., None].expand(*start.shape[:-1], 1)
@@ -160,7 +162,7 @@ class MapTokenizer(PolylineEncoder):
     def forward(self, observation: Observation, agents: int) -> tuple[Tensor, Tensor]:
         """Tokens [B, N, n, D] and bool [B, N, n] of the polylines around the first N agents."""
         index, mask, point = nearest_polylines(observation, agents, self.radius_m, self.count)
-        return self.encode(point, take(self.attribute(polyline_attributes(observation)), index)), mask
+        return self.encode(observation, point, index), mask
 
 
 def nearest_polylines(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:

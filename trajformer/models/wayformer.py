@@ -3,10 +3,7 @@
 Every target is a scene in its own frame: its history, the histories of the nearest agents, and the nearest polylines. They are
 projected to a common width by relu(Wx + b), and learned positional embeddings, initialised to zero, are added. After one of the
 encoders, K learned queries cross-attend to the memory and become the components of a Gaussian mixture. All targets of all scenes
-are one batch. Three choices of the encoder are independent:
-- Fusion: blocks before the modalities are joined, after it, or half and half (`SceneEncoder`).
-- Attention: the axis that each block of an encoder attends along (`SceneEncoderConfig.axes`).
-- Latent queries: the first block along an axis shortens it (`AxisEncoder`).
+are one batch. Fusion, attention and latent queries are independent choices (`SceneEncoderConfig`).
 
 Readings of the paper:
 - Steps are counted back from the last one; agents and polylines are ordered by distance. Half of the channels of a positional
@@ -29,7 +26,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock
+from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock, masked_mean, stack_norm
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
@@ -80,7 +77,7 @@ class SceneEncoderConfig(Config):
         fusion: early (one encoder for all modalities), late (one per modality), or hierarchical (half of the blocks each).
         attention: over all steps and slots at once, or factorised: half of the blocks temporal, then half spatial
             (sequential), or alternating (interleaved).
-        latents: latent queries, none by default.
+        latents: latent queries, none by default; the first block along an axis shortens it.
         layers: N, number of blocks between the tokens and the decoder.
         block: shape of the blocks.
     """
@@ -136,8 +133,7 @@ class AxisEncoder(nn.Module):
                 self.blocks.append(EncoderBlock(config.block))
             self.axes.append(axis)
         self.size = (sizes[TIME], sizes[SPACE])
-        norm = layers > 0 and config.block.norm_first
-        self.norm = nn.LayerNorm(config.block.width, eps=config.block.norm_eps) if norm else nn.Identity()
+        self.norm = stack_norm(config.block, layers)
 
     def forward(self, grid: Grid) -> Grid:
         """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
@@ -200,7 +196,7 @@ def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
     steps = joined.token.shape[1]
     slots = sum(grid.token.shape[2] for grid in grids if grid.token.shape[1] == steps)
     token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]
-    mean = (token * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    mean = masked_mean(token, real, 1)[:, None]
     return [Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]), Grid(mean, real[..., 0].any(1, keepdim=True))]
 
 

@@ -49,15 +49,10 @@ def describe(config: Any, trained_on: DataSpec = DataSpec()) -> dict[str, Any]:
 
 
 def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn.Module, R]:  # type: ignore[assignment]
-    """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with.
+    """The model of a checkpoint, in evaluation mode on the CPU, and the recipe it was trained with, of class `recipe`.
 
-    Args:
-        path: the file, or `pretrained:NAME` for weights that are part of trajformer.
-        recipe: the expected class of its recipe.
-
-    Raises:
-        CheckpointError: no such file, not a checkpoint of this project or of another task, or its weights do not fit
-            its recipe.
+    `path` is a file, or `pretrained:NAME` for weights that are part of trajformer. Raises CheckpointError: no such file, not a
+    checkpoint of this project or of another task, or its weights do not fit its recipe.
     """
     return _build(path, _read(Path(path)), recipe)
 
@@ -75,24 +70,18 @@ def load_predictor(
     targets: Literal["scored", "focal", "all"] = "scored",
     joint: bool = False,
 ) -> Predictor:
-    """The model of a checkpoint, or a model without training by its name, ready to run.
+    """The model of a checkpoint, or a model without training by its name, ready to run on `device`.
 
-    Args:
-        source: a checkpoint; or "constant_velocity", with five varied modes besides the plain one; or
-            "constant_velocity_sampled", 20 directions drawn for each agent.
-        device: where it runs.
-        targets: the agents that it predicts.
-        joint: predict joint futures of the whole scene, if the model can do so from the same weights.
-
-    Raises:
-        CheckpointError: see `load_checkpoint`.
+    `source` is a checkpoint; or "constant_velocity", with five varied modes besides the plain one; or
+    "constant_velocity_sampled", 20 directions drawn for each agent. `targets` are the agents that it predicts. With `joint`, it
+    predicts joint futures of the whole scene, if it can do so from the same weights. Raises the errors of `load_checkpoint`.
     """
     if source in UNTRAINED:
-        model = UNTRAINED[str(source)].build()
-        return Predictor(model.to(device).eval(), BatchConfig(targets=targets), device, joint)
-    learned, recipe = load_checkpoint(source, TrainConfig)
-    batch = replace(recipe.data.batch, targets=targets)
-    return Predictor(learned.to(device).eval(), batch, device, joint)
+        model, batch = UNTRAINED[str(source)].build(), BatchConfig()
+    else:
+        model, recipe = load_checkpoint(source, TrainConfig)
+        batch = recipe.data.batch
+    return Predictor(model.to(device).eval(), replace(batch, targets=targets), device, joint)
 
 
 def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.Module, R]:

@@ -76,14 +76,10 @@ def recipe_header(path: Path) -> dict[str, str]:
 
 
 def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Any:
-    """The `TrainConfig` of a forecaster's recipe, also of version 0.1.
+    """The `TrainConfig` of a YAML file, also of version 0.1, or of the recipe with this name.
 
-    Args:
-        name: a YAML file, or the name of a recipe.
-        changes: other values by field, such as {"optim.learning_rate": 1e-3}.
-
-    Raises:
-        TrajformerError: no such recipe, a recipe of another task, or a field has a value outside its range.
+    `changes` are other values by field, such as {"optim.learning_rate": 1e-3}. Raises TrajformerError: no such recipe, a recipe
+    of another task, or a field has a value outside its range.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.plain import from_plain
@@ -112,13 +108,9 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> A
 
 
 def build_model(recipe: Any) -> Forecaster:
-    """A model with random weights.
+    """A model with random weights (TrajformerError: no such recipe, or the sizes of the model do not fit together).
 
-    Args:
-        recipe: a `TrainConfig`, the config of a model (`MMTransformerConfig(...)`), a YAML file, or the name of a recipe.
-
-    Raises:
-        TrajformerError: no such recipe, or the sizes of the model do not fit together.
+    `recipe` is a `TrainConfig`, the config of a model (`MMTransformerConfig(...)`), a YAML file, or the name of a recipe.
     """
     from trajformer.recipes.recipe import TrainConfig
 

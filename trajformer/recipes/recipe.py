@@ -174,11 +174,6 @@ class TrainConfig(Recipe):
         """Check that model, loss and first stage fit together (TrajformerError: they do not; names the field)."""
         self.loss_config(self.build_model())
 
-    def build_loss(self, model: Forecaster) -> nn.Module:
-        """The loss of the recipe; raises the errors of `loss_config`."""
-        loss: nn.Module = self.loss_config(model).build()
-        return loss
-
     def loss_config(self, model: Forecaster) -> Any:
         """The loss config of the recipe, or the default of the model (TrajformerError: loss, first stage or data misfit)."""
         config = model.losses[0]() if self.loss is None else self.loss

@@ -210,8 +210,3 @@ class Task:
     monitor: str  # the validation metric that selects the best checkpoint
     mode: str  # "min" or "max": which value of the metric is best
     shown: tuple[str, ...]  # metrics on the line that is printed after a validation
-
-    @property
-    def name(self) -> str:
-        """The name of the task."""
-        return str(self.recipe.task)

@@ -67,12 +67,7 @@ class ForecastingModule(TaskModule):
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
         batch = augment(batch, self.config.augment, self.seed_step())
-        return self.log_terms(self.loss(batch), batch.num_scenes)
-
-    def loss(self, batch: SceneBatch) -> dict[str, Tensor]:
-        """The loss and its terms by name."""
-        terms: dict[str, Tensor] = self.objective(self.model, batch)
-        return terms
+        return self.log_terms(self.objective(self.model, batch), batch.num_scenes)
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters of the model, and of the loss if it has any."""
@@ -104,9 +99,6 @@ class SceneData(TaskData):
     """The training and validation scenes; unusable stores raise errors before training starts.
 
     Warns if validation scenes are also training scenes, or if only one of both has maps.
-
-    Attributes:
-        spec: properties of the training scenes.
     """
 
     train: SceneDataset

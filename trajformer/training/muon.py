@@ -22,9 +22,8 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.98), momentum: float = 0.95
     ) -> None:
-        super().__init__(
-            groups, {"lr": lr, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "eps": 1e-8, "muon": False}
-        )
+        defaults = {"lr": lr, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "eps": 1e-8, "muon": False}
+        super().__init__(groups, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

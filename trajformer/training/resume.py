@@ -13,7 +13,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback
 
 from trajformer.scenes.files import atomically
 
@@ -34,7 +33,7 @@ class CheckpointFiles(TorchCheckpointIO):
             temporary.write_bytes(buffer.getbuffer())
 
 
-class KeepProgress(Callback):
+class KeepProgress(L.Callback):
     """Saves a checkpoint within an epoch, between two steps, after `minutes` (not if 0), and on Ctrl-C and SIGTERM."""
 
     def __init__(self, path: Path, minutes: float) -> None:

@@ -15,14 +15,7 @@ import lightning as L
 import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    EarlyStopping,
-    EMAWeightAveraging,
-    LearningRateMonitor,
-    ModelCheckpoint,
-    TQDMProgressBar,
-)
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -51,24 +44,22 @@ class Bar(TQDMProgressBar):
         return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
 
 
-class Lines(Callback):
+class Lines(L.Callback):
     """One line for each validation, for output that is not a terminal."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
         self.start_time, self.start_share, self.shown = time.monotonic(), 0.0, shown
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Remember where a resumed run starts."""
-        assert isinstance(pl_module, TaskModule)
         share = pl_module.share
         self.start_share = trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
         self.start_time = time.monotonic()
 
     @rank_zero_only
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Print epoch or processor minutes, elapsed and remaining time, and the main metrics."""
         values, epoch = trainer.callback_metrics, trainer.current_epoch + 1
-        assert isinstance(pl_module, TaskModule)
         limits, share = pl_module.config.trainer, pl_module.share
         if share is None:
             position, share = f"epoch {epoch}/{limits.epochs}", epoch / limits.epochs
@@ -99,17 +90,11 @@ def _quiet() -> None:
 
 
 def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, progress: bool = True) -> Path:
-    """Train a recipe.
+    """Train a recipe of a task and return the path of the best checkpoint.
 
-    Args:
-        config: the recipe.
-        task: the task of the recipe.
-        out: receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard logs.
-        resume: continue from `out/last.ckpt`, or start if there is none yet.
-        progress: show progress bars, or one line per validation if standard error is not a terminal.
-
-    Returns:
-        The path of the best checkpoint.
+    The folder `out` receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard
+    logs. With `resume`, the run continues from `out/last.ckpt`, or starts if there is none yet. `progress` shows progress bars,
+    or one line per validation if standard error is not a terminal.
 
     Raises:
         TrajformerError: the recipe, the stores or the folder cannot be used, `out` holds another run and `resume`
@@ -167,15 +152,14 @@ def _last_checkpoint(out: Path, resume: bool) -> Path | None:
 def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
     """Lightning's trainer for a recipe; the logs in `out` keep the first `done` steps, as many as the checkpoint has.
 
-    Raises:
-        TrajformerError: the accelerator or the number of devices is not available.
+    Raises TrajformerError: the accelerator or the number of devices is not available.
     """
     config = module.config.trainer
     keep = KeepProgress(out / LAST, config.checkpoint_minutes)
     best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
     # A separate callback: `save_last` would write the last checkpoint only together with the best one.
     last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
-    callbacks: list[Callback] = [keep, best, last, LearningRateMonitor("step")]
+    callbacks: list[L.Callback] = [keep, best, last, LearningRateMonitor("step")]
     if module.config.optim.average:
         callbacks.append(EMAWeightAveraging(decay=module.config.optim.average))
     if config.early_stopping:
@@ -209,9 +193,8 @@ def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, don
 def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | None) -> None:
     """Run the trainer.
 
-    Raises:
-        TrajformerError: there are fewer scenes than processes, or the checkpoint has more epochs than the recipe.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint for resuming is written.
+    Raises TrajformerError: there are fewer scenes than processes, or the checkpoint has more epochs than the recipe.
+    KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint for resuming is written.
     """
     data.trainer = trainer
     data.count_steps()  # raises errors before other processes start

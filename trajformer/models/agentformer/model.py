@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.blocks import BlockConfig
+from trajformer.core.blocks import BlockConfig, masked_mean
 from trajformer.data.batch import Observation, SceneBatch, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
@@ -43,7 +43,6 @@ from trajformer.models.agentformer.networks import (
     FutureEncoder,
     displacements,
     initialize,
-    reads_values,
     token_inputs,
 )
 from trajformer.models.constant_velocity import extrapolate, named_noise
@@ -353,7 +352,7 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         if self.config.origin == "last":
             last = F.pad(mask[..., -1:], (mask.shape[-1] - 1, 0))
             mask = torch.where(last.any(-1).any(-1)[:, None, None], last, mask)
-        return (observation.position * mask[..., None]).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)[:, None]
+        return masked_mean(observation.position, mask[..., None], (1, 2))
 
 
 def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor, Tensor]:
@@ -364,7 +363,8 @@ def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor,
     scene needs, or the largest possible one where values cannot be read.
     """
     needed = (F.one_hot(best, samples).bool() & known[..., None]).any(1)
-    count = int(needed.sum(1).max()) if reads_values(best.device) else min(samples, best.shape[1])
+    readable = best.device.type == "cpu" and not torch.compiler.is_compiling()  # a GPU would wait, a graph has no values
+    count = int(needed.sum(1).max()) if readable else min(samples, best.shape[1])
     rows = needed.int().argsort(dim=1, descending=True, stable=True)[:, : max(count, 1)]
     return rows, (rows[:, None] == best[..., None]).int().argmax(-1)
 

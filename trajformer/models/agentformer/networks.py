@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import Groups, StaticKVCache
-from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder
+from trajformer.core.attention import Groups, StaticKVCache, useful_mask
+from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder, masked_mean
 from trajformer.core.dropout import Dropout, without_dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.forecast import Gaussian
@@ -65,21 +65,6 @@ def displacements(position: Tensor, valid: Tensor) -> Tensor:
 def future_times(num_steps: int, steps_per_token: int, device: torch.device) -> Tensor:
     """Int64 [F'], the index of the last step of each future token; the first future step has index 0."""
     return torch.arange(steps_per_token - 1, num_steps + (-num_steps % steps_per_token), steps_per_token, device=device)
-
-
-def time_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the T tokens of [B, T, A, D] where bool [B, T, A] is True: [B, A, D], zero where it is never True."""
-    return (x * mask[..., None]).sum(1) / mask.sum(1).clamp(min=1)[..., None]
-
-
-def reads_values(device: torch.device) -> bool:
-    """Whether a branch may depend on values: a GPU would have to wait for them, and a compiled graph has none."""
-    return device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def none_if_full(mask: Tensor) -> Tensor | None:
-    """None for a mask without False, since attention without a mask is faster, where values can be read."""
-    return None if reads_values(mask.device) and bool(mask.all()) else mask
 
 
 def initialize(module: M) -> M:
@@ -138,11 +123,11 @@ class ContextEncoder(nn.Module):
         """
         steps, agents = real.shape[1:]
         num_lanes = lanes[0].shape[1]
-        mask = none_if_full(torch.cat([real.flatten(1), lanes[1]], 1)[:, None])
+        mask = useful_mask(torch.cat([real.flatten(1), lanes[1]], 1)[:, None])
         tokens = torch.cat([self.tokens(x, time).flatten(1, 2), lanes[0]], 1)  # [B, H' * A + M, D]
         memory = self.encoder(tokens, mask, groups=Groups(agents, agents, (num_lanes, num_lanes)))
         by_step = memory[:, : steps * agents].unflatten(1, (steps, agents))
-        return Context(memory, mask, num_lanes, time_mean(by_step, real), **last)
+        return Context(memory, mask, num_lanes, masked_mean(by_step, real[..., None], 1), **last)
 
 
 class FutureEncoder(nn.Module):
@@ -163,21 +148,19 @@ class FutureEncoder(nn.Module):
         hidden = self.decoder(
             self.tokens(x, time).flatten(1, 2),
             context.memory,
-            mask=none_if_full(valid.flatten(1)[:, None]),
+            mask=useful_mask(valid.flatten(1)[:, None]),
             memory_mask=context.mask,
             groups=(Groups(agents, agents), Groups(agents, context.agent.shape[1], (0, context.num_lanes))),
         )[-1]
-        mean = time_mean(hidden.unflatten(1, (steps, agents)), valid)
+        mean = masked_mean(hidden.unflatten(1, (steps, agents)), valid[..., None], 1)
         return Gaussian(*self.out(mean).float().chunk(2, -1))
 
 
 class FutureDecoder(nn.Module):
     """Decodes latents to futures, token by token; a token attends to the tokens of all agents up to its time and to the context.
 
-    Futures are offsets from the last observed position, or from constant velocity. Fed-back positions have no gradient, so the
-    autoregressive rollout with a key/value cache needs none. In training, `replay` then decodes all tokens in parallel with
-    their gradient. The rollout has no dropout, so that fed-back positions and the choice of the best sample are as in
-    evaluation.
+    Futures are offsets from the last observed position, or from constant velocity. Fed-back positions have no gradient, so
+    `rollout` needs none. It has no dropout, so that these positions and the choice of the best sample are as in evaluation.
     """
 
     def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], per_token: int = 1) -> None:
@@ -215,8 +198,7 @@ class FutureDecoder(nn.Module):
             agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device)
         mask = (causal[:, None, :, None] & agent_mask[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
         tokens = self._tokens(torch.cat([start, fed_back], 2), known)
-        out = self._decode(tokens, context, self._base(context, count), mask=mask)
-        return out[:, :, :steps]
+        return self._decode(tokens, context, self._base(context, count), mask=mask)[:, :, :steps]
 
     def _known(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """The contribution of latents, headings and time to all tokens [B, K, F', A, D]."""
@@ -238,9 +220,8 @@ class FutureDecoder(nn.Module):
         """Tokens [B, K, T, A, D] to the positions of their steps [B, K, T * steps, A, 2]."""
         agents = tokens.shape[3]
         groups = Groups(agents, agents), Groups(agents, agents, (0, context.num_lanes))
-        hidden = self.out[:-1](
-            self.decoder(tokens.flatten(2, 3), context.memory, memory_mask=context.mask, groups=groups, **arguments)[-1]
-        )
+        decoded = self.decoder(tokens.flatten(2, 3), context.memory, memory_mask=context.mask, groups=groups, **arguments)
+        hidden = self.out[:-1](decoded[-1])
         with torch.autocast(hidden.device.type, enabled=False):  # half precision cannot represent centimetres
             offset = self.out[-1](hidden.float())  # [B, K, T * A, steps * 2]
         offset = offset.unflatten(2, tokens.shape[2:4]).unflatten(-1, (self.per_token, 2)).transpose(3, 4)
@@ -249,4 +230,4 @@ class FutureDecoder(nn.Module):
     def _agent_mask(self, context: Context) -> Tensor | None:
         """Bool [B, A, A], or None for all: agents attend to themselves and to present agents."""
         itself = torch.eye(context.present.shape[1], dtype=torch.bool, device=context.present.device)
-        return none_if_full(context.present[:, None] | itself)
+        return useful_mask(context.present[:, None] | itself)

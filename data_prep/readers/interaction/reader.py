@@ -117,8 +117,7 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
 
     def _parts(self, path: Path) -> Sequence[int | str]:
         """The cases or windows of a file; no name if there are none."""
-        rows = read_rows(path)
-        return (rows.cases() if rows.has_cases else rows.starts(self.num_history, self.num_future, self.stride)) or [""]
+        return read_rows(path).parts(self.num_history, self.num_future, self.stride) or [""]
 
 
 def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:

@@ -34,8 +34,6 @@ from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
-
-
 _LIMITS = {"timeout_s": (1e-9, 86_400), "memory_gb": (1e-9, 1e6), "max_speed_m_s": (0, math.inf)}
 
 

@@ -6,8 +6,6 @@ Pedestrians and cyclists, which the files do not tell apart, have none, so it is
 SCORED are the vehicles seen in the last observed step. Unlike the focal agent `farthest`, this does not depend on the future.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of INTERACTION csv files, recordings or cases, and the tracks in a part of a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple

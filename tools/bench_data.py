@@ -9,8 +9,6 @@ process on the same files: av2's loader and map API, and the lower bound, bytes 
 threads, msgspec). Figures are medians over alternating repeats. Run it on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import io
@@ -21,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,9 +30,7 @@ from measure import medians_ms, new_parser, parse, report, times_s
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.scenes.scene import Scene
-
-if TYPE_CHECKING:
-    from trajformer.scenes.store import SceneStore
+from trajformer.scenes.store import SceneStore
 
 QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost: process(), reading a pickle
 COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
@@ -196,7 +192,6 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Prepare the stores once, then measure reading."""
     from data_prep.engine.prepare import PrepareOptions, prepare
     from data_prep.readers.argoverse1 import Argoverse1
-    from trajformer.scenes.store import SceneStore
 
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -1,4 +1,4 @@
-"""Experiments behind docs/results: joint worlds, several futures of one past, and recall and precision of a scene set.
+"""Experiments of docs/results/simulation.md (`worlds`, `branches`) and of the scene set in docs/results/argoverse1.md.
 
     python tools/experiments.py worlds OUT [--scenes 1200] [--epochs 30] [--seeds 0 1] [--json FILE]
     python tools/experiments.py branches OUT [--scenes 400] [--epochs 100] [--seeds 0 1] [--json FILE]
@@ -10,17 +10,14 @@ training.
 
 worlds      Do joint worlds describe a scene better than independent modes of single agents? `joint` has the world loss. The set
             loss gives modes that become worlds by `rank` (the k-th most probable mode of each agent) or by `slot` (the mode of
-            the k-th query, independent of its score). `se2former` is trained with its recipe for simulated traffic (5 processor
-            minutes); `joint` are its worlds. `truth` is the recording as the only world. Figures are the multi-world metrics of
-            Argoverse 2 with six worlds and meanCR, the share of colliding actors, averaged over the worlds. The sixth part of the
-            scenes is the test set; scenes with at least two actors count.
-branches    Does training on several futures of one past cover more futures? Vehicles before a junction have two or three
-            futures each. `one`: one future per past, as in a recording. `each`: every future as a separate scene. `set`: all
-            futures of a past, matched one to one with different modes (`data.branches`). Figures are the share of futures
-            of the test set (a quarter) that end within 2 m of one of six modes, and the share of pasts with all futures covered.
-scene_set   Recall and precision of a scene set. A query with at least the given probability predicts its most probable mode;
-            a prediction hits at most one future, if it ends within 2 m of it. "No agent" has a smaller weight in training, so
-            there is one line per threshold. The baseline is constant velocity with one prediction per target.
+            the k-th query, independent of its score). `se2former` is trained for 5 processor minutes. `truth` is the recording
+            as the only world. The sixth part of the scenes is the test set.
+branches    Does training on several futures of one past cover more futures? `one`: one future per past, as in a recording.
+            `each`: every future as a separate scene. `set`: all futures of a past, matched one to one with different modes
+            (`data.branches`). A quarter of the pasts is the test set.
+scene_set   Recall and precision of a scene set. A query with at least the given probability predicts its most probable mode.
+            "No agent" has a smaller weight in training, so there is one line per threshold. A prediction hits at most one
+            future. The baseline is constant velocity with one prediction per target.
 """
 
 import argparse

@@ -151,13 +151,11 @@ def _serve(name: str, folder: str, first: int, count: int, pipe: Any) -> None:
 def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
     """Open `count` damaged files of a format in processes that are replaced when they die or hang."""
     start, kinds, reasons, failures = time.monotonic(), Counter[str](), Counter[str](), {}
-    number, last = first, first + count
+    number, last, spawn = first, first + count, multiprocessing.get_context("spawn")
     while number < last:
-        receiver, sender = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        receiver, sender = spawn.Pipe(duplex=False)
         with tempfile.TemporaryDirectory() as folder:
-            process = multiprocessing.get_context("spawn").Process(
-                target=_serve, args=(name, f"{folder}/raw", number, last - number, sender)
-            )
+            process = spawn.Process(target=_serve, args=(name, f"{folder}/raw", number, last - number, sender))
             process.start()
             sender.close()
             limit = 120.0  # the start

@@ -109,6 +109,11 @@ class Run:
         """Median time of a call."""
         return median_ms(run, self.sizes.repeats, self.device.type)
 
+    def cost(self, run: Callable[[], object]) -> tuple[float, float]:
+        """Median time of a call, and the peak of its memory in MB above the memory before (on a GPU, above 0)."""
+        start_mb = reset_peak(self.device.type)
+        return self.median_ms(run), peak_mb(self.device.type) - start_mb
+
     def build(self, recipe: TrainConfig) -> tuple[nn.Module, nn.Module]:
         """Model and loss with the weights of seed 0."""
         torch.manual_seed(0)
@@ -180,18 +185,10 @@ def training(run: Run, name: str) -> Iterator[Row]:
         step = run.step(recipe, batch, precision)
         with FlopCounterMode(display=False) as counter:
             step()
-        start_mb = _reset_peak(run.device)
-        time = run.median_ms(step)
-        memory, speed = peak_mb(run.device.type) - start_mb, counter.get_total_flops() / time / 1e9
+        time, memory = run.cost(step)
+        speed = counter.get_total_flops() / time / 1e9
         row = {"precision": label, "step, ms": time, "scenes/s": 1e3 * batch.num_scenes / time, "TFLOP/s": speed}
         yield row | {"share of peak": speed / peak_tflops(run, precision), "memory, MB": memory}
-
-
-def _reset_peak(device: torch.device) -> float:
-    if device.type != "cuda":
-        return reset_peak()
-    torch.cuda.reset_peak_memory_stats()
-    return 0.0
 
 
 def latency(run: Run, name: str) -> Iterator[Row]:
@@ -246,10 +243,7 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
             return token_loss(logits.flatten(0, 1), target[:, 1:].flatten())
 
     for label, precision in PRECISIONS.items():
-        step = training_step(value, model, nn.Module(), OptimConfig(), precision)
-        start_mb = _reset_peak(device)
-        time = run.median_ms(step)
-        memory = peak_mb(device.type) - start_mb
+        time, memory = run.cost(training_step(value, model, nn.Module(), OptimConfig(), precision))
         yield {"precision": label, "step, ms": time, "items/s": 1e3 * count / time, "memory, MB": memory}
 
 

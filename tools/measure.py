@@ -14,9 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +69,9 @@ def _cpu_s() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def medians_ms(runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, float]:
+def medians_ms(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median wall milliseconds of alternating calls by name."""
-    return {name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats, device).items()}
+    return {name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats).items()}
 
 
 def median_ms(run: Callable[[], object], repeats: int, device: str = "cpu") -> float:
@@ -91,22 +89,25 @@ def peak_mb(device: str = "cpu") -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
-def reset_peak() -> float:
-    """Return free memory to the system and set the peak of this process to its current memory; returns it."""
+def reset_peak(device: str = "cpu") -> float:
+    """Return free memory to the system and set the peak of this process to its current memory; returns it, on a GPU 0."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return 0.0
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return peak_mb()
 
 
-def new_parser(doc: str | None, repeats: int, device: bool = False) -> argparse.ArgumentParser:
+def new_parser(doc: str | None, repeats: int) -> argparse.ArgumentParser:
     """A command-line parser with the options of all benchmarks; the help is the docstring of the script."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--json", type=Path)
-    if device:
-        parser.add_argument("--device", default="cpu")
     return parser
 
 
@@ -118,12 +119,6 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if args.threads:
         torch.set_num_threads(args.threads)
     return args
-
-
-def in_new_process(run: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function in a new process, whose peak memory is its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(run, *arguments).result()
 
 
 def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None) -> Callable[..., None]:
@@ -163,17 +158,14 @@ def write_json(path: Path, rows: Any, machine: dict[str, Any], **more: Any) -> N
     write_atomically(path, json.dumps(origin() | {"machine": machine, **more, "rows": rows}, indent=1) + "\n")
 
 
-def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]], **more: Any) -> list[dict[str, Any]]:
-    """Measure and print `tables` (rows by title, measured by iterating over them), and write all rows to --json; returns them.
-
-    The other arguments are properties of the run that are recorded with the machine.
-    """
+def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Measure and print `tables` (rows by title, measured by iterating over them), and write all rows to --json; returns them."""
     import pandas as pd
 
     def digits(value: float) -> str:
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
-    machine, rows = environment(getattr(args, "device", "cpu")) | more, []
+    machine, rows = environment(), []
     print(json.dumps(machine))
     for title, measured in tables.items():
         table = [*measured]

@@ -55,10 +55,8 @@ def main() -> int:
         for guard, cases in by_guard.items():
             text = survivors(guard, cases, prepared)
             passed += bool(text)
-            print(
-                f"{guard.file}: {guard.text.strip().splitlines()[0]}: {'PASSES' if text else 'fails'}: {len(cases)} cases",
-                flush=True,
-            )
+            check = guard.text.strip().splitlines()[0]
+            print(f"{guard.file}: {check}: {'PASSES' if text else 'fails'}: {len(cases)} cases", flush=True)
             print(text, end="")
     print(f"{len(by_guard)} guards, {passed} with a case that passes without it")
     return int(passed > 0)

@@ -34,8 +34,6 @@ from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
 LINE_S = 30.0  # between two lines of progress in a log
-
-
 _LIMITS = {"timeout_s": (1e-9, 86_400), "memory_gb": (1e-9, 1e6), "max_speed_m_s": (0, math.inf)}
 
 
@@ -340,9 +338,8 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     estimates, costs = [], {}
     for split, tasks in splits.items():
         result = results[split]
-        count = max(len(result.seconds), 1)
-        second_time = result.seconds[count // 2 :]
-        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / count, sum(second_time) / max(len(second_time), 1)
+        count = len(result.seconds) // 2  # each input was read twice
+        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / max(2 * count, 1), sum(result.seconds[count:]) / max(count, 1)
         costs[split] = (scene_bytes, scene_seconds)
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
         files = {item.path for task in tasks for item in task.inputs}
@@ -359,7 +356,7 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
                 store_bytes=round(scenes * scene_bytes + len(tasks) * shard_bytes),
                 bytes_to_write=round(scenes_to_read * scene_bytes + len(pending) * shard_bytes),
                 seconds=scenes_to_read * scene_seconds,
-                sampled=len(result.seconds) // 2,
+                sampled=count,
                 skipped=skipped[split],
             )
         )

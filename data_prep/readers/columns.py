@@ -194,18 +194,13 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     """
     encoded = _encoded(column)
     words, codes = encoded.dictionary.to_pylist(), np.from_dlpack(encoded.indices)
-    if not len(codes):
-        return [], np.zeros(0, np.int64), np.zeros(0, np.int64)
-    # rows of one value are mostly consecutive: work on runs of equal values
-    bound = np.concatenate([[0], (codes[1:] != codes[:-1]).nonzero()[0] + 1, [len(codes)]])
-    start, code = bound[:-1], codes[bound[:-1]]
     first = np.full(len(words), len(codes))
-    first[code[::-1]] = start[::-1]  # of repeated indices, the last assignment remains
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of repeated indices, the last assignment remains
     used = [index for index, row in enumerate(first.tolist()) if row < len(codes)]
     used.sort(key=words.__getitem__)
     rank = np.empty(len(words), np.int64)
     rank[used] = np.arange(len(used))
-    return [words[index] for index in used], first[used], rank[code].repeat(bound[1:] - start)
+    return [words[index] for index in used], first[used], rank[codes]
 
 
 # ---- tracks --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
 from data_prep.readers.recordings import Column, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import Config, SceneError
@@ -60,13 +60,7 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Sample times with a target, by file and frame; the frame is the part of the input."""
-        items: list[Input] = []
-        for path in sorted((raw / "label" / split).glob("[!.]*.txt")):
-            try:
-                items += [Input(path, str(frame)) for frame in read_labels(path).target_frames()]
-            except SceneError:
-                items.append(Input(path))
-        return items
+        return list_parts(sorted((raw / "label" / split).glob("[!.]*.txt")), lambda path: read_labels(path).target_frames())
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one sample time; SceneError also if the future of a target is incomplete."""

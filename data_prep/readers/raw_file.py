@@ -1,16 +1,17 @@
-"""Safe reading of raw files, a cache of parsed files, and one-line error messages."""
+"""Safe reading of raw files, a cache of parsed files, lists of their parts, and one-line error messages."""
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, wraps
 from io import StringIO
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
+from data_prep.reader import Input
 from trajformer.errors import SceneError
 from trajformer.scenes.files import read_file
 
-__all__ = ["cached_by_file", "one_line", "printable", "read_file", "xml_elements"]
+__all__ = ["cached_by_file", "list_parts", "one_line", "printable", "read_file", "xml_elements"]
 
 MAX_MESSAGE = 300  # characters
 _Parsed = TypeVar("_Parsed")
@@ -49,6 +50,17 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
     return state.st_mtime_ns, state.st_size
+
+
+def list_parts(paths: Iterable[Path], parts: Callable[[Path], Iterable[object]]) -> list[Input]:
+    """An input for each part of each file, in order; a file whose list raises a SceneError is one input without a part."""
+    inputs: list[Input] = []
+    for path in paths:
+        try:
+            inputs += [Input(path, str(part)) for part in parts(path)]
+        except SceneError:
+            inputs.append(Input(path))
+    return inputs
 
 
 def xml_elements(path: Path, max_bytes: int, tags: tuple[str, ...]) -> Iterator[ElementTree.Element]:

@@ -20,7 +20,7 @@ import numpy as np
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, cells, fill
 from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, METRES, AgentKind, AgentRole, Scene
@@ -113,14 +113,7 @@ def read_recording(path: Path, layout: Layout) -> Recording:
 
 def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1) -> list[Input]:
     """Windows of files, by file name and first frame; the first frame is the part. A file without windows is one input."""
-    windows: list[Input] = []
-    for path in sorted(paths):
-        try:
-            frames = read_recording(path, layout).first_frames(steps)
-            windows += [Input(path, str(frame)) for frame in frames[::stride].tolist()]
-        except SceneError:
-            windows.append(Input(path))
-    return windows
+    return list_parts(sorted(paths), lambda path: read_recording(path, layout).first_frames(steps)[::stride].tolist())
 
 
 def first_frame(item: Input, recording: Recording, steps: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from data_prep.reader import Input
 from data_prep.readers import columns
-from data_prep.readers.raw_file import cached_by_file
+from data_prep.readers.raw_file import cached_by_file, list_parts
 from data_prep.readers.recordings import Layout, Recording, first_frame, read_recording, window_inputs, window_scene
 from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
@@ -63,13 +63,8 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Scenes of the parquet file by number, then windows of the text files by name and first frame."""
-        items: list[Input] = []
-        for path in sorted(raw.glob("[!.]*.parquet")):
-            try:
-                items += [Input(path, f"{scene}") for scene in self._scenes(read_tracks(path), split)]
-            except SceneError:
-                items.append(Input(path))
-        return items + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
+        scenes = list_parts(sorted(raw.glob("[!.]*.parquet")), lambda path: self._scenes(read_tracks(path), split))
+        return scenes + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
 
     def _scenes(self, tracks: Tracks, split: str) -> list[int]:
         """Numbers of the scenes of a split."""

@@ -118,7 +118,6 @@ class Lane:
     kind: str  # "VEHICLE", "BIKE" or "BUS"
     speed: float  # speed limit, m/s
     marks: tuple[str, str] = ("NONE", "NONE")  # paint on the left and right boundary
-    junction: Junction | None = None  # that the lane crosses, None on a road
     turn: int = 0  # inside a junction 1 = left, 0 = straight, -1 = right; 0 on roads
     arms: tuple[Arm, ...] = ()  # inside a junction the arms at its start and end
     predecessors: list[int] = field(default_factory=list)
@@ -306,7 +305,6 @@ def _add_connectors(source: Arm, lanes: list[Lane]) -> None:
             left[0], left[-1], right[0], right[-1] = first.left[-1], last.left[0], first.right[-1], last.right[0]
             kind = "VEHICLE" if last.kind == "VEHICLE" else first.kind
             lane = Lane(len(lanes), center, left, right, first.width, kind, first.speed, turn=turn, arms=(source, target))
-            lane.junction = source.junction
             lanes.append(lane)
             _link(first, lane)
             _link(lane, last)
@@ -334,7 +332,7 @@ def _movements(entering: list[Lane], leaving: list[Lane], turn: int, turns: set[
 
 def _compare_lanes(network: Network, junction: Junction) -> None:
     """Fill ``network.conflict`` and ``network.shared`` for all pairs of lanes inside ``junction``."""
-    inside = [lane for lane in network.lanes if lane.junction is junction]
+    inside = [lane for lane in network.lanes if lane.arms and lane.arms[0].junction is junction]
     block = np.ix_(*[[lane.index for lane in inside]] * 2)
     samples = np.stack([at_length(k.center, k.along, np.linspace(0.0, k.length, 14)) for k in inside])
     gap = samples[:, None, :, None] - samples[None, :, None, :]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import in_new_process, median_ms, origin, peak_mb, training_step
+from measure import median_ms, origin, peak_mb, training_step
 
 from trajformer.data.augment import augment
 from trajformer.data.loading import SceneDataset
@@ -83,7 +85,8 @@ def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[s
         record = {"recipe": relevant, **origin(), "load_before": os.getloadavg()[0]}
         for part in (forward, step):
             try:
-                record |= in_new_process(part, recipe, str(store), repeats)
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # the peak memory of a process is its own
+                    record |= pool.submit(part, recipe, str(store), repeats).result()
             except Exception as error:  # the costs of other rows are still measured
                 raise TrajformerError(f"{part.__name__}: {type(error).__name__}: {error}") from error
         write_atomically(file, json.dumps(record, indent=1) + "\n")

@@ -28,10 +28,8 @@ DIGITS = {"parameters": 0, "run.epochs": 0, "run.futures": 0, "forward_mb": 0, "
 
 def summarize(seeds: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation over seeds of each figure that all seeds have; no deviation for a single seed."""
-    figures = pd.json_normalize(
-        [seed["scores"] | {"manoeuvres": seed["manoeuvres"], "run": seed["run"]} for seed in seeds.values()]
-    )
-    figures = figures.dropna(axis=1)
+    records = [seed["scores"] | {"manoeuvres": seed["manoeuvres"], "run": seed["run"]} for seed in seeds.values()]
+    figures = pd.json_normalize(records).dropna(axis=1)
     return {"mean": figures.mean().to_dict(), "deviation": figures.std().to_dict() if len(figures) > 1 else {}}
 
 

@@ -79,13 +79,9 @@ def read_table(path: Path) -> list[Row]:
     return [replace(row, config=str(path.parent / row.config)) for row in rows]
 
 
-def futures_in_epoch(data: DataConfig) -> int:
-    """Number of targets with a known future in an epoch."""
-    return _count(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
-
-
 @functools.cache
-def _count(data: DataConfig) -> int:
+def count_futures(data: DataConfig) -> int:
+    """Number of targets with a known future in the training split."""
     kind = BranchDataset if data.branches else SceneDataset
     scenes = kind(SceneStore(data.train, data.train_split), data.batch, data.limit_train)
     return sum(int(scenes.sample(index).padded["target_valid"].any(-1).sum()) for index in range(len(scenes)))
@@ -148,7 +144,7 @@ class Training:
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
     """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row."""
     data = replace(row.recipe.data, train=str(store), val=str(store))
-    per_epoch = futures_in_epoch(data)
+    per_epoch = count_futures(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
     if not per_epoch:
         raise TrajformerError(f"{store}: no agent has a known future to train on")
     epochs = row.epochs or max(round(futures / per_epoch), 1)

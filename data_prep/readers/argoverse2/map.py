@@ -77,15 +77,11 @@ _PACKED_POINT = np.dtype({"names": ["x", "y", "z"], "formats": [">f8"] * 3, "off
 def read_map(path: Path) -> VectorMap:
     """Lanes with edges, crosswalks and drivable areas (closed rings) of a map file; a SceneError names file and entry."""
     archive = _decode(path)
-    for name in _Archive.__struct_fields__:
-        entries = getattr(archive, name).values()
+    sections = {name: getattr(archive, name).values() for name in _Archive.__struct_fields__}
+    for name, entries in sections.items():
         if (distinct := len({entry.id for entry in entries})) < len(entries):
             raise SceneError(f"{path}: {name}: {len(entries)} entries with {distinct} ids")
-    lanes, crossings, areas = (
-        archive.lane_segments.values(),
-        archive.pedestrian_crossings.values(),
-        archive.drivable_areas.values(),
-    )
+    lanes, crossings, areas = sections.values()
     heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
     heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings] + [(area.id, _DRIVABLE_AREA, 0) for area in areas]
     boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]

@@ -24,7 +24,7 @@ from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
 from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import Config, ConfigError, SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
@@ -102,14 +102,11 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Windows of all logs of the split, by first step; a log without a window is one input without a part."""
         length, stride = _steps(self.history_s + self.future_s), _steps(self.stride_s)
-        inputs: list[Input] = []
-        for path in _annotations(raw, split):
-            try:
-                starts = range(0, count_steps(path) - length + 1, stride)
-            except SceneError:
-                starts = range(0)
-            inputs += [Input(path, f"{start:03d}") for start in starts] or [Input(path)]
-        return inputs
+
+        def starts(path: Path) -> list[str]:
+            return [f"{start:03d}" for start in range(0, count_steps(path) - length + 1, stride)] or [""]
+
+        return list_parts(_annotations(raw, split), starts)
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window of a log; SceneError also if the log is shorter than a window or has no agent to score."""

@@ -5,8 +5,6 @@ The directions follow from the geometry: both boundaries run the same way, and t
 runs midway between points at equal shares of the lengths of the two boundaries.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator

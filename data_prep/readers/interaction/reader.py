@@ -6,8 +6,7 @@ Pedestrians and cyclists, which the files do not tell apart, have none, so it is
 SCORED are the vehicles seen in the last observed step. Unlike the focal agent `farthest`, this does not depend on the future.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,6 +18,7 @@ from data_prep.readers.columns import Agents
 from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.tracks import PERIOD_S, RECORDING, read_rows
 from data_prep.readers.kinematics import estimate_motion
+from data_prep.readers.raw_file import list_parts
 from trajformer.errors import Config, SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, Scene
@@ -70,11 +70,10 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         Windows without a vehicle in the last observed and in the last step are left out.
         """
         if split != RECORDINGS:
-            paths = sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv"))
-            return [item for path in paths for item in self._list(path)]
+            return list_parts(sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv")), self._parts)
         inputs = []
         for folder in sorted((raw / RECORDINGS).glob("*")):
-            windows = [item for path in sorted(folder.glob(f"{RECORDING}*.csv")) for item in self._list(path)]
+            windows = list_parts(sorted(folder.glob(f"{RECORDING}*.csv")), self._parts)
             count = min(len(windows), self.max_windows or len(windows))
             inputs += [windows[index * len(windows) // count] for index in range(count)]
         return inputs
@@ -98,7 +97,12 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         heading[walkers] = estimate_motion(position[walkers], valid[walkers], history, PERIOD_S)[1]
         last = position[scored, history - 1]
         origin = last.mean(0)
-        location, name = _location_and_name(item)
+        if rows.has_cases:
+            location = item.path.stem.rpartition("_")[0]
+            name = f"{location}-{item.part}"
+        else:
+            location = item.path.parent.name
+            name = f"{location}-{item.path.stem.removeprefix(RECORDING)}-{item.part}"
         if not (map_file := raw / "maps" / f"{location}.osm_xy").is_file():
             raise SceneError(f"{map_file}: no such file, expected the map of the location in metres")
         lanes = read_lanelets(map_file).lanes.near(last, self.map_radius_m)
@@ -109,23 +113,9 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         scene = agents.scene((name, self.name, split, location), clock, origin, lanes)
         return replace(scene, agent_size=np.nan_to_num(tracks.size[observed]).astype(np.float32))
 
-    def _list(self, path: Path) -> list[Input]:
-        """The cases or windows of a file; one input without a part if there are none or the file cannot be read."""
-        try:
-            rows = read_rows(path)
-            parts = rows.cases() if rows.has_cases else rows.starts(self.num_history, self.num_future, self.stride)
-        except SceneError:
-            parts = []
-        return [Input(path, str(part)) for part in parts] or [Input(path)]
-
-
-def _location_and_name(item: Input) -> tuple[str, str]:
-    """The location of an input, and the id of its scene."""
-    if item.path.name.startswith(RECORDING):
-        location, recording = item.path.parent.name, item.path.stem.removeprefix(RECORDING)
-        return location, f"{location}-{recording}-{item.part}"
-    location = item.path.stem.rpartition("_")[0]
-    return location, f"{location}-{item.part}"
+    def _parts(self, path: Path) -> Sequence[int | str]:
+        """The cases or windows of a file; no name if there are none."""
+        return read_rows(path).parts(self.num_history, self.num_future, self.stride) or [""]
 
 
 def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:

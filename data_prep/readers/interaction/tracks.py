@@ -1,7 +1,5 @@
 """Rows of INTERACTION csv files, recordings or cases, and the tracks in a part of a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -61,12 +59,10 @@ class Rows:
     motion: np.ndarray  # float64 [R, 4]: x, y, vx, vy
     box: np.ndarray  # float64 [R, 3]: heading, length, width; NaN for pedestrians and cyclists
 
-    def cases(self) -> list[int]:
-        """Numbers of the cases, ascending."""
-        return np.unique(self.time >> _FRAME_BITS).tolist()
-
-    def starts(self, num_history: int, num_future: int, stride: int) -> list[int]:
-        """First frames, `stride` apart, of windows with a vehicle seen in the last observed and in the last step."""
+    def parts(self, num_history: int, num_future: int, stride: int) -> list[int]:
+        """Numbers of the cases; or first frames of windows, `stride` apart, with a vehicle in the last observed and last step."""
+        if self.has_cases:
+            return np.unique(self.time >> _FRAME_BITS).tolist()
         vehicle = ~np.isin(self.kind, _WITHOUT_BOX)
         count = len(self.agent_id)
         key = self.time[vehicle] * count + self.agent[vehicle]

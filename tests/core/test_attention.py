@@ -6,7 +6,7 @@ from support.tensors import copy_attention, draw, draw_mask, weights_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import MultiHeadAttention, attend, attention_weights, recorded_weights
+from trajformer.core.attention import MultiHeadAttention, attend, attention_weights, recorded_weights, useful_mask
 from trajformer.core.blocks import BlockConfig, Encoder
 
 WIDTH, HEADS = 32, 4
@@ -79,6 +79,15 @@ def test_the_kernel_never_gets_an_empty_row(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(F, "scaled_dot_product_attention", recording_kernel)
     attend(*qkv(), mask_with_empty_row(3, 2, 5, 7))
     assert len(masks) == 1 and masks[0].any(-1).all()
+
+
+def test_a_mask_that_allows_everything_is_left_out_where_looking_is_free() -> None:
+    mask = torch.ones(2, 1, 5, dtype=torch.bool)
+    assert useful_mask(mask) is None
+    other_device = mask.to("meta")  # a GPU would have to wait for the answer
+    assert useful_mask(other_device) is other_device
+    mask[1, 0, 2] = False
+    assert useful_mask(mask) is mask
 
 
 def test_dropout_drops_weights_in_training_only() -> None:

@@ -33,7 +33,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 @pytest.fixture
 def error_of(fails: Fails) -> Fails:
-    """The error message of `trajformer store ...`."""
     return lambda *words: fails("store", *words)
 
 

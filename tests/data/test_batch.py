@@ -206,9 +206,6 @@ def test_a_focal_frame_needs_an_observed_focal_agent() -> None:
             collate([scene], BatchConfig(frame=Frame.FOCAL))
 
 
-# all agents as targets
-
-
 ALL = BatchConfig(targets="all")
 
 

@@ -44,9 +44,6 @@ def steps_of(order: SequentialOrder | EpochShuffle, epoch: int = 0, first: int =
     return [step.tolist() for step in order.epoch(epoch, first)]
 
 
-# ---- the order ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
     for batch_size in (1, 2, 3, 8):
@@ -88,12 +85,8 @@ def test_scenes_of_similar_size_share_a_step() -> None:
     assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
-# ---- data set and loader --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirteen training and five validation scenes of four sizes."""
     return training_store(tmp_path_factory.mktemp("store"), 13, 5)
 
 
@@ -191,9 +184,6 @@ def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> N
     for name in ("train", "val"):
         assert sorted(scene for share in seen[name] for scene in share) == SceneStore(store, name).scene_ids()
     assert 0 < sum(map(len, seen["rest"])) < 13
-
-
-# ---- the real sample ------------------------------------------------------------------------------------------------
 
 
 def test_padding_of_the_real_argoverse1_sample(real_data: Path, tmp_path: Path) -> None:

@@ -97,7 +97,6 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[("train", 0), ("train", 2), ("val", 0), ("val", 1), ("test", 0), ("test", 4)], ids=str)
 def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
-    """Real scenarios of all splits in turn."""
     split, number = request.param
     return Argoverse2().inputs(real_data / "argoverse2", split)[number].path
 

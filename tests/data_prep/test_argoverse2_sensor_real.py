@@ -16,7 +16,6 @@ from trajformer.scenes.scene import AgentRole
 
 @pytest.fixture(scope="session", params=["3bffdcff", "adcf7d18"])
 def real_log(real_data: Path, request: pytest.FixtureRequest) -> Path:
-    """The annotations file of a real log."""
     [path] = (real_data / "argoverse2_sensor").glob(f"{request.param}*/annotations*.feather")
     return path
 
@@ -41,7 +40,6 @@ def expected_rows(path: Path) -> dict[tuple[str, int], tuple[float, float, float
 
 
 def turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Angle between headings."""
     return np.abs(np.arctan2(np.sin(a - b), np.cos(a - b)))
 
 

@@ -27,8 +27,6 @@ NAME = "agent_id: empty, over 200 characters, or with a newline"
 
 
 def then(first: Damage, second: Damage) -> Damage:
-    """Two damages in sequence."""
-
     def damage(path: Path) -> None:
         first(path)
         second(path)
@@ -37,7 +35,6 @@ def then(first: Damage, second: Damage) -> Damage:
 
 
 def constant(name: str, value: Any) -> Damage:
-    """Replace a column by one repeated value."""
     return table(column(name, lambda values: value))
 
 
@@ -52,12 +49,10 @@ def with_row_many_times(count: int, name: str) -> Damage:
 
 
 def without(name: str) -> Damage:
-    """Remove a column."""
     return table(lambda whole: whole.drop_columns([name]))
 
 
 def twice(name: str) -> Damage:
-    """Append a column a second time."""
     return table(lambda whole: whole.append_column(name, whole[name]))
 
 
@@ -93,7 +88,6 @@ SEQUENCES: Cases = {
 
 
 def nested_entities(levels: int, repeats: int) -> str:
-    """Entities that refer to one another."""
     return '<!ENTITY a0 "ha">' + "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * repeats}">' for n in range(levels))
 
 
@@ -246,8 +240,6 @@ POSES: Cases = {
 
 
 def word(index: int, value: str) -> Damage:
-    """Replace a word of line 5."""
-
     def change(data: bytes) -> bytes:
         lines = data.decode().splitlines()
         row = lines[4].split()
@@ -337,8 +329,6 @@ PLACES: Cases = {
 
 
 def raster(change: Callable[[Image.Image], Image.Image]) -> Damage:
-    """Replace the raster by another image."""
-
     def damage(path: Path) -> None:
         with Image.open(path) as image:
             change(image).save(path, "PNG")

@@ -27,7 +27,6 @@ def raw(tmp_path: Path) -> Path:
 
 
 def read_case(raw: Path, rows: list[Row], reader: Interaction | None = None) -> Scene:
-    """Write the rows as case 7 and read it."""
     path = files.write_cases(raw / "val" / f"{LOCATION}_val.csv", {7: rows})
     return (reader or Interaction()).read(Input(path, "7"), "val", raw).validate()
 

@@ -38,13 +38,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(prepared: Path, tmp_path: Path) -> Path:
-    """A copy of the raw folder."""
     return shutil.copytree(prepared / "raw", tmp_path / "raw")
 
 
 @pytest.fixture
 def store(prepared: Path, tmp_path: Path) -> Path:
-    """A copy of the finished store."""
     return shutil.copytree(prepared / "store", tmp_path / "store")
 
 

@@ -169,7 +169,6 @@ def copies(value: Any, count: int) -> dict[str, Any]:
 
 
 def shortened(steps: int) -> dict[str, Any]:
-    """A scenario of fewer steps."""
     data = scenario()
     data["metadata"]["ts"], data["length"], data["dynamic_map_states"] = data["metadata"]["ts"][:steps], steps, {}
     for one in data["tracks"].values():
@@ -221,7 +220,6 @@ class TrustedUnpickler(pickle.Unpickler):
 
 @pytest.fixture(scope="module")
 def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 12 scenarios of nuScenes mini."""
     folder = tmp_path_factory.mktemp("scenarionet")
     shutil.unpack_archive(real_data / "scenarionet" / "nuscenes_mini.tar.xz", folder, filter="data")
     return folder / "nuscenes_7"

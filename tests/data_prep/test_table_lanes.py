@@ -104,7 +104,6 @@ def plain(**fields: Any) -> str:
 
 
 def feature(geometry: Any, **properties: Any) -> str:
-    """GeoJSON with one feature."""
     return json.dumps({"features": [{"geometry": geometry, "properties": properties}]})
 
 

@@ -92,9 +92,6 @@ def predictor(model: nn.Module) -> Predictor:
     return Predictor(model.eval(), BatchConfig(), torch.device("cpu"))
 
 
-# input of a model -----------------------------------------------------------------------------------------------------
-
-
 def predictions(
     model: nn.Module, found: protocol.TestSet, batch_size: int = 1
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
@@ -144,7 +141,6 @@ def test_predictions_do_not_depend_on_the_future(raw: Path) -> None:
 
 
 def read_without_check(raw: Path) -> protocol.TestSet:
-    """The first set without the check of its counts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol.TestSet, "check", lambda self: self)
         return read_set(raw)
@@ -164,12 +160,6 @@ def test_predictions_do_not_depend_on_batch_size_and_order(raw: Path) -> None:
         for other in (predictions(model, found, batch_size=5), predictions(model, backwards)):
             assert one.keys() == other.keys()
             assert all(np.array_equal(one[key][0], other[key][0]) for key in one)
-
-
-# sampled constant velocity ---------------------------------------------------------------------------------------------
-
-
-# figures ---------------------------------------------------------------------------------------------------------------
 
 
 def scored_from_text(raw: Path, folder: Path, name: str) -> dict[str, float]:
@@ -272,9 +262,6 @@ def test_published_means_agree_with_their_rows() -> None:
     assert any(line.split() == ["recorded", "50.00", *["-"] * 5] for line in text.splitlines())
 
 
-# models and errors ---------------------------------------------------------------------------------------------------
-
-
 def checkpoint(path: Path, split: str = "eth_train") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     recipe = TrainConfig(ConstantVelocityConfig(modes=3), DataConfig(train_split=split))
@@ -346,9 +333,6 @@ def test_windows_of_other_lengths_are_refused(raw: Path) -> None:
         replace(found, windows=shorter).check()
 
 
-# stores ----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, who = tmp_path / "store", ("--model", "constant_velocity_sampled")
     assert run_command("preprocess", "eth_ucy", raw, store, "--workers", 1) == 0
@@ -363,9 +347,6 @@ def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: p
     assert run_command("plot", store, "--forecasts", forecasts, "--random", 1, "--out", tmp_path / "d.png", "--density") == 0
     assert run_command("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none") == 1
     assert "--density needs --forecasts" in capsys.readouterr().err
-
-
-# real recordings ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

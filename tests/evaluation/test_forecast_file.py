@@ -137,7 +137,6 @@ ROW = [[0.0] * 60] * 18
 
 
 def shorten(table: pa.Table) -> pa.Table:
-    """The first mode has a step less."""
     for name in COLUMNS[3:]:
         table = with_column(name, [[0.0] * 59, *ROW[1:]])(table)
     return table

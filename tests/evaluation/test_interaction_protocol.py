@@ -23,9 +23,6 @@ from trajformer.recipes.checkpoint import load_predictor
 Row = dict[str, str]
 
 
-# ---- the same figures by a script on the csv files -----------------------------------------------------------------
-
-
 def circles(x: float, y: float, heading: float, length: float, width: float) -> list[tuple[float, float]]:
     ends = [(length - width) / 2 * sign for sign in (-1, 1)]
     offsets = ends if length < 4 else [0.0, *ends] if length < 8 else [0.0, *ends, ends[0] / 2, ends[1] / 2]
@@ -33,7 +30,6 @@ def circles(x: float, y: float, heading: float, length: float, width: float) -> 
 
 
 def touch(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two cars (x, y, heading, length, width) collide."""
     limit = (a[4] + b[4]) / math.sqrt(3.8)
     return any(math.dist(p, q) < limit for p in circles(*a) for q in circles(*b))
 
@@ -123,9 +119,6 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
     assert len(crashes) > 1  # the comparison is not only about zeros
 
 
-# ---- closed forms --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("speed", "along", "across", "expected"),
     [
@@ -179,9 +172,6 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)
 
 
-# ---- challenge file ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def challenge_file(tmp_path: Path) -> Path:
     [case_set] = read_cases(files.folder(tmp_path / "raw"))
@@ -219,9 +209,6 @@ def test_a_wrong_challenge_file_is_refused(challenge_file: Path, old: str, new: 
     challenge_file.write_text(content.replace(old, new, 1))
     with pytest.raises(TrajformerError, match=reason):
         protocol.check_challenge_file(challenge_file)
-
-
-# ---- command -------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_and_writes_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,15 +55,11 @@ def batch(target: Tensor, valid: Tensor) -> Any:
 
 
 def rows_of(forecast: Forecast, rows: slice) -> Forecast:
-    """The forecast of some scenes."""
     return replace(forecast, position=forecast.position[rows], logit=forecast.logit[rows])
 
 
 def plain(values: dict[str, Tensor], *index: int) -> dict[str, float]:
     return {name: value[index].item() for name, value in values.items()}
-
-
-# agents ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 3, 6, 20])
@@ -120,9 +116,6 @@ def test_unknown_steps_agents_and_padding_have_no_influence() -> None:
     assert values["minADE6"][2, 2].item() == pytest.approx(error[error[:, -1].argmin(), 10:].mean().item(), rel=1e-5)
     again, _ = displacement(forecast, batch(torch.where(valid[..., None], target, torch.tensor(1e6)), valid))
     assert all(torch.equal(again[name][counts], values[name][counts]) for name in values)
-
-
-# worlds ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 4, 7, 20])
@@ -186,9 +179,6 @@ def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
     torch.testing.assert_close((errors.ade, errors.fde), (error.mean((1, 3)), error[..., -1].mean(1)))
 
 
-# collisions ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("between", [False, True])
 def test_collisions_by_brute_force(between: bool) -> None:
     position = 0.4 * draw(3, 6, 5, 8, 2).cumsum(3) + draw(3, 6, 1, 1, 2, seed=9)
@@ -203,9 +193,6 @@ def test_collisions_by_brute_force(between: bool) -> None:
                 expected |= {i, j}
         assert set(hits[b, :, world].nonzero().squeeze(1).tolist()) == expected
     assert 0.05 < hits.float().mean() < 0.95
-
-
-# means ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("modes", [6, 20])

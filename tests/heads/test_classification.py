@@ -47,7 +47,6 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
-    """A tiny recipe for the four corners."""
     config = ClassificationRecipe(
         model=ViTConfig(16, 4, 3, 4, 2, BLOCK),
         data=ImageDataConfig("folder", str(root), batch_size=16),
@@ -60,7 +59,6 @@ def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
 
 @pytest.fixture(scope="module")
 def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained classifier of corners."""
     return train(recipe(corners), TASK, tmp_path_factory.mktemp("run") / "run", progress=False)
 
 

@@ -36,9 +36,6 @@ from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_la
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
 
 
-# generated shapes
-
-
 def test_a_shape_fills_its_box_and_has_its_area() -> None:
     rng, kinds = np.random.default_rng(0), set()
     config = replace(SMALL, height=200, width=200, radius=(0.1, 0.2))
@@ -71,11 +68,7 @@ def test_an_image_follows_from_split_seed_epoch_and_index() -> None:
         ShapesDataset(SMALL, "tset")
 
 
-# batches
-
-
 def marked(height: int, width: int, box: tuple[int, int, int, int], label: int = 1) -> Example:
-    """A black image with one white box."""
     image = torch.zeros(3, height, width)
     left, top, right, bottom = box
     image[:, top:bottom, left:right] = 1.0
@@ -111,9 +104,6 @@ def test_boxes_are_augmented_with_the_image() -> None:
         small = resize_example(augmented, 120, 150)
         assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
         np.testing.assert_allclose(white_box(small.image), small.box[0], atol=1.1)
-
-
-# Pascal VOC
 
 
 @pytest.fixture
@@ -208,9 +198,6 @@ def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path)
     assert sorted(complaints) == [f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)]
 
 
-# average precision
-
-
 def boxes(*rows: tuple[float, float, float, float, int], scores: tuple[float, ...] = ()) -> BoxTable:
     """Boxes with the corners and classes of `rows`; labels if there are no scores."""
     table = np.array(rows, np.float64).reshape(-1, 5)
@@ -259,9 +246,6 @@ def test_generated_images_follow_the_config() -> None:
         assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()
     with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
         replace(SMALL, objects=(3, 2))
-
-
-# boxes and the set loss
 
 
 CLASSES, QUERIES = 4, 6

@@ -44,7 +44,6 @@ def small(backbone: BackboneConfig | None = None, **changes: Any) -> Detr:
 
 
 def two_images() -> tuple[Tensor, Tensor]:
-    """Pixels and mask of two images of different sizes."""
     pixels, mask = draw(2, 3, *SIZES[0]), torch.zeros(2, *SIZES[0], dtype=torch.bool)
     for index, (height, width) in enumerate(SIZES):
         mask[index, :height, :width] = True
@@ -69,9 +68,6 @@ def assert_equal(predicted: Detections, logit: Tensor, box: Tensor, **limits: fl
     torch.testing.assert_close(predicted.box, box, **limits)
 
 
-# parity with Hugging Face
-
-
 def hugging_face(position: str = "sine") -> Any:
     transformers = pytest.importorskip("transformers")
     resnet = transformers.ResNetConfig(
@@ -87,7 +83,6 @@ def hugging_face(position: str = "sine") -> Any:
 
 
 def converted(model: Any, folder: Path) -> Detr:
-    """The model after conversion of its saved weights."""
     model.save_pretrained(folder)
     recipe, weights, _ = convert("hf_detr", folder / "model.safetensors", Options(heads=HEADS))
     result = recipe.build_model()
@@ -140,9 +135,6 @@ def test_loss_of_all_layers_equals_hugging_face() -> None:
         assert terms[term].item() == pytest.approx(parts[name].item(), rel=1e-5)
 
 
-# published layouts
-
-
 def with_torchvision_backbone(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename the tensors of Hugging Face's ResNet to the names of torchvision."""
     words, renamed = {"convolution": "conv", "normalization": "bn"}, {}
@@ -182,7 +174,6 @@ def in_layout_of_authors(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr") -> tuple[Any, dict[str, Tensor]]:
-    """Recipe and weights of a file with these tensors."""
     torch.save({"model": state}, folder / "detr.pth")
     return convert(layout, folder / "detr.pth", Options(heads=HEADS))[:2]
 
@@ -224,8 +215,6 @@ def test_dilation_computes_the_features_between_the_strided_ones() -> None:
     torch.testing.assert_close(dilated(pixels)[0][..., ::2, ::2], strided(pixels)[0], **tolerance(DEPTH, LENGTH))
 
 
-# padding
-
 BACKBONES = {
     "cnn": BackboneConfig(cnn=CnnConfig((8, 16, 24), blocks=2, groups=4)),
     "resnet": BackboneConfig(resnet=ResNetConfig((1, 2, 1, 2), 4)),
@@ -261,9 +250,6 @@ def test_an_image_of_padding_gives_finite_loss_and_gradients(backbone: str, prec
     assert loss.isfinite()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
-
-
-# queries, sizes and postprocessing
 
 
 def detections(*queries: tuple[list[float], int, float]) -> Detections:

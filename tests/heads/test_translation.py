@@ -155,7 +155,6 @@ def test_label_smoothing_is_shared_by_the_wrong_tokens() -> None:
 
 
 def corpus(count: int = 400) -> list[str]:
-    """Sentences from a few phrases."""
     subjects, verbs = ("a man", "the dog", "two girls", "Grün"), ("runs", "sleeps", "sings")
     places = ("here", "in the park", "ÄÖÜ")
     return [f"{subjects[i % 4]} {verbs[i % 3]} {places[(i // 3) % 3]}." for i in range(count)]
@@ -207,7 +206,6 @@ def test_invalid_text_files_are_rejected(tmp_path: Path) -> None:
 
 
 def translator() -> Translator:
-    """A small untrained translator with a tokenizer."""
     torch.manual_seed(0)
     tokenizer, block = learn_tokenizer(corpus(), 80), BlockConfig(WIDTH, HEADS, INNER)
     return Translator(Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer).eval()

@@ -25,7 +25,6 @@ def make(modes: int = 4, steps: int = 5) -> tuple[Forecast, Tensor, Tensor]:
 
 
 def reference(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> dict[str, float]:
-    """The terms with torch.distributions."""
     terms: dict[str, list[Tensor]] = {"classification": [], "regression": []}
     for b, s in valid.any(-1).nonzero().tolist():
         steps, truth = valid[b, s], target[b, s][valid[b, s]]

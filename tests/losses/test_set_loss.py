@@ -90,9 +90,6 @@ def test_the_axis_of_futures_and_padded_futures_have_no_effect() -> None:
         torch.testing.assert_close(set_loss(forecast, *futures, CONFIG), expected, atol=1e-5, rtol=1e-5)
 
 
-# worlds
-
-
 WORLDS = WorldLossConfig(endpoint=0.3, classification=0.7, huber_m=0.8, auxiliary=0.4)
 
 

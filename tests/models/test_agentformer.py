@@ -58,15 +58,11 @@ def gradients(model: AgentFormer) -> dict[str, Tensor]:
 
 
 def both_stages(variant: str) -> list[Forecaster]:
-    """A first stage and a second stage with its weights."""
     first = random_model(VARIANTS[variant], seed=1)
     second = AgentFormerSamplerConfig(VARIANTS[variant], hidden=(8, 8)).build()
     second.cvae.load_state_dict(first.state_dict())
     torch.nn.init.normal_(second.shift.weight, std=3.0)
     return [first, second.eval()]
-
-
-# Tokens and decoding
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -125,9 +121,6 @@ def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
     torch.testing.assert_close(road(far).position, road(no_lane).position, atol=1e-5, rtol=1e-5)
 
 
-# Training
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) -> None:
     scenes, noise = different_scenes(), draw(3, 5, 7, 3, seed=5)
@@ -145,9 +138,6 @@ def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) ->
     for name, value in together.items():
         mean = torch.stack([part[name] for _, part in alone]).mean(0)
         torch.testing.assert_close(value, mean, atol=2e-5 * max(1.0, mean.abs().max().item()), rtol=1e-3, msg=name)
-
-
-# Evaluation
 
 
 @torch.no_grad()
@@ -216,9 +206,6 @@ def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_
     real = slice(None) if joint else o.target_mask
     assert torch.equal(forecast.logit.argmax(-1)[real], distance.argmin(-1)[real])
     assert not model.train()(o).logit.any()
-
-
-# Second stage
 
 
 def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.MonkeyPatch) -> None:

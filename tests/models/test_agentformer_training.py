@@ -39,12 +39,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_recipe(store: Path) -> TrainConfig:
-    """One epoch of the first stage."""
     return recipe(store, model=CVAE, augment=ROTATED, trainer={"epochs": 1})
 
 
 def second_recipe(store: Path, first_stage: Path | str) -> TrainConfig:
-    """One epoch of the second stage."""
     return replace(first_recipe(store), model=AgentFormerSamplerConfig(CVAE, hidden=(8, 8)), first_stage=str(first_stage))
 
 

@@ -162,12 +162,10 @@ def test_terms_equal_plain_python(error: Literal["offsets", "positions"], learn:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 9, 2)
 
 
 def with_regions(store: Path, **changes: Any) -> TrainConfig:
-    """`recipe` with three regions."""
     config = recipe(store, trainer={"epochs": 1}, **changes)
     return replace(config, model=replace(config.model, proposals=9, modes=4, regions=RegionConfig(3)))
 

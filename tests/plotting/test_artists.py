@@ -102,9 +102,6 @@ def test_track_error_in_closed_form() -> None:
     assert not track_errors(make_scene(with_future=False), matched)
 
 
-# attention weights
-
-
 GRAY = np.array([0.299, 0.587, 0.114])
 
 

@@ -32,7 +32,6 @@ Fails = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 3, 2)
 
 
@@ -182,9 +181,6 @@ def test_a_recipe_of_version_0_1_is_upgraded(case: str, tmp_path: Path, monkeypa
     (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
     assert read_recipe(tmp_path / "old.yaml") == config
     assert parsed(monkeypatch, "--config", tmp_path / "old.yaml").loss == config.loss
-
-
-# fields
 
 
 WRONG: dict[type, list[object]] = {  # by type of a valid value; all are wrong in every field of this type

@@ -112,5 +112,4 @@ def shallow_config(name: str, **changes: Any) -> Any:
 
 
 def shallow(name: str, **changes: Any) -> Forecaster:
-    """The model of `shallow_config` with random weights."""
     return build(shallow_config(name, **changes))

@@ -17,7 +17,6 @@ from trajformer.scenes.scene import Scene
 
 
 def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
-    """A valid scene without map."""
     return replace(make_scene(agents, 2, steps - 2, with_map=False, scene_id=name), source="odd", split="s")
 
 
@@ -43,15 +42,12 @@ class Odd:
     published: ClassVar[dict[str, int]] = {}
 
     def splits(self, raw: Path) -> list[str]:
-        """Every folder."""
         return sorted(path.name for path in raw.iterdir())
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Every file."""
         return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Behave as the word in the file selects."""
         word, name = item.path.read_text(), item.path.stem
         with (raw.parent / "reads").open("a", errors="backslashreplace") as file:
             file.write(f"{name}\n")
@@ -116,5 +112,4 @@ class Unreadable(Odd):
     name: ClassVar[str] = "unreadable"
 
     def __reduce__(self) -> tuple:
-        """End the process."""
         return os._exit, (3,)

@@ -167,7 +167,6 @@ def varied_scenes() -> list[Scene]:
 
 
 def agent(scene: Scene, name: str) -> int:
-    """Index of an agent."""
     return scene.agent_id.index(name)
 
 

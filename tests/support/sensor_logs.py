@@ -78,7 +78,6 @@ def take(columns: Columns, keep: np.ndarray) -> Columns:
 
 
 def write_feather(path: Path, columns: Columns) -> None:
-    """Write columns as the data set does."""
     feather.write_feather(pa.table(columns), path)
 
 

@@ -113,5 +113,4 @@ def read_elsewhere(store: SceneStore) -> list[str]:
 
 
 def problems(root: Path) -> list[str]:
-    """The problems that `verify_store` finds."""
     return verify_store(root, lambda paths, total: paths)

@@ -58,12 +58,10 @@ def ddp(store: Path, **changes: Any) -> TrainConfig:
 
 
 def read_notes(out: Path) -> Notes:
-    """The recorded steps of a run."""
     return [json.loads(line) for line in out.with_suffix(".json").read_text().splitlines()]
 
 
 def scenes_of(notes: Notes, epoch: int) -> list[str]:
-    """All scenes of an epoch, sorted."""
     return sorted(name for number, _, _, names in notes if number == epoch for name in names)
 
 
@@ -115,7 +113,6 @@ def test_two_processes_validate_like_one(store: Path, finished: Run) -> None:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    """The steps of a run in this process."""
     notes: Notes = []
     step: Callable[..., torch.Tensor] = ForecastingModule.training_step
 

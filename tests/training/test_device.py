@@ -59,8 +59,6 @@ SCENES = example_scenes()
 
 
 class Scenes(list[Any]):
-    """Scenes as the evaluation reads them."""
-
     split, root = "val", Path("scenes")
 
 

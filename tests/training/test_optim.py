@@ -51,9 +51,6 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     assert len(decay) == len(list(model.parameters()))
 
 
-# Muon
-
-
 def make_parameters() -> list[nn.Parameter]:
     return [nn.Parameter(draw(6, 10)), nn.Parameter(draw(10, 6)), nn.Parameter(draw(5)), nn.Parameter(draw(3, 4))]
 

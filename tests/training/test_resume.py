@@ -41,7 +41,6 @@ cli.main()
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 7, 2)
 
 
@@ -54,7 +53,6 @@ def run_config(store: Path, checkpoint_minutes: float = 1e-9, workers: int = 0) 
 
 
 def patience(out: Path) -> str:
-    """The state of early stopping."""
     (state,) = (value for name, value in weights(out, key="callbacks").items() if name.startswith("EarlyStopping"))
     return str(state)
 
@@ -71,7 +69,6 @@ def assert_same_run(out: Path, straight: Path) -> None:
 
 @pytest.fixture(scope="module")
 def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted run."""
     out = tmp_path_factory.mktemp("straight")
     train(run_config(store), TASK, out, progress=False)
     return out

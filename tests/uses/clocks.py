@@ -129,7 +129,6 @@ def score_in_python() -> object:
 
 
 def draw_in_python() -> object:
-    """Draw a forecast with NaN."""
     scene = SceneStore("store", "val")[0]
     batch = trajformer.collate([scene])
     forecast = trajformer.build_model("se2former_argoverse2").eval()(batch.observation)

@@ -31,7 +31,6 @@ def newer_store() -> None:
 
 
 def archive() -> None:
-    """A zip file that is not a checkpoint."""
     with zipfile.ZipFile("file", "w") as file:
         file.writestr("a", "b")
 
@@ -48,12 +47,10 @@ def checkpoint(change: Callable[[dict[str, Any]], object]) -> Callable[[], objec
 
 
 def model(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config of the model of a checkpoint."""
     return raw["trajformer"]["config"]["model"]["mmtransformer"]
 
 
 def other_table() -> None:
-    """A table "file" that has no forecasts."""
     pd.DataFrame({"scenario_id": ["a"]}).to_parquet("file")
 
 
@@ -79,7 +76,6 @@ def broken_raw() -> None:
 
 
 def no_valid_scene() -> None:
-    """A folder raw/ whose only scenarios are broken."""
     broken_raw()
     shutil.rmtree("raw/val/raw-val-2")
 

@@ -41,12 +41,10 @@ EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "i
 
 
 def also(*steps: Callable[[], object]) -> Callable[[], object]:
-    """Several steps."""
     return lambda: [step() for step in steps]
 
 
 def table() -> None:
-    """A table of models to compare."""
     Path("table.yaml").write_text("- {name: constant velocity, model: constant_velocity}\n")
 
 
@@ -57,23 +55,19 @@ def pipe() -> None:
 
 
 def unix_socket() -> None:
-    """A socket in the folder."""
     socket.socket(socket.AF_UNIX).bind("socket")
 
 
 def loop() -> None:
-    """Two links to each other."""
     Path("a").symlink_to("b")
     Path("b").symlink_to("a")
 
 
 def linked(name: str, target: str) -> Callable[[], object]:
-    """A link."""
     return lambda: Path(name).symlink_to(target)
 
 
 def copied(source: str, target: str) -> Callable[[], object]:
-    """A copy of a file."""
     return lambda: shutil.copy(source, target)
 
 
@@ -148,7 +142,6 @@ def on(command: str, output: str, line: str, guard: Guard, prepare: Callable[[],
 def works(
     use: str, run: Any, line: str = "", prepare: Callable[[], object] = list, guard: Guard | None = None, **more: Any
 ) -> Case:
-    """A use without an error."""
     return Case(use, run, line, prepare, guard, status=0, **more)
 
 

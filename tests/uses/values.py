@@ -45,7 +45,6 @@ TYPES = {  # malformed for the parser, with exit status 2
 
 
 def written(field: str, value: str) -> Callable[[], object]:
-    """recipe.yaml with a value."""
     inner = f"{{{field.split('.')[-1]}: {value}}}"
     for name in reversed(field.split(".")[:-1]):
         inner = f"{{{name}: {inner}}}"

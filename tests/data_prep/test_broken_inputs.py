@@ -61,6 +61,11 @@ NO_ROWS = table(lambda whole: whole.slice(0, 0))
 
 # ---- Argoverse 1 ---------------------------------------------------------------------------------------------------
 
+
+def unobserved_agent(whole: pa.Table) -> pa.Table:
+    return whole.filter(pc.or_(pc.not_equal(whole["OBJECT_TYPE"], "AGENT"), pc.greater(whole["TIMESTAMP"], "315971501.1")))
+
+
 SEQUENCES: Cases = {
     "no column": (without("X"), "X: no such column"),
     "no header": (text("^[^\n]*\n", ""), "TIMESTAMP: no such column"),
@@ -72,10 +77,7 @@ SEQUENCES: Cases = {
     "one more timestamp": (table(cell("TIMESTAMP", "1e10")), "TIMESTAMP: (51|21) different timestamps"),
     "no AGENT": (table(words("OBJECT_TYPE", "AGENT", "OTHERS")), "OBJECT_TYPE: 0 tracks are AGENT"),
     "two AGENTs": (table(words("OBJECT_TYPE", "AV", "AGENT")), "OBJECT_TYPE: 2 tracks are AGENT"),
-    "unobserved AGENT": (
-        table(lambda t: t.filter(pc.or_(pc.not_equal(t["OBJECT_TYPE"], "AGENT"), pc.greater(t["TIMESTAMP"], "315971501.1")))),
-        "tracks are AGENT, expected one with an observed step",
-    ),
+    "unobserved AGENT": (table(unobserved_agent), "tracks are AGENT, expected one with an observed step"),
     "unknown type": (constant("OBJECT_TYPE", "T" * 9_000), "OBJECT_TYPE: unknown value 'T{40}'$"),
     "each row twice": (TWICE, "TRACK_ID: two rows for step 0 of track '00-agent'"),
     "many rows": (with_row_many_times(60_000, "TRACK_ID"), r"60\d+ rows, expected 1 to 50000"),
@@ -210,10 +212,7 @@ SCENARIO_MAPS: Cases = {
     "a far point": (lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]), "point: farther than 50 km from the origin"),
     "long key": (text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '), r"lane_segments\[k{40}\]"),
     "one id": (lane("id", 2), "lane_segments: 3 entries with 2 ids"),
-    "area of two points": (
-        json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2),
-        r"drivable_areas\[6\]: .*length >= 3",
-    ),
+    "small area": (json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2), r"drivable_areas\[6\]: .*length >= 3"),
 }
 
 # ---- sensor logs ---------------------------------------------------------------------------------------------------

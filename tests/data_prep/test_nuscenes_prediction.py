@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 from support.nuscenes import unpack
 from support.raw_folders import FOLDERS
+from support.scenes import with_role
 
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction, read_labels
 from trajformer.scenes.scene import AgentKind, AgentRole, PolylineKind, Scene
@@ -69,7 +70,7 @@ def _check(scene: Scene, path: Path, frame: int) -> None:
     rows = [line.split() for line in path.read_text().splitlines()]
     state = {(int(float(row[0])), str(int(float(row[1])))): row for row in rows}
     scored = {agent for (step, agent), row in state.items() if step == frame and row[17] == "1.0"}
-    assert {scene.agent_id[index] for index in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored
+    assert with_role(scene, AgentRole.SCORED) == scored
     assert set(scene.agent_id) == {agent for step, agent in state if frame - 3 <= step <= frame}
     for index, agent in enumerate(scene.agent_id):
         for step in range(16):

@@ -145,13 +145,6 @@ def test_invalid_arguments_are_errors(tmp_path: Path, raw_name: str, store_name:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["000.txt", "file", "raw", "s"]
 
 
-def test_a_shard_that_cannot_be_written_is_an_error(raw: Path, store: Path) -> None:
-    shard_path(store, "train", 2).unlink()
-    shard_path(store, "train", 2).mkdir()
-    with pytest.raises(TrajformerError, match=r"00002\.arrow: cannot be written"):
-        prepare(Argoverse1(), raw, store, SMALL)
-
-
 def test_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) -> None:
     merge_stores([store], tmp_path / "merged", lambda copies, total: copies)
     before = content(tmp_path / "merged")

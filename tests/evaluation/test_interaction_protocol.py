@@ -165,10 +165,8 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
     scenes = case_set.cases
     changed = [np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None] for s in scenes]
     cases = [replace(s, position=position.astype(np.float32)) for s, position in zip(scenes, changed, strict=True)]
-    pairs = zip(
-        *(protocol.outcomes(predictor, s, progress=False) for s in (case_set, replace(case_set, cases=cases))), strict=True
-    )
-    for left, right in pairs:
+    outcomes = (protocol.outcomes(predictor, part, progress=False) for part in (case_set, replace(case_set, cases=cases)))
+    for left, right in zip(*outcomes, strict=True):
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)
 
 

@@ -202,11 +202,8 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
     forecast = replace(forecast, logit=forecast.logit[:, 0]) if joint else forecast
     names = {f"{name}{k}" for name in NAMES for k in (1, 6, 20) if k <= max(modes, 6)} | {"minFDE"}
     worlds = {f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")}
-    cases = (
-        ("displacement", displacement, "num_agents", 14, names),
-        ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds),
-    )
-    for metric, function, count, number, figures in cases:
+    agents = ("displacement", displacement, "num_agents", 14, names)
+    for metric, function, count, number, figures in (agents, ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds)):
         metrics = METRICS[metric]()
         metrics.update(forecast, batch(target, torch.zeros_like(valid)))
         if metric == "multi_world" and not joint:

@@ -126,9 +126,8 @@ def test_loss_of_all_layers_equals_hugging_face() -> None:
     labels = [{"class_labels": labeled.label[i][labeled.mask[i]], "boxes": labeled.box[i][labeled.mask[i]]} for i in range(2)]
     layers = (*predicted.auxiliary, predicted)
     outputs = torch.stack([one.logit for one in layers]), torch.stack([one.box for one in layers])
-    loss, parts, _ = criterion.ForObjectDetectionLoss(
-        predicted.logit, labels, torch.device("cpu"), predicted.box, config, *outputs
-    )
+    arguments = (predicted.logit, labels, torch.device("cpu"), predicted.box, config, *outputs)
+    loss, parts, _ = criterion.ForObjectDetectionLoss(*arguments)
     terms = box_loss(predicted, labeled, BoxLossConfig())
     assert terms["loss"].item() == pytest.approx(loss.item(), rel=1e-5)
     for name, term in (("loss_ce", "classification"), ("loss_bbox", "l1"), ("loss_giou", "giou")):

@@ -16,13 +16,8 @@ from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.models.agentformer.model import (
-    AgentFormer,
-    AgentFormerSamplerConfig,
-    CVAELossConfig,
-    SamplerLossConfig,
-    sampler_loss,
-)
+from trajformer.models.agentformer import model as models
+from trajformer.models.agentformer.model import AgentFormer, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
 from trajformer.models.agentformer.networks import Context
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
@@ -248,7 +243,7 @@ def loss_of_modes(position: Tensor, unit_m: float, config: SamplerLossConfig) ->
     """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent; latents are distributed as the prior."""
     same = Gaussian(*torch.zeros(2, 1, 1, position.shape[2], 2))
     forecast = Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same)
-    return sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
+    return models.sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
 
 
 def test_diversity_by_hand() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,9 +98,7 @@ def test_worlds_are_scored_by_the_mean_distance_over_real_targets() -> None:
     torch.testing.assert_close(coverage(equally_likely(position), real).logit, worlds.logit)
 
 
-def merged_in_loops(
-    position: np.ndarray, probability: np.ndarray, count: int, config: AggregationConfig
-) -> tuple[np.ndarray, np.ndarray]:
+def merged_in_loops(position: np.ndarray, probability: np.ndarray, count: int, config: AggregationConfig) -> Any:
     """The aggregation of the modes [K, F, 2] of an agent, in loops."""
     end, modes = position[:, -1], range(len(position))
     uncovered, chosen = set(modes), []

@@ -46,9 +46,7 @@ def rewrite(path: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch], **me
 
 
 def with_column(name: str, change: Callable[[pa.Array], pa.Array]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    return lambda batch: batch.set_column(
-        batch.schema.get_field_index(name), batch.schema.field(name), change(batch.column(name))
-    )
+    return lambda rows: rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), change(rows.column(name)))
 
 
 def move_value(column: pa.Array) -> pa.Array:
@@ -177,11 +175,8 @@ def test_columns_of_optional_fields_exist_only_if_needed(tmp_path: Path) -> None
         assert all(same_bits(Shard(tmp_path / name).scene(row), scene) for row, scene in enumerate(scenes))
 
 
-INVALID = {
-    "agent_size": np.zeros((2, 2), np.float32),
-    "light_lane": np.array([0, 2], np.int32),
-    "light_state": np.full((2, 4), 9, np.uint8),
-}
+INVALID = {"agent_size": np.zeros((2, 2), np.float32), "light_lane": np.array([0, 2], np.int32)}
+INVALID["light_state"] = np.full((2, 4), 9, np.uint8)
 
 
 @pytest.mark.parametrize("name", INVALID)

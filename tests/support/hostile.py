@@ -201,16 +201,8 @@ def random_json(rng: random.Random) -> Damage:
 
 def random_pickle(rng: random.Random) -> Damage:
     """Replace, drop or double an entry of a pickle at any depth."""
-    odd = [
-        *ODD_JSON,
-        {"a"},
-        10**17,
-        float("nan"),
-        np.zeros(0),
-        np.full(25, np.nan),
-        np.zeros((25, 3), bool),
-        np.array(["x"] * 25),
-    ]
+    arrays = [np.zeros(0), np.full(25, np.nan), np.zeros((25, 3), bool), np.array(["x"] * 25)]
+    odd = [*ODD_JSON, {"a"}, 10**17, float("nan"), *arrays]
 
     def damage(path: Path) -> None:
         document = pickle.loads(path.read_bytes())
@@ -266,13 +258,8 @@ def random_checkpoint(rng: random.Random) -> Damage:
 
 
 STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys((".parquet", ".feather", ".arrow", ".csv"), random_table)
-STRUCTURED |= {
-    ".json": random_json,
-    ".geojson": random_json,
-    ".pkl": random_pickle,
-    ".yaml": random_yaml,
-    ".ckpt": random_checkpoint,
-}
+STRUCTURED |= {".json": random_json, ".geojson": random_json, ".pkl": random_pickle}
+STRUCTURED |= {".yaml": random_yaml, ".ckpt": random_checkpoint}
 
 
 def random_damage(suffix: str, rng: random.Random) -> Damage:

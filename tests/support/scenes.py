@@ -79,16 +79,9 @@ def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.n
 
 
 def make_scene(
-    num_agents: int = 12,
-    num_history: int = 10,
-    num_future: int = 12,
-    *,
-    with_future: bool = True,
-    with_map: bool = True,
-    num_scored: int = 2,
-    seed: int = 0,
-    scene_id: str = "",
-) -> Scene:
+    num_agents: int = 12, num_history: int = 10, num_future: int = 12, *, with_future: bool = True, with_map: bool = True,
+    num_scored: int = 2, seed: int = 0, scene_id: str = "",
+) -> Scene:  # fmt: skip
     """A valid scene at a crossing; equal arguments give equal scenes.
 
     Agent 0 is focal (a vehicle turning left, always valid), agents 1 to `num_scored` are scored (always valid), the
@@ -168,6 +161,11 @@ def varied_scenes() -> list[Scene]:
 
 def agent(scene: Scene, name: str) -> int:
     return scene.agent_id.index(name)
+
+
+def with_role(scene: Scene, role: AgentRole) -> set[str]:
+    """Names of the agents with a role."""
+    return {scene.agent_id[index] for index in np.flatnonzero(scene.agent_role == role)}
 
 
 def named_edges(graph: Any) -> set[tuple[int, int, EdgeKind]]:

@@ -75,9 +75,7 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("failures", [[(1, 0)], [(0, 3), (1, 1), (1, 2), (3, 3)]], ids=str)
-def test_a_run_resumes_at_the_step_that_failed(
-    store: Path, straight: Path, tmp_path: Path, failures: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_resumes(store: Path, straight: Path, tmp_path: Path, failures: Any, monkeypatch: Any) -> None:
     step, left = ForecastingModule.training_step, list(failures)  # pairs of epoch and step
 
     def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:

@@ -106,20 +106,10 @@ CASES = [
     Case("train on a split without a future", f"{TRAIN} --data.train_split test", "split 'test' has no known future"),
     Case("print a newer store", "store info new", f"new/manifest.json: {VERSIONS}", newer_store),
     Case("score a newer store", f"{CONSTANT} new", f"new/val/00000.arrow: {VERSIONS}", newer_store),
-    Case(
-        "score a truncated shard",
-        f"{CONSTANT} store",
-        r"arrow: not a readable shard \(truncated or",
-        cut("store/val/00000.arrow"),
-    ),
+    Case("score a truncated shard", f"{CONSTANT} store", r"not a readable shard \(truncated or", cut("store/val/00000.arrow")),
     Case("verify a missing split", "store verify store", "in the manifest but missing", lambda: shutil.rmtree("store/val")),
     Case("a manifest of another form", "store info store", "store/manifest.json: schema_version None", manifest("[]")),
-    Case(
-        "a manifest without numbers",
-        "store verify store",
-        "json: val: scenes: not a valid manifest entry",
-        manifest(WITHOUT_NUMBERS),
-    ),
+    Case("a manifest without numbers", "store verify store", "json: val: scenes: not a valid", manifest(WITHOUT_NUMBERS)),
     score_file("a text", lambda: Path("file").write_text("hello\n" * 9), NOT_READABLE),
     score_file("an empty file", lambda: Path("file").touch(), NOT_READABLE),
     score_file("a zip file", archive, NOT_READABLE),
@@ -152,9 +142,7 @@ CASES = [
     Case("broken scenarios are listed, the others are kept", PREPARE_VAL, LISTED, broken_raw, status=0),
     Case("the first broken scenario is an error on request", f"{PREPARE_VAL} --strict", "heading: NaN or infinity", broken_raw),
     Case("no valid scenario", PREPARE_VAL, r"split 'val': no usable scene \(the first of 3: ", no_valid_scene),
-    Case(
-        "a dry run", "preprocess argoverse2 raw s --dry-run --retry-skipped", "(?s)train: 3 scenes.*nothing was written", status=0
-    ),
+    Case("a dry run", f"{PREPARE_VAL} --dry-run --retry-skipped", "(?s)val: 3 scenes.*nothing was written", status=0),
     Case("a raw folder that does not exist", "preprocess argoverse2 nowhere s", "nowhere: no such folder"),
     Case("a raw folder of another data set", "preprocess argoverse1 raw s", "raw: not a argoverse1 folder"),
     Case("a raw split that does not exist", "preprocess argoverse2 raw s --split moon", "raw: no split 'moon'"),

@@ -231,7 +231,7 @@ LOCKS += [
 ]
 COPY = (("copy", '"minFDE6"|^PAR1'),)
 FAR = also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json"))
-NEAR = linked("near.json", "figures.json")
+NEAR, TO_NEAR = linked("near.json", "figures.json"), f"{SCORE} --json near.json"
 DEVICES = [
     on(SCORE, "--json /dev/full", "/dev/full: No space left on device", SPECIAL),
     on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
@@ -242,17 +242,8 @@ DEVICES = [
     works("forecasts to a pipe", f"{PREDICT} --out pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),
     on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, unix_socket),
-    works(
-        "figures behind a link", f"{SCORE} --json near.json", prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)
-    ),
-    works(
-        "replace figures behind a link on request",
-        f"{SCORE} --json near.json --overwrite",
-        prepare=NEAR,
-        guard=LINK,
-        changes=("figures.json",),
-        makes=FIGURES,
-    ),
+    works("figures behind a link", TO_NEAR, prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)),
+    works("replace figures behind a link", f"{TO_NEAR} --overwrite", "", NEAR, LINK, changes=("figures.json",), makes=FIGURES),
     on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, NEAR),
     on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", SPECIAL, loop),
 ]

@@ -29,20 +29,14 @@ def eth_store() -> None:
 
 
 INT, TERM = (signal.SIGINT,), (signal.SIGTERM,)
+PREPARE = "preprocess argoverse2 raw out --timeout-s 600"
 TRAIN = f"train --config recipe.yaml --out out {LONG}"
 ETH_UCY = f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}"
 COMPARE = "tools/compare/models.py --store store --table table.yaml --out out"
 Row = tuple[str, str, str, str, Callable[[], object], tuple[signal.Signals, ...]]
 COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparation, signals
     ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list, TERM),
-    (
-        "prepare",
-        "preprocess argoverse2 raw out --timeout-s 600",
-        "out/*/source.json",
-        "finished shards are kept",
-        list,
-        INT + TERM,
-    ),
+    ("prepare", PREPARE, "out/*/source.json", "finished shards are kept", list, INT + TERM),
     ("train", TRAIN, "out/last.ckpt", "continue with --resume", list, INT + TERM),
     ("train with workers", f"{TRAIN} --data.workers 1", "out/last.ckpt", "continue with --res", list, TERM),
     ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list, INT),

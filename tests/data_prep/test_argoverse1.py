@@ -157,21 +157,17 @@ def test_real_lanes_equal_the_xml(sample: Path) -> None:
     ways = {c: {int(w.get("lane_id")): w for w in t.iter("way")} for c, t in trees.items()}
     for path, *_ in reader.inputs(sample, "val")[:10]:
         scene = reader.read(Input(path), "val", sample)
-        focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
-        seen = scene.position[focal, :H]
-        for index, lane_id in enumerate(scene.polyline_id.tolist()):
-            way = ways[scene.city][lane_id]
-            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
-            line = line[np.append(True, (np.diff(line, axis=0) != 0).any(1))]
-            assert np.abs(scene.polyline(index) - line).max() < 1e-3
-        near = set()
+        seen, kept = scene.position[int(scene.agent_role.argmax()), :H], scene.polyline_id.tolist()
+        city, near = nodes[scene.city], set()
         for lane_id, way in ways[scene.city].items():
-            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            line = np.array([city[nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            if lane_id in kept:
+                line = line[np.append(True, (np.diff(line, axis=0) != 0).any(1))]
+                assert np.abs(scene.polyline(kept.index(lane_id)) - line).max() < 1e-3
             if np.linalg.norm(line[:, None] - seen, axis=-1).min() < 100.0:
                 near.add(lane_id)
-        assert near <= set(scene.polyline_id.tolist())
-        link = {"successor": EdgeKind.SUCCESSOR, "predecessor": EdgeKind.PREDECESSOR}
-        kept, expected = set(scene.polyline_id.tolist()), set()
+        assert near <= set(kept)
+        link, expected = {"successor": EdgeKind.SUCCESSOR, "predecessor": EdgeKind.PREDECESSOR}, set()
         for lane_id in kept:
             for tag in ways[scene.city][lane_id].iter("tag"):
                 if tag.get("k") in link and int(tag.get("v")) in kept:

@@ -107,12 +107,9 @@ def test_tracks_equal_av2(real_path: Path) -> None:
     for index, track in enumerate(oracle.tracks):
         step = np.array([int(state.timestep) for state in track.object_states])
         assert np.flatnonzero(scene.valid[index]).tolist() == sorted(step)
-        position = np.array([state.position for state in track.object_states])
-        velocity = np.array([state.velocity for state in track.object_states])
-        heading = np.array([state.heading for state in track.object_states])
-        assert np.abs(scene.position[index, step] + scene.origin - position).max() < TOLERANCE
-        assert np.abs(scene.velocity[index, step] - velocity).max() < TOLERANCE
-        assert np.abs(scene.heading[index, step] - heading).max() < TOLERANCE
+        for name, origin in (("position", scene.origin), ("velocity", 0.0), ("heading", 0.0)):
+            expected = np.array([getattr(state, name) for state in track.object_states])
+            assert np.abs(getattr(scene, name)[index, step] + origin - expected).max() < TOLERANCE, name
         assert AgentKind(scene.agent_kind[index]).name.lower() == track.object_type.value
         role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(track.category.value, AgentRole.CONTEXT)
         assert scene.agent_role[index] == role

@@ -1,6 +1,5 @@
 """The INTERACTION reader: windows, cases, roles, lanes, and the real recordings."""
 
-import csv
 import math
 from pathlib import Path
 
@@ -133,29 +132,6 @@ def test_lanelets_become_directed_centerlines(raw: Path) -> None:
     assert scene.polyline_flags.tolist() == [0, 0, LaneFlag.TRAFFIC_CONTROL, 0, 0, 0]
     assert lanelets.yields_to.tolist() == [[2], [0]]
     assert np.allclose(lanelets.speed_limit_m_s, [11.176, np.nan, 11.176], equal_nan=True)
-
-
-def csv_rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as lines:
-        return list(csv.DictReader(lines))
-
-
-@pytest.mark.parametrize(("split", "every"), [("val", 1), (WINDOWS, 1000)])
-def test_real_rows_are_kept(interaction_slice: Path, split: str, every: int) -> None:
-    reader = Interaction()
-    for item in reader.inputs(interaction_slice, split)[::every]:
-        scene = reader.read(item, split, interaction_slice).validate()
-        first = 1 if split == "val" else int(item.part)
-        rows = [row for row in csv_rows(item.path) if float(row.get("case_id", item.part)) == float(item.part)]
-        step = np.array([int(row["frame_id"]) - first for row in rows])
-        rows = [row for row, at in zip(rows, step, strict=True) if 0 <= at < 40 and row["track_id"] in scene.agent_id]
-        step = np.array([int(row["frame_id"]) - first for row in rows])
-        index = [scene.agent_id.index(row["track_id"]) for row in rows]
-        assert scene.valid.sum() == len(rows) and scene.valid[index, step].all()
-        xy = np.array([(float(row["x"]), float(row["y"])) for row in rows])
-        assert np.abs(scene.position[index, step] + scene.origin - xy).max() < 1e-3
-        heading = np.array([float(row["psi_rad"] or "nan") for row in rows])
-        assert np.nanmin(np.cos(scene.heading[index, step] - heading)) > 1 - 1e-6
 
 
 def test_real_cars_drive_along_the_lanes(interaction_slice: Path) -> None:

@@ -101,10 +101,9 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
     crashes = set[float]()
     for case_set in list(read_cases(interaction_slice))[:4]:
         rows: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        with (interaction_slice / "val" / f"{case_set.split}_val.csv").open() as lines:
-            for row in csv.DictReader(lines):
-                scene_id = f"{case_set.split}-{float(row['case_id']):.0f}"
-                rows[scene_id][row["track_id"]][int(row["frame_id"])] = row
+        lines = (interaction_slice / "val" / f"{case_set.split}_val.csv").read_text().splitlines()
+        for row in csv.DictReader(lines):
+            rows[f"{case_set.split}-{float(row['case_id']):.0f}"][row["track_id"]][int(row["frame_id"])] = row
         forecasts: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
         for track in track_forecasts(predictor, case_set):
             best = np.argsort(-track.probability, kind="stable")[:6]
@@ -180,8 +179,7 @@ def challenge_file(tmp_path: Path) -> Path:
 
 def test_the_challenge_file_has_six_modes_of_all_complete_cars(challenge_file: Path) -> None:
     assert protocol.check_challenge_file(challenge_file) == 2  # car 1 of both cases
-    with challenge_file.open() as lines:
-        rows = list(csv.DictReader(lines))
+    rows = list(csv.DictReader(challenge_file.read_text().splitlines()))
     assert {(row["case_id"], row["track_id"]) for row in rows} == {("1", "1"), ("3", "1")}
     assert list(rows[0])[-3:] == ["x6", "y6", "psi_rad6"]
     expected = files.CORNER[0] + 0.8 * 40, files.CORNER[1]

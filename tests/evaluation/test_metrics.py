@@ -54,10 +54,6 @@ def batch(target: Tensor, valid: Tensor) -> Any:
     return SimpleNamespace(truth=Truth(target, valid))
 
 
-def rows_of(forecast: Forecast, rows: slice) -> Forecast:
-    return replace(forecast, position=forecast.position[rows], logit=forecast.logit[rows])
-
-
 def plain(values: dict[str, Tensor], *index: int) -> dict[str, float]:
     return {name: value[index].item() for name, value in values.items()}
 
@@ -212,7 +208,8 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
         empty = metrics.compute()
         assert empty.pop(count) == 0 and empty.keys() == figures and all(math.isnan(value) for value in empty.values())
         for part in (slice(0, 1), slice(1, 4), slice(4, 5)):
-            metrics.update(rows_of(forecast, part), batch(target[part], valid[part]))
+            scenes = replace(forecast, position=forecast.position[part], logit=forecast.logit[part])
+            metrics.update(scenes, batch(target[part], valid[part]))
         values, counts = function(forecast, batch(target, valid))
         expected = {name: values[name][counts].double().mean().item() for name in figures}
         assert metrics.compute() == pytest.approx({count: number} | expected, rel=1e-6)

@@ -22,8 +22,6 @@ from trajformer.models.agentformer.networks import Context
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
 
-NO_BOUND = CVAELossConfig(free=0.0)
-
 
 def different() -> SceneBatch:
     return collate(different_scenes())
@@ -41,15 +39,6 @@ def decoded(model: AgentFormer, observation: Observation, z: Callable[[Gaussian]
     context = model.encode(observation)
     prior = model.prior_of(context)
     return model.decode_samples(observation, context, z(prior), prior, prior, scored=False).position
-
-
-def reconstruct_loss(model: AgentFormer, batch: SceneBatch, noise: Tensor, config: CVAELossConfig) -> dict[str, Tensor]:
-    with fixed_noise(noise):
-        return config.build()(model.train(), batch)
-
-
-def gradients(model: AgentFormer) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
 
 
 def both_stages(variant: str) -> list[Forecaster]:
@@ -122,9 +111,10 @@ def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) ->
 
     def learn(batch: SceneBatch, noise: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         model = random_model(VARIANTS[variant])
-        terms = reconstruct_loss(model, batch, noise, NO_BOUND)
+        with fixed_noise(noise):
+            terms = CVAELossConfig(free=0.0).build()(model.train(), batch)
         terms["loss"].backward()
-        return terms, gradients(model)
+        return terms, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
 
     terms, together = learn(collate(scenes), noise)
     alone = [learn(collate([scene]), noise[index : index + 1]) for index, scene in enumerate(scenes)]

@@ -62,24 +62,19 @@ class Odd:
         return replace(scene, city="\udcff") if word == "text" else scene
 
 
+ERRORS = {"value": ValueError("a number\nis wrong"), "long": ValueError("long " * 10_000), "bug": ZeroDivisionError()}
+ERRORS |= {"memory": MemoryError(), "arrow": pa.ArrowInvalid("no such column")}
+
+
 def _fail(word: str, path: Path) -> None:
-    match word:
-        case "value":
-            raise ValueError("a number\nis wrong")
-        case "os":
-            (path / "below").read_text()
-        case "bug":
-            raise ZeroDivisionError
-        case "memory":
-            raise MemoryError
-        case "gigabyte":
-            np.empty(1_000_000_000, np.uint8)  # is not touched
-        case "recursion":
-            _fail(word, path)
-        case "arrow":
-            raise pa.ArrowInvalid("no such column")
-        case "long":
-            raise ValueError("long " * 10_000)
+    if word in ERRORS:
+        raise ERRORS[word]
+    if word == "os":
+        (path / "below").read_text()
+    if word == "gigabyte":
+        np.empty(1_000_000_000, np.uint8)  # is not touched
+    if word == "recursion":
+        _fail(word, path)
 
 
 def _end(word: str, times: int) -> None:

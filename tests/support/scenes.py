@@ -110,22 +110,11 @@ def make_scene(
     arrays = {name: value[:, steps].astype(np.float32) for name, value in tracks.items()}
     for value in arrays.values():
         value[~valid] = 0.0
-    return Scene(
-        scene_id=scene_id or f"scene-{seed:04d}-crossing",
-        source="synthetic",
-        split="train" if with_future else "test",
-        city="nowhere",
-        period_s=PERIOD_S,
-        num_history=num_history,
-        num_future=num_future,
-        origin=np.array(ORIGIN),
-        agent_id=tuple(ids),
-        agent_kind=np.array(kinds, np.uint8),
-        agent_role=role,
-        valid=valid,
-        **arrays,
-        **_map_fields(with_map),
-    ).validate()
+    names: dict[str, Any] = {"scene_id": scene_id or f"scene-{seed:04d}-crossing", "source": "synthetic", "city": "nowhere"}
+    names |= {"split": "train" if with_future else "test", "origin": np.array(ORIGIN)}
+    clock: dict[str, Any] = {"period_s": PERIOD_S, "num_history": num_history, "num_future": num_future}
+    agents = {"agent_id": tuple(ids), "agent_kind": np.array(kinds, np.uint8), "agent_role": role, "valid": valid}
+    return Scene(**names, **clock, **agents, **arrays, **_map_fields(with_map)).validate()
 
 
 def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)) -> Scene:

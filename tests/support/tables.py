@@ -87,9 +87,10 @@ def table_of(scene: Scene) -> pd.DataFrame:
 def lanes_of(scene: Scene) -> dict[str, Any]:
     """A scene's map as plain lanes JSON."""
     names, lanes = {kind: name for name, kind in LANE_KINDS.items()}, []
+    edges = list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
     for index, number in enumerate(scene.polyline_id.tolist()):
         flags = LaneFlag(int(scene.polyline_flags[index]))
-        links = [(EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in _edges(scene) if a == index]
+        links = [(EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in edges if a == index]
         lane: dict[str, Any] = {"id": number, "kind": names[PolylineKind(int(scene.polyline_kind[index]))]}
         lane |= {"points": (scene.polyline(index) + scene.origin).tolist(), "intersection": bool(flags & LaneFlag.INTERSECTION)}
         lane |= {"traffic_control": bool(flags & LaneFlag.TRAFFIC_CONTROL)}
@@ -99,10 +100,6 @@ def lanes_of(scene: Scene) -> dict[str, Any]:
         lane |= {name: other for name in ("left", "right") for kind, other in links if kind.name.lower() == name}
         lanes.append(lane)
     return {"lanes": lanes}
-
-
-def _edges(scene: Scene) -> list[tuple[list[int], int]]:
-    return list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
 
 
 def geojson_of(lanes: dict[str, Any]) -> dict[str, Any]:

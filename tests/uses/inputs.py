@@ -4,6 +4,7 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,6 @@ def model(raw: dict[str, Any]) -> dict[str, Any]:
     return raw["trajformer"]["config"]["model"]["mmtransformer"]
 
 
-def other_table() -> None:
-    pd.DataFrame({"scenario_id": ["a"]}).to_parquet("file")
-
-
 def other_tracks() -> None:
     """The forecasts "file" of tracks that no scene has."""
     table = pd.read_parquet("forecasts.parquet")
@@ -86,6 +83,7 @@ def score_file(use: str, prepare: Callable[[], object], line: str) -> Case:
 
 
 NOT_READABLE, NOT_OURS, NOT_FIT = "not a readable checkpoint", "not a trajformer checkpoint", "recipe and weights do not fit"
+OTHER_TABLE = partial(pd.DataFrame({"scenario_id": ["a"]}).to_parquet, "file")  # has no forecasts
 PLOT, TRAIN = "plot store --out p", "train --config recipe.yaml --out r"
 WITHOUT_NUMBERS = '{"schema_version": 2, "splits": {"val": {}}}'
 VERSIONS = "schema.version 7, this software reads 2"
@@ -151,6 +149,6 @@ CASES = [
     Case("draw the worst scenes without forecasts", f"{PLOT} --worst 2", "--worst needs --forecasts"),
     Case("draw missing forecasts", f"{PLOT} --forecasts nothing", "nothing: no such file"),
     Case("draw a text as forecasts", f"{PLOT} --forecasts notes.txt", "notes.txt: not a readable parquet file"),
-    Case("draw another table", f"{PLOT} --forecasts file", "file: not a forecast file: no column track_id", other_table),
+    Case("draw another table", f"{PLOT} --forecasts file", "file: not a forecast file: no column track_id", OTHER_TABLE),
     Case("draw forecasts of other tracks", f"{PLOT} --forecasts file", "has no track", other_tracks),
 ]

@@ -141,7 +141,7 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     "many lanes": (entry("map_features", change=lambda v: copies(v["10"], 20_000)), "20001 map_features, expected 1 to 20000"),
     "many states": (entry("dynamic_map_states", change=lambda v: copies(v["3"], 41_000)), "states of traffic lights, expected"),
     "many points": (feature("polyline", lambda v: np.zeros((1_000_001, 2))), "points, expected 1 to 1000000"),
-    "code": (change_bytes(lambda data: pickle.dumps({"metadata": print}, 4)), r"the name builtins\.print is not allowed"),
+    "code": (change_bytes(lambda data: pickle.dumps({"metadata": eval}, 4)), r"the name builtins\.eval is not allowed"),
     "an older protocol": (change_bytes(lambda data: pickle.dumps(pickle.loads(data), 2)), "pickle protocol 2, expected 4 or 5"),
     "a short scenario": (change_bytes(lambda data: pickle.dumps(shortened(14), 4)), "length: 14 steps, a scene has 15"),
 }

@@ -30,12 +30,21 @@ def real_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def interaction_slice(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two recordings and two validation cases of each location of INTERACTION, unpacked into the official layout."""
-    out = tmp_path_factory.mktemp("interaction")
-    script = [sys.executable, real_data / "interaction" / "unpack.py", out, "--limit", "2"]
-    subprocess.run(script, check=True, capture_output=True)
-    return out
+def unpack(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Unpacks real recordings into the official layout; words after the name of the data set select some of them."""
+
+    def run(name: str, *words: str) -> Path:
+        out = tmp_path_factory.mktemp(name)
+        subprocess.run([sys.executable, real_data / name / "unpack.py", out, *words], check=True, capture_output=True)
+        return out
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def interaction_slice(unpack: Callable[..., Path]) -> Path:
+    """Two recordings and two validation cases of each location of INTERACTION."""
+    return unpack("interaction", "--limit", "2")
 
 
 @pytest.fixture

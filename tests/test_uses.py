@@ -20,11 +20,8 @@ def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     reuse = os.environ.get("TRAJFORMER_USES")  # files that `tools/remove_guards.py` has prepared
     prepared = Path(reuse) if reuse else prepare_files(tmp_path_factory.mktemp("uses"))
     start_server()
-    selected = [
-        item.callspec.params["case"]
-        for item in request.session.items
-        if item.path == request.path and "case" in item.fixturenames
-    ]
+    items = [item for item in request.session.items if item.path == request.path and "case" in item.fixturenames]
+    selected = [item.callspec.params["case"] for item in items]
     folder, pool = tmp_path_factory.mktemp("cases"), ThreadPoolExecutor(os.cpu_count())
     try:
         yield {case.use: pool.submit(run_case, case, prepared, folder / str(n)) for n, case in enumerate(selected)}

@@ -21,7 +21,6 @@ GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
 
 
 def section(text: str, title: str) -> str:
-    """The text of a section, without its heading."""
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 

@@ -159,9 +159,6 @@ def test_weights_reproduce_the_output_and_do_not_change_it(layer: MultiHeadAtten
     torch.testing.assert_close(rebuilt, before, atol=1e-5, rtol=1e-5)
 
 
-# recorded weights
-
-
 BLOCK = BlockConfig(16, 2, 16)
 
 

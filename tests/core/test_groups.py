@@ -75,14 +75,12 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(attention.CHUNK_WEIGHTS, "cpu", request.param)
 
 
-def assert_same_gradients(
-    out: Tensor, expected: Tensor, tensors: list[Tensor], references: list[Tensor], message: str = ""
-) -> None:
+def assert_same_gradients(out: Tensor, expected: Tensor, tensors: list[Tensor], references: list[Tensor], name: str = "") -> None:
     direction = draw(*out.shape, seed=12)
     (out * direction).sum().backward()
     (expected * direction).sum().backward()
     for a, b in zip(tensors, references, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, atol=4e-6, rtol=1e-4, msg=lambda text: f"{message}: {text}")
+        torch.testing.assert_close(a.grad, b.grad, atol=4e-6, rtol=1e-4, msg=lambda text: f"{name}: {text}")
 
 
 @pytest.mark.usefixtures("chunks")

@@ -30,7 +30,11 @@ def standing(offsets: list[float], num_scored: int = 1) -> Scene:
 
 def agents(observation: Observation) -> list[int]:
     """Indices of the agents of the first scene, in the order of the batch."""
-    return [999 if name == "AV" else int(name) - 1000 for name in observation.agent_id[0]]
+    return [number_of(name) for name in observation.agent_id[0]]
+
+
+def number_of(name: str) -> int:
+    return 999 if name == "AV" else int(name) - 1000
 
 
 def targets(observation: Observation) -> set[int]:
@@ -133,9 +137,7 @@ def test_agents_that_appear_after_the_history_are_dropped() -> None:
 def test_all_targets_are_the_agents_seen_at_the_last_step() -> None:
     scene = hide(hide(hide(make_scene(8), 3, slice(9, 10)), 1, slice(9, 10)), 1, slice(0, 3))
     observation = collate([scene], replace(WIDE, targets="all")).observation
-    seen = {
-        999 if name == "AV" else int(name) - 1000 for name, flag in zip(scene.agent_id, scene.valid[:, 9], strict=True) if flag
-    }
+    seen = {number_of(scene.agent_id[row]) for row in np.flatnonzero(scene.valid[:, 9])}
     assert targets(observation) == seen and not seen & {1, 3}
     assert agents(observation)[0] == 0 and {1, 3} <= set(agents(observation)[observation.num_targets :])
 
@@ -204,9 +206,6 @@ def test_a_focal_frame_needs_an_observed_focal_agent() -> None:
     for scene in (replace(make_scene(), agent_role=np.ones(12, np.uint8)), hide(make_scene(), 0, slice(0, 10))):
         with pytest.raises(SceneError, match="agent_role: no focal agent was observed"):
             collate([scene], BatchConfig(frame=Frame.FOCAL))
-
-
-# all agents as targets
 
 
 ALL = BatchConfig(targets="all")

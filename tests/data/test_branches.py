@@ -66,7 +66,6 @@ def groups() -> list[list[Scene]]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with these scenes as training and validation split."""
     root = tmp_path_factory.mktemp("store")
     for split in ("train", "val"):
         scenes = [replace(scene, split=split) for group in groups() for scene in group]

@@ -1,8 +1,7 @@
 """Batches: every scene once, little padding, and the same order for any number of workers and processes."""
 
 import pickle
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +14,9 @@ from support.training import recipe, training_store
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from data_prep.readers.argoverse1 import Argoverse1
+from trajformer.data import loading
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.loading import (
-    AXES,
-    EpochShuffle,
-    RankSampler,
-    SceneDataset,
-    SequentialOrder,
-    count_steps,
-    group_by_size,
-    padding,
-)
+from trajformer.data.loading import AXES, EpochShuffle, RankSampler, SceneDataset, SequentialOrder
 from trajformer.data.sample import BatchConfig
 from trajformer.recipes.recipe import DataConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
@@ -44,14 +35,11 @@ def steps_of(order: SequentialOrder | EpochShuffle, epoch: int = 0, first: int =
     return [step.tolist() for step in order.epoch(epoch, first)]
 
 
-# ---- the order ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
     for batch_size in (1, 2, 3, 8):
         for scenes in range(world, 60):
-            steps = count_steps(scenes, batch_size, world)
+            steps = loading.count_steps(scenes, batch_size, world)
             for order in (SequentialOrder(scenes, steps), shuffle(scenes, steps)):
                 shares = [list(RankSampler(order, rank, world)) for rank in range(world)]
                 assert sorted(scene for share in shares for batch in share for scene in batch) == list(range(scenes))
@@ -78,22 +66,18 @@ def test_an_epoch_can_start_at_any_step() -> None:
 
 def test_scenes_of_similar_size_share_a_step() -> None:
     def shares(order: EpochShuffle) -> np.ndarray:
-        filled, entries = padding(order.epoch(0), order.sizes)
+        filled, entries = loading.padding(order.epoch(0), order.sizes)
         return 1 - filled / entries
 
     plain, bucketed = shares(shuffle(500, 50, pool=1)), shares(shuffle(500, 50, pool=25))
     assert (bucketed < 0.6 * plain).all(), (plain, bucketed)
     sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
-    groups = group_by_size(np.arange(8), [2] * 4, sizes)
+    groups = loading.group_by_size(np.arange(8), [2] * 4, sizes)
     assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
-
-
-# ---- data set and loader --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirteen training and five validation scenes of four sizes."""
     return training_store(tmp_path_factory.mktemp("store"), 13, 5)
 
 
@@ -193,14 +177,8 @@ def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> N
     assert 0 < sum(map(len, seen["rest"])) < 13
 
 
-# ---- the real sample ------------------------------------------------------------------------------------------------
-
-
-def test_padding_of_the_real_argoverse1_sample(real_data: Path, tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    script = [sys.executable, real_data / "argoverse1" / "unpack.py", raw, "--split", "val"]
-    subprocess.run([str(word) for word in script], check=True, capture_output=True)
-    reader = Argoverse1()
+def test_padding_of_the_real_argoverse1_sample(unpack: Callable[..., Path], tmp_path: Path) -> None:
+    raw, reader = unpack("argoverse1", "--split", "val"), Argoverse1()
     scenes = [reader.read(item, "val", raw) for item in reader.inputs(raw, "val")]
     write_shard(shard_path(tmp_path, "val", 0), scenes, ShardInfo("argoverse1", "val"))
     for batch, before in ((BatchConfig(), 0.4), (BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0), 0.35)):

@@ -1,16 +1,15 @@
 """The Argoverse 1 reader: layout, estimated motion and its causality, lanes, broken files, and the real sample."""
 
 import csv
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import fixtures
 from support.fixtures import CITY_XY, Track, argoverse1_rows, argoverse1_tracks, straight
-from support.scenes import agent, assert_same_history, assert_same_steps, named_edges
+from support.scenes import agent, assert_same_history, assert_same_steps, named_edges, with_role
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse1 import Argoverse1
@@ -109,12 +108,8 @@ def test_lanes_near_the_agent_with_their_flags_and_edges(raw: Path) -> None:
     assert not scene.polyline_kind.any()
     left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
     assert scene.polyline_flags.tolist() == [0, left, right, 0]
-    assert named_edges(scene) == {
-        (11, 12, EdgeKind.SUCCESSOR),
-        (12, 11, EdgeKind.PREDECESSOR),
-        (11, 13, EdgeKind.LEFT),
-        (13, 11, EdgeKind.RIGHT),
-    }
+    following = {(11, 12, EdgeKind.SUCCESSOR), (12, 11, EdgeKind.PREDECESSOR)}
+    assert named_edges(scene) == following | {(11, 13, EdgeKind.LEFT), (13, 11, EdgeKind.RIGHT)}
     expected = np.array([(-50, 0), (-20, 0), (0, 0)]) + CITY_XY  # the repeated point is gone
     assert np.abs(scene.polyline(0) + scene.origin - expected).max() < 1e-4
 
@@ -134,12 +129,9 @@ def test_splits_and_inputs(raw: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some sequences of val and test_obs, unpacked into the official layout."""
-    out = tmp_path_factory.mktemp("argoverse1")
-    script = [sys.executable, real_data / "argoverse1" / "unpack.py", out, "--split", "val", "test_obs", "--limit", "25"]
-    subprocess.run(script, check=True, capture_output=True)
-    return out
+def sample(unpack: Callable[..., Path]) -> Path:
+    """Some sequences of val and test_obs."""
+    return unpack("argoverse1", "--split", "val", "test_obs", "--limit", "25")
 
 
 @pytest.mark.parametrize("split", ["val", "test_obs"])
@@ -155,7 +147,7 @@ def test_real_rows_are_kept(sample: Path, split: str) -> None:
         assert scene.valid.sum() == len(rows)
         assert np.abs(scene.position[index, step] + scene.origin - xy).max() < 1e-3
         focal = {row["TRACK_ID"] for row in rows if row["OBJECT_TYPE"] == "AGENT"}
-        assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.FOCAL)} == focal
+        assert with_role(scene, AgentRole.FOCAL) == focal
 
 
 def test_real_lanes_equal_the_xml(sample: Path) -> None:
@@ -165,21 +157,17 @@ def test_real_lanes_equal_the_xml(sample: Path) -> None:
     ways = {c: {int(w.get("lane_id")): w for w in t.iter("way")} for c, t in trees.items()}
     for path, *_ in reader.inputs(sample, "val")[:10]:
         scene = reader.read(Input(path), "val", sample)
-        focal = int(np.flatnonzero(scene.agent_role == AgentRole.FOCAL)[0])
-        seen = scene.position[focal, :H]
-        for index, lane_id in enumerate(scene.polyline_id.tolist()):
-            way = ways[scene.city][lane_id]
-            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
-            line = line[np.append(True, (np.diff(line, axis=0) != 0).any(1))]
-            assert np.abs(scene.polyline(index) - line).max() < 1e-3
-        near = set()
+        seen, kept = scene.position[int(scene.agent_role.argmax()), :H], scene.polyline_id.tolist()
+        city, near = nodes[scene.city], set()
         for lane_id, way in ways[scene.city].items():
-            line = np.array([nodes[scene.city][nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            line = np.array([city[nd.get("ref")] for nd in way.iter("nd")]) - scene.origin
+            if lane_id in kept:
+                line = line[np.append(True, (np.diff(line, axis=0) != 0).any(1))]
+                assert np.abs(scene.polyline(kept.index(lane_id)) - line).max() < 1e-3
             if np.linalg.norm(line[:, None] - seen, axis=-1).min() < 100.0:
                 near.add(lane_id)
-        assert near <= set(scene.polyline_id.tolist())
-        link = {"successor": EdgeKind.SUCCESSOR, "predecessor": EdgeKind.PREDECESSOR}
-        kept, expected = set(scene.polyline_id.tolist()), set()
+        assert near <= set(kept)
+        link, expected = {"successor": EdgeKind.SUCCESSOR, "predecessor": EdgeKind.PREDECESSOR}, set()
         for lane_id in kept:
             for tag in ways[scene.city][lane_id].iter("tag"):
                 if tag.get("k") in link and int(tag.get("v")) in kept:

@@ -65,12 +65,8 @@ def test_the_map(tmp_path: Path) -> None:
     assert scene.polyline_kind.tolist() == [*lanes, PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
     assert scene.polyline_id.tolist() == [1, 2, 3, 5, 6]
     assert scene.polyline_flags.tolist() == [0, LaneFlag.INTERSECTION, 0, 0, 0]
-    assert named_edges(scene) == {
-        (1, 2, EdgeKind.SUCCESSOR),
-        (2, 1, EdgeKind.PREDECESSOR),
-        (1, 3, EdgeKind.LEFT),
-        (3, 1, EdgeKind.RIGHT),
-    }
+    following = {(1, 2, EdgeKind.SUCCESSOR), (2, 1, EdgeKind.PREDECESSOR)}
+    assert named_edges(scene) == following | {(1, 3, EdgeKind.LEFT), (3, 1, EdgeKind.RIGHT)}
     city = [scene.polyline(index) + scene.origin - (1000.0, -700.0) for index in range(5)]
     assert np.allclose(city[0], np.stack([np.linspace(0, 9, 10), np.zeros(10)], -1), atol=TOLERANCE)
     assert np.allclose(city[3], [(9, -3), (9, 3), (12, 3), (12, -3), (9, -3)], atol=TOLERANCE)
@@ -97,7 +93,6 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[("train", 0), ("train", 2), ("val", 0), ("val", 1), ("test", 0), ("test", 4)], ids=str)
 def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
-    """Real scenarios of all splits in turn."""
     split, number = request.param
     return Argoverse2().inputs(real_data / "argoverse2", split)[number].path
 
@@ -112,12 +107,9 @@ def test_tracks_equal_av2(real_path: Path) -> None:
     for index, track in enumerate(oracle.tracks):
         step = np.array([int(state.timestep) for state in track.object_states])
         assert np.flatnonzero(scene.valid[index]).tolist() == sorted(step)
-        position = np.array([state.position for state in track.object_states])
-        velocity = np.array([state.velocity for state in track.object_states])
-        heading = np.array([state.heading for state in track.object_states])
-        assert np.abs(scene.position[index, step] + scene.origin - position).max() < TOLERANCE
-        assert np.abs(scene.velocity[index, step] - velocity).max() < TOLERANCE
-        assert np.abs(scene.heading[index, step] - heading).max() < TOLERANCE
+        for name, origin in (("position", scene.origin), ("velocity", 0.0), ("heading", 0.0)):
+            expected = np.array([getattr(state, name) for state in track.object_states])
+            assert np.abs(getattr(scene, name)[index, step] + origin - expected).max() < TOLERANCE, name
         assert AgentKind(scene.agent_kind[index]).name.lower() == track.object_type.value
         role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(track.category.value, AgentRole.CONTEXT)
         assert scene.agent_role[index] == role

@@ -6,19 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support import sensor_logs
-from support.scenes import agent, assert_same_history
+from support.scenes import agent, assert_same_history, with_role
 from support.sensor_logs import EGO_YAW, F, H, Track, annotations, ego_path, make, read, small_tracks, straight, take, write_log
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.sensor import KINDS, Argoverse2Sensor
-from trajformer.errors import SceneError, TrajformerError
-from trajformer.scenes.scene import AgentKind, AgentRole, Scene, scenes_equal
+from trajformer.errors import SceneError
+from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 
 SENSOR = Argoverse2Sensor()
-
-
-def named(scene: Scene, role: AgentRole) -> set[str]:
-    return {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == role)}
 
 
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
@@ -75,15 +71,6 @@ def test_annotations_that_name_the_ego_vehicle_give_the_same_scene(tmp_path: Pat
     assert scenes_equal(scene, read(path))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("history_s", 5.03), ("history_s", np.nan), ("future_s", 0.0), ("stride_s", 0.25), ("min_observed_s", 5.1)],
-)
-def test_times_outside_their_range_are_refused(name: str, value: float) -> None:
-    with pytest.raises(TrajformerError, match=f"^{name}: "):
-        Argoverse2Sensor(**{name: value})
-
-
 def test_a_gap_the_order_of_rows_and_unnormalized_quaternions_change_nothing_else(tmp_path: Path) -> None:
     rows, pose_rows = annotations(small_tracks()), sensor_logs.poses()
     whole = read(write_log(tmp_path / "a" / "val" / "log-1", rows, pose_rows))
@@ -129,8 +116,8 @@ ROLE_TRACKS = [
 )
 def test_moving_agents_observed_long_enough_are_scored(tmp_path: Path, options: dict[str, float], more: set[str]) -> None:
     scene = make(tmp_path, ROLE_TRACKS, focal="none", **options)
-    assert named(scene, AgentRole.SCORED) == {"goes", "long"} | more
-    assert named(scene, AgentRole.FOCAL) == set()
+    assert with_role(scene, AgentRole.SCORED) == {"goes", "long"} | more
+    assert with_role(scene, AgentRole.FOCAL) == set()
     assert np.abs(scene.origin - ego_path(130)[H - 1]).max() < 1e-6
 
 
@@ -145,18 +132,18 @@ def test_the_focal_agent_is_an_option(tmp_path: Path, focal: str, expected: str)
         Track("stands by", "REGULAR_VEHICLE", straight(130, (25, -4), (0, 0))),
     ]
     scene = make(tmp_path, tracks, focal=focal)
-    assert named(scene, AgentRole.FOCAL) == {expected}
-    assert named(scene, AgentRole.SCORED) == {"near", "fast", "starts"} - {expected}
+    assert with_role(scene, AgentRole.FOCAL) == {expected}
+    assert with_role(scene, AgentRole.SCORED) == {"near", "fast", "starts"} - {expected}
     assert np.abs(scene.position[agent(scene, expected), H - 1]).max() < 1e-6  # the origin
     for option in ("farthest", "ego"):  # a car that leaves counts as far as it was seen
-        assert named(make(tmp_path, [*tracks, *ROLE_TRACKS], focal=option), AgentRole.FOCAL)
+        assert with_role(make(tmp_path, [*tracks, *ROLE_TRACKS], focal=option), AgentRole.FOCAL)
 
 
 def test_a_window_without_a_scored_agent_is_refused(tmp_path: Path) -> None:
     parked = [track for track in small_tracks() if track.name in ("parked", "cone")]
     with pytest.raises(SceneError, match=r"annotations\.feather#000: track_uuid: no moving agent in the last"):
         make(tmp_path, parked)
-    assert named(make(tmp_path, parked, focal="ego"), AgentRole.FOCAL) == {"AV"}
+    assert with_role(make(tmp_path, parked, focal="ego"), AgentRole.FOCAL) == {"AV"}
 
 
 def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +15,8 @@ from trajformer.scenes.scene import AgentRole
 
 @pytest.fixture(scope="session", params=["3bffdcff", "adcf7d18"])
 def real_log(real_data: Path, request: pytest.FixtureRequest) -> Path:
-    """The annotations file of a real log."""
     [path] = (real_data / "argoverse2_sensor").glob(f"{request.param}*/annotations*.feather")
     return path
-
-
-def rotations(rows: Any) -> np.ndarray:
-    """Rotation matrices [n, 3, 3] of quaternion columns, by av2."""
-    return pytest.importorskip("av2.geometry.geometry").quat_to_mat(rows[["qw", "qx", "qy", "qz"]].to_numpy())
 
 
 def expected_rows(path: Path) -> dict[tuple[str, int], tuple[float, float, float]]:
@@ -33,7 +26,8 @@ def expected_rows(path: Path) -> dict[tuple[str, int], tuple[float, float, float
     rows = feather.read_feather(path)
     out = {("AV", time): pose for time, pose in city_from_ego.items() if time in set(rows["timestamp_ns"])}
     place = rows[["tx_m", "ty_m", "tz_m"]].to_numpy()
-    objects = zip(rows["track_uuid"], rows["timestamp_ns"], rows["category"], rotations(rows), place, strict=True)
+    rotations = pytest.importorskip("av2.geometry.geometry").quat_to_mat(rows[["qw", "qx", "qy", "qz"]].to_numpy())
+    objects = zip(rows["track_uuid"], rows["timestamp_ns"], rows["category"], rotations, place, strict=True)
     for name, time, category, rotation, translation in objects:
         if category != "EGO_VEHICLE":
             out[name, time] = city_from_ego[time].compose(se3.SE3(rotation=rotation, translation=translation))
@@ -41,7 +35,6 @@ def expected_rows(path: Path) -> dict[tuple[str, int], tuple[float, float, float
 
 
 def turn(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Angle between headings."""
     return np.abs(np.arctan2(np.sin(a - b), np.cos(a - b)))
 
 

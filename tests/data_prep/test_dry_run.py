@@ -5,7 +5,7 @@ import tempfile
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from support.odd_readers import Odd, odd_folder, reads, small_scene
@@ -74,9 +74,7 @@ def test_finished_shards_are_not_counted(tmp_path: Path) -> None:
     assert again.splits[0].finished_shards == 1, "the first shard lists an input that cannot be used"
 
 
-def test_the_command_prints_the_estimate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_the_estimate(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**6, 0, 1000))
     raw = odd_folder(tmp_path / "raw", "value", *["fine"] * 24)

@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 from support.nuscenes import unpack
 from support.raw_folders import FOLDERS
+from support.scenes import with_role
 
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction, read_labels
 from trajformer.scenes.scene import AgentKind, AgentRole, PolylineKind, Scene
@@ -67,18 +68,15 @@ def chosen(name: str) -> bool:
 def _check(scene: Scene, path: Path, frame: int) -> None:
     """Compare a scene with the text and the raster."""
     rows = [line.split() for line in path.read_text().splitlines()]
-    state = {(int(float(row[0])), str(int(float(row[1])))): row for row in rows}
-    scored = {agent for (step, agent), row in state.items() if step == frame and row[17] == "1.0"}
-    assert {scene.agent_id[index] for index in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored
-    assert set(scene.agent_id) == {agent for step, agent in state if frame - 3 <= step <= frame}
+    state = {(int(float(row[0])) - frame + 3, str(int(float(row[1])))): row for row in rows}  # by step of the scene
+    assert with_role(scene, AgentRole.SCORED) == {agent for (step, agent), row in state.items() if step == 3 and row[17] == "1.0"}
+    assert set(scene.agent_id) == {agent for step, agent in state if 0 <= step <= 3}
     for index, agent in enumerate(scene.agent_id):
-        for step in range(16):
-            row = state.get((frame - 3 + step, agent))
-            assert scene.valid[index, step] == (row is not None)
-            if row:
-                position = scene.position[index, step] + scene.origin
-                np.testing.assert_allclose(position, (float(row[13]), float(row[15])), atol=1e-3)
-                assert abs(np.sin(scene.heading[index, step] - float(row[16]))) < 1e-5
+        assert [(step, agent) in state for step in range(16)] == scene.valid[index].tolist()
+        for step in np.flatnonzero(scene.valid[index]).tolist():
+            x, _, y, yaw = map(float, state[step, agent][13:17])
+            np.testing.assert_allclose(scene.position[index, step] + scene.origin, (x, y), atol=1e-3)
+            assert abs(np.sin(scene.heading[index, step] - yaw)) < 1e-5
     folder = path.parents[2] / "map_0.1"
     with Image.open(folder / f"{path.stem}.png") as image:
         pixels = np.asarray(image.convert("RGB")) > 0

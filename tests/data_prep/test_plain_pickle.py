@@ -93,8 +93,6 @@ def name(module: str, attribute: str) -> bytes:
 
 
 class Call:
-    """Pickled as a call."""
-
     def __init__(self, *call: Any) -> None:
         self.call = call
 
@@ -132,7 +130,6 @@ def dtype(code: str = "f8", state: bytes = b"(K\x03" + text("<") + b"NNNJ\xff\xf
 
 
 def array(shape: bytes, data: bytes, kind: bytes | None = None, core: str = "numpy._core") -> bytes:
-    """An array with pickled shape, dtype and data."""
     head = name(f"{core}.multiarray", "_reconstruct") + name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87R"
     return head + b"(K\x01" + shape + (kind or dtype()) + b"\x89" + data + b"tb"
 

@@ -38,13 +38,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(prepared: Path, tmp_path: Path) -> Path:
-    """A copy of the raw folder."""
     return shutil.copytree(prepared / "raw", tmp_path / "raw")
 
 
 @pytest.fixture
 def store(prepared: Path, tmp_path: Path) -> Path:
-    """A copy of the finished store."""
     return shutil.copytree(prepared / "store", tmp_path / "store")
 
 
@@ -145,13 +143,6 @@ def test_invalid_arguments_are_errors(tmp_path: Path, raw_name: str, store_name:
         with pytest.raises(TrajformerError, match=message):
             run(Odd(), tmp_path / raw_name, tmp_path / store_name, replace(SMALL, **options))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["000.txt", "file", "raw", "s"]
-
-
-def test_a_shard_that_cannot_be_written_is_an_error(raw: Path, store: Path) -> None:
-    shard_path(store, "train", 2).unlink()
-    shard_path(store, "train", 2).mkdir()
-    with pytest.raises(TrajformerError, match=r"00002\.arrow: cannot be written"):
-        prepare(Argoverse1(), raw, store, SMALL)
 
 
 def test_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) -> None:

@@ -138,7 +138,6 @@ class Endless(Odd):
     scenes: int = LATE
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """All scenes, in one file."""
         return [Input(raw / split / "all.txt", f"{number:06d}") for number in range(self.scenes)]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:

@@ -35,7 +35,6 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(raw: Path, store: Path) -> list[str]:
-    """The words of all tests."""
     return preprocess_words("argoverse2", raw, store, "--workers", 2, "--shard-size", SHARD_SIZE)
 
 
@@ -54,7 +53,6 @@ def shards(store: Path) -> dict[str, tuple[int, int]]:
 
 
 def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> None:
-    """Wait until `count` shards are finished, or the command."""
     deadline = time.monotonic() + 120
     while len(shards(store)) < count and running.poll() is None:
         assert time.monotonic() < deadline
@@ -62,7 +60,6 @@ def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> 
 
 
 def assert_gone(leader: int) -> None:
-    """All processes of the session end soon."""
     deadline = time.monotonic() + 60
     while session(leader):
         assert time.monotonic() < deadline, f"still running: {session(leader)}"

@@ -29,15 +29,9 @@ ON_RAY = replace(LOCAL, executor="ray")
 def cluster() -> Iterator[str]:
     """A small Ray on this machine, connected; its address."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])  # of a worker
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level="ERROR",
-        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
-    )
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    variables = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
+    ray.init(address="local", num_cpus=2, object_store_memory=OBJECT_STORE_BYTES, runtime_env=variables, **quiet)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 

@@ -1,5 +1,6 @@
 """All readers: the public contract on small raw folders, and random damage in a process with limited memory."""
 
+import math
 import multiprocessing
 import os
 import random
@@ -13,7 +14,7 @@ from support import hostile
 from support.raw_folders import FOLDERS
 
 from data_prep.readers.names import READERS
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
 from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
@@ -50,6 +51,22 @@ def test_a_changed_file_is_read_again(tmp_path: Path, name: str) -> None:
         lists = ("img_Sim2_city.json", "dataset_mapping.pkl", "dataset_summary.pkl")  # `read` does not need these
         assert refused or file.name.endswith(lists), f"{file}: an old content is used"
         file.write_bytes(content)
+
+
+OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges
+    "argoverse2_sensor": {"history_s": [5.03, math.nan], "future_s": [0.0], "stride_s": [0.25], "min_observed_s": [5.1]},
+    "scenarionet": {"history_s": [0.1], "future_s": [0.05], "stride_s": [-0.1], "period_s": [0.0], "map_radius_m": [math.nan]},
+    "eth_ucy": {"stride": [0], "num_history": [0], "num_future": [0]},
+    "interaction": {"stride": [0]},
+    "table": {"stride": [0]},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_outside_their_ranges_are_refused(name: str) -> None:
+    for option, value in [(option, value) for option, values in OPTIONS[name].items() for value in values]:
+        with pytest.raises(TrajformerError, match=f"^{option}: "):
+            READERS[name](**{option: value})
 
 
 @pytest.fixture(scope="module")

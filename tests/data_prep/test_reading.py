@@ -24,7 +24,6 @@ class Staged(StagedReader, Odd):
     """Reads in three stages and misbehaves in the second."""
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
-        """One, two, three."""
         word = item.path.read_text()
         yield
         while word == "endless":
@@ -37,7 +36,6 @@ class Staged(StagedReader, Odd):
 
 
 def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> ShardTask:
-    """A whole split as one shard."""
     return ShardTask(reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options)
 
 

@@ -13,7 +13,6 @@ from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
 from data_prep.readers.scenarionet import ScenarioNet
-from trajformer.errors import TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
 from trajformer.testing.readers import Damage, change_bytes, read_all
 
@@ -95,15 +94,6 @@ def test_the_future_does_not_change_the_history(tmp_path: Path) -> None:
     assert np.array_equal(before.agent_size[before.valid[:, :H].any(1)], after.agent_size[after.valid[:, :H].any(1)])
 
 
-OPTIONS = {"history_s": 0.1, "future_s": 0.05, "stride_s": -0.1, "period_s": 0.0, "map_radius_m": float("nan")}
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_impossible_options_are_refused(option: str) -> None:
-    with pytest.raises(TrajformerError, match=f"^{option}: "):
-        ScenarioNet(**{option: OPTIONS[option]})
-
-
 def ts(change: Any) -> Damage:
     return entry("metadata", "ts", change=change)
 
@@ -130,10 +120,7 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     "unknown type": (entry("tracks", "car", "type", value="UFO"), rf"{CAR}type: unknown value 'UFO'"),
     "NaN position": (state("position", nan_at(3)), rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step"),
     "half valid": (state("valid", lambda v: v / 2), rf"{CAR}state\.valid, length, width: .* neither 0 nor 1"),
-    "one column": (
-        state("position", lambda v: v[:, 0]),
-        rf"{CAR}state\.position: float64 of shape \(25,\), expected .* \[25, 2\]",
-    ),
+    "one column": (state("position", lambda v: v[:, 0]), rf"{CAR}state\.position: .* shape \(25,\), expected .* \[25, 2\]"),
     "a step less": (state("heading", lambda v: v[1:]), rf"{CAR}state\.heading: .* shape \(24,\), expected numbers \[25, 1\]"),
     "a list": (state("heading", list), rf"{CAR}state\.heading: of type list, expected ndarray"),
     "another length": (entry("length", value=24), r"length: 24, metadata\.ts has 25 timestamps"),
@@ -149,15 +136,12 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     "unknown feature": (feature("type", lambda v: "RIVER"), rf"{LANE}type: unknown value 'RIVER'"),
     "NaN point": (feature("polyline", nan_at(1)), rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]"),
     "one exit": (feature("exit_lanes", lambda v: "12"), rf"{LANE}exit_lanes: expected a list of at most 32 lanes"),
-    "unknown light": (
-        entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]),
-        r"states\[3\]\.state\.object_state: unknown value 'BLUE'",
-    ),
+    "light": (entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]), r"states\[3\]\.state\.object_state: unknown value 'BLUE'"),
     "many copies": (entry("tracks", change=lambda v: copies(v["ego"], 41_000) | v), "steps of all tracks, expected 1 to"),
     "many lanes": (entry("map_features", change=lambda v: copies(v["10"], 20_000)), "20001 map_features, expected 1 to 20000"),
     "many states": (entry("dynamic_map_states", change=lambda v: copies(v["3"], 41_000)), "states of traffic lights, expected"),
     "many points": (feature("polyline", lambda v: np.zeros((1_000_001, 2))), "points, expected 1 to 1000000"),
-    "code": (change_bytes(lambda data: pickle.dumps({"metadata": print}, 4)), r"the name builtins\.print is not allowed"),
+    "code": (change_bytes(lambda data: pickle.dumps({"metadata": eval}, 4)), r"the name builtins\.eval is not allowed"),
     "an older protocol": (change_bytes(lambda data: pickle.dumps(pickle.loads(data), 2)), "pickle protocol 2, expected 4 or 5"),
     "a short scenario": (change_bytes(lambda data: pickle.dumps(shortened(14), 4)), "length: 14 steps, a scene has 15"),
 }
@@ -169,7 +153,6 @@ def copies(value: Any, count: int) -> dict[str, Any]:
 
 
 def shortened(steps: int) -> dict[str, Any]:
-    """A scenario of fewer steps."""
     data = scenario()
     data["metadata"]["ts"], data["length"], data["dynamic_map_states"] = data["metadata"]["ts"][:steps], steps, {}
     for one in data["tracks"].values():
@@ -221,7 +204,6 @@ class TrustedUnpickler(pickle.Unpickler):
 
 @pytest.fixture(scope="module")
 def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 12 scenarios of nuScenes mini."""
     folder = tmp_path_factory.mktemp("scenarionet")
     shutil.unpack_archive(real_data / "scenarionet" / "nuscenes_mini.tar.xz", folder, filter="data")
     return folder / "nuscenes_7"

@@ -25,7 +25,6 @@ SCHEMA = pa.schema([(name, TYPES[kind]) for name, kind in (column.split(":") for
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of 8 scenes, written by this process."""
     out = tmp_path_factory.mktemp("synthetic")
     assert synthesize(out, 8, 3, progress=False) == {"train": 5, "val": 2, "test": 1}
     return out
@@ -33,7 +32,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scenes() -> list[SyntheticScene]:
-    """60 scenes in memory."""
     return [simulate_scene(seed) for seed in range(60)]
 
 

@@ -22,6 +22,8 @@ from trajformer.errors import SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
 
 @pytest.mark.parametrize(
     ("with_future", "suffix", "geojson"), [(True, ".csv", False), (False, ".csv", True), (True, ".parquet", True)]
@@ -68,10 +70,8 @@ def test_types_of_columns_do_not_matter(tmp_path: Path, suffix: str) -> None:
     assert scene.agent_id == tuple(sorted(names))
     others = table.assign(x=table.x.astype(str), step=table.step.astype(np.float32), track_id=table.track_id.astype("category"))
     assert scenes_equal(read(tmp_path / "others", others, name=f"drive{suffix}"), scene)
-    whole = [
-        read(tmp_path / kind, two_tracks().replace({"a": 1, "b": 2}).astype({"track_id": kind})) for kind in ("int64", "str")
-    ]
-    assert scenes_equal(*whole)
+    numbered = two_tracks().replace({"a": 1, "b": 2})
+    assert scenes_equal(*(read(tmp_path / kind, numbered.astype({"track_id": kind})) for kind in ("int64", "str")))
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
@@ -96,9 +96,7 @@ def test_blanks_and_byte_order_marks_are_ignored(tmp_path: Path) -> None:
 
 
 def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
-    tables.write_lanes(
-        tmp_path / "lanes.json", {"id": 1, "points": [[0, 0], [50, 0]]}, {"id": 2, "points": [[0, 300], [50, 300]]}
-    )
+    tables.write_lanes(tmp_path / "lanes.json", *({"id": y, "points": [[0, y], [50, y]]} for y in (0, 300)))
     table = frame(two_tracks(kind="vehicle"), track("late", range(3, 10), (9.0, 9.0)), track("gone", range(4), (0.0, 8.0)))
     rng = np.random.default_rng(0)
     later = table.step >= 5
@@ -123,13 +121,7 @@ def test_kind_and_role_come_from_the_last_observed_row_or_are_defaults(tmp_path:
     scene = read(tmp_path, frame(track("a", range(10), kind=kinds, role=roles), late, track("c", range(10), kind="", role="")))
     assert scene.agent_kind.tolist() == [AgentKind.CYCLIST, AgentKind.BUS, AgentKind.UNKNOWN]
     assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT]
-    steps = {
-        "all": range(10),
-        "before and now": [2, 4],
-        "from now on": range(4, 10),
-        "only before": range(4),
-        "to come": range(5, 10),
-    }
+    steps = {"all": range(10), "before and now": [2, 4], "from now on": range(4, 10), "past": range(4), "to come": range(5, 10)}
     scene = read(tmp_path, frame(*(track(name, seen) for name, seen in steps.items()), track("x cone", range(10), kind="static")))
     scored = [AgentRole.SCORED] * 2 + [AgentRole.CONTEXT] * 4
     assert (scene.agent_id, scene.agent_role.tolist()) == ((*steps, "x cone"), scored)
@@ -214,9 +206,7 @@ def test_timestamps_are_rounded_to_the_period(tmp_path: Path) -> None:
     assert scene.period_s == 0.04 and np.allclose(scene.velocity, (12.5, 2.5), atol=0.05)
 
 
-OTHER_UNITS: dict[
-    str, tuple[Callable[[pd.DataFrame], pd.DataFrame], dict[str, Any]]
-] = {  # refused without the options: tests/uses
+OTHER_UNITS: dict[str, tuple[Change, dict[str, Any]]] = {  # refused without the options: tests/uses
     "milliseconds": (lambda t: t.assign(timestamp=100.0 * t.step).drop(columns="step"), {"time_unit": "ms"}),
     "nanoseconds": (lambda t: t.assign(timestamp=1e8 * t.step).drop(columns="step"), {"time_unit": "ns"}),
     "every tenth frame": (lambda t: t.assign(step=10 * t.step), {"step_interval": 10}),
@@ -253,7 +243,7 @@ def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path:
         read(tmp_path, quick)
 
 
-def _cell(column: str, value: object, row: int = 13) -> Callable[[pd.DataFrame], pd.DataFrame]:
+def _cell(column: str, value: object, row: int = 13) -> Change:
     def change(table: pd.DataFrame) -> pd.DataFrame:
         cells = list(table[column]) if column in table else [""] * len(table)
         return table.assign(**{column: pd.Series([*cells[:row], value, *cells[row + 1 :]], dtype=object)})
@@ -261,7 +251,7 @@ def _cell(column: str, value: object, row: int = 13) -> Callable[[pd.DataFrame],
     return change
 
 
-BROKEN: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+BROKEN: dict[str, tuple[Change, str]] = {
     "no track_id": (lambda t: t.drop(columns="track_id"), "track_id: no such column; its columns are step, x, y"),
     "no clock": (lambda t: t.drop(columns="step"), "step (nor timestamp): no such column; its columns are"),
     "two columns": (lambda t: pd.concat([t, t[["x"]]], axis=1), "x: two columns of this name"),
@@ -360,11 +350,6 @@ def test_the_command_line_takes_options_and_lists_skipped_inputs(tmp_path: Path,
     scenes = list(SceneStore(store, "val"))
     assert [scene.scene_id for scene in scenes] == ["bad-t4", "good-t0", "good-t4"]
     assert {(scene.num_history, scene.num_future, scene.period_s) for scene in scenes} == {(4, 3, 0.2)}
-    assert run("preprocess", "table", raw, store, "--stride", 0) == 1
-    assert "stride: 0, expected 1 to" in capsys.readouterr().err
-    (tmp_path / "empty").mkdir()
-    assert run("preprocess", "table", tmp_path / "empty", store) == 1
-    assert "not a table folder (expected RAW/<split>/*.csv" in capsys.readouterr().err
 
 
 def test_an_edited_table_or_map_is_prepared_again(tmp_path: Path) -> None:

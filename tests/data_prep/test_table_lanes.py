@@ -86,9 +86,8 @@ def test_ids_may_be_text(tmp_path: Path) -> None:
 
 
 def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
-    table = tables.frame(
-        two_tracks(), tables.track("gone", range(3), (0.0, 499.0)), tables.track("later", range(5, 10), (0, 900))
-    )
+    gone, later = tables.track("gone", range(3), (0.0, 499.0)), tables.track("later", range(5, 10), (0, 900))
+    table = tables.frame(two_tracks(), gone, later)
     lanes = [{"id": y, "points": [[-5000, y], [5000, y]]} for y in (0, 120, 400, 900)]
     write_lanes(tmp_path / "lanes.json", *lanes, {"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]})
     assert read(tmp_path, table).polyline_id.tolist() == [0, 400]
@@ -104,7 +103,6 @@ def plain(**fields: Any) -> str:
 
 
 def feature(geometry: Any, **properties: Any) -> str:
-    """GeoJSON with one feature."""
     return json.dumps({"features": [{"geometry": geometry, "properties": properties}]})
 
 

@@ -138,9 +138,8 @@ def test_sdd_agrees_with_a_script_on_the_table(real_data: Path, tmp_path: Path, 
     store, forecasts, figures = tmp_path / "store", tmp_path / "f.parquet", tmp_path / "figures.json"
     words = ("evaluate", "--protocol", "sdd", "--data", raw, "--json", figures)
     assert run(*words) == 0
-    error = np.hypot(
-        *np.moveaxis(track[:, 7:8] + np.arange(1, 13)[:, None] * (track[:, 7:8] - track[:, 6:7]) - track[:, 8:], -1, 0)
-    )
+    straight = track[:, 7:8] + np.arange(1, 13)[:, None] * (track[:, 7:8] - track[:, 6:7])
+    error = np.linalg.norm(straight - track[:, 8:], axis=-1)
     row = json.loads(figures.read_text())["constant_velocity"]
     mean, last = error.mean(), error[:, -1].mean()
     expected = {"ADE_20": mean, "FDE_20": last, "ADE_at_best_FDE_20": mean, "ADE_1": mean, "FDE_1": last}

@@ -76,11 +76,8 @@ def test_build_model_takes_names_files_and_configs(tmp_path: Path) -> None:
     assert type(trajformer.build_model(tmp_path / "mine.yaml")) is type(by_name)
     config = recipe(tmp_path)
     assert type(trajformer.build_model(config)) is type(trajformer.build_model(config.model))
-    for text, message in (
-        ("[]", "not a recipe"),
-        ("{model: [", "not readable as YAML"),
-        ("model: {moon: {}}", "unknown name 'moon'"),
-    ):
+    wrong = {"[]": "not a recipe", "{model: [": "not readable as YAML", "model: {moon: {}}": "unknown name 'moon'"}
+    for text, message in wrong.items():
         (tmp_path / "mine.yaml").write_text(text)
         with pytest.raises(TrajformerError, match=message):
             trajformer.build_model(tmp_path / "mine.yaml")

@@ -23,9 +23,6 @@ from trajformer.recipes.checkpoint import load_predictor
 Row = dict[str, str]
 
 
-# ---- the same figures by a script on the csv files -----------------------------------------------------------------
-
-
 def circles(x: float, y: float, heading: float, length: float, width: float) -> list[tuple[float, float]]:
     ends = [(length - width) / 2 * sign for sign in (-1, 1)]
     offsets = ends if length < 4 else [0.0, *ends] if length < 8 else [0.0, *ends, ends[0] / 2, ends[1] / 2]
@@ -33,7 +30,6 @@ def circles(x: float, y: float, heading: float, length: float, width: float) -> 
 
 
 def touch(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two cars (x, y, heading, length, width) collide."""
     limit = (a[4] + b[4]) / math.sqrt(3.8)
     return any(math.dist(p, q) < limit for p in circles(*a) for q in circles(*b))
 
@@ -105,10 +101,9 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
     crashes = set[float]()
     for case_set in list(read_cases(interaction_slice))[:4]:
         rows: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        with (interaction_slice / "val" / f"{case_set.split}_val.csv").open() as lines:
-            for row in csv.DictReader(lines):
-                scene_id = f"{case_set.split}-{float(row['case_id']):.0f}"
-                rows[scene_id][row["track_id"]][int(row["frame_id"])] = row
+        lines = (interaction_slice / "val" / f"{case_set.split}_val.csv").read_text().splitlines()
+        for row in csv.DictReader(lines):
+            rows[f"{case_set.split}-{float(row['case_id']):.0f}"][row["track_id"]][int(row["frame_id"])] = row
         forecasts: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
         for track in track_forecasts(predictor, case_set):
             best = np.argsort(-track.probability, kind="stable")[:6]
@@ -121,9 +116,6 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
                 assert figures[name] == pytest.approx(expected, abs=1e-4)
                 crashes.add(expected["cross_collision_rate"])
     assert len(crashes) > 1  # the comparison is not only about zeros
-
-
-# ---- closed forms --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,14 +164,9 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
     scenes = case_set.cases
     changed = [np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None] for s in scenes]
     cases = [replace(s, position=position.astype(np.float32)) for s, position in zip(scenes, changed, strict=True)]
-    pairs = zip(
-        *(protocol.outcomes(predictor, s, progress=False) for s in (case_set, replace(case_set, cases=cases))), strict=True
-    )
-    for left, right in pairs:
+    outcomes = (protocol.outcomes(predictor, part, progress=False) for part in (case_set, replace(case_set, cases=cases)))
+    for left, right in zip(*outcomes, strict=True):
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)
-
-
-# ---- challenge file ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -192,8 +179,7 @@ def challenge_file(tmp_path: Path) -> Path:
 
 def test_the_challenge_file_has_six_modes_of_all_complete_cars(challenge_file: Path) -> None:
     assert protocol.check_challenge_file(challenge_file) == 2  # car 1 of both cases
-    with challenge_file.open() as lines:
-        rows = list(csv.DictReader(lines))
+    rows = list(csv.DictReader(challenge_file.read_text().splitlines()))
     assert {(row["case_id"], row["track_id"]) for row in rows} == {("1", "1"), ("3", "1")}
     assert list(rows[0])[-3:] == ["x6", "y6", "psi_rad6"]
     expected = files.CORNER[0] + 0.8 * 40, files.CORNER[1]
@@ -219,9 +205,6 @@ def test_a_wrong_challenge_file_is_refused(challenge_file: Path, old: str, new: 
     challenge_file.write_text(content.replace(old, new, 1))
     with pytest.raises(TrajformerError, match=reason):
         protocol.check_challenge_file(challenge_file)
-
-
-# ---- command -------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_and_writes_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

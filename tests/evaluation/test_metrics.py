@@ -54,16 +54,8 @@ def batch(target: Tensor, valid: Tensor) -> Any:
     return SimpleNamespace(truth=Truth(target, valid))
 
 
-def rows_of(forecast: Forecast, rows: slice) -> Forecast:
-    """The forecast of some scenes."""
-    return replace(forecast, position=forecast.position[rows], logit=forecast.logit[rows])
-
-
 def plain(values: dict[str, Tensor], *index: int) -> dict[str, float]:
     return {name: value[index].item() for name, value in values.items()}
-
-
-# agents ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 3, 6, 20])
@@ -120,9 +112,6 @@ def test_unknown_steps_agents_and_padding_have_no_influence() -> None:
     assert values["minADE6"][2, 2].item() == pytest.approx(error[error[:, -1].argmin(), 10:].mean().item(), rel=1e-5)
     again, _ = displacement(forecast, batch(torch.where(valid[..., None], target, torch.tensor(1e6)), valid))
     assert all(torch.equal(again[name][counts], values[name][counts]) for name in values)
-
-
-# worlds ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 4, 7, 20])
@@ -186,9 +175,6 @@ def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
     torch.testing.assert_close((errors.ade, errors.fde), (error.mean((1, 3)), error[..., -1].mean(1)))
 
 
-# collisions ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("between", [False, True])
 def test_collisions_by_brute_force(between: bool) -> None:
     position = 0.4 * draw(3, 6, 5, 8, 2).cumsum(3) + draw(3, 6, 1, 1, 2, seed=9)
@@ -205,9 +191,6 @@ def test_collisions_by_brute_force(between: bool) -> None:
     assert 0.05 < hits.float().mean() < 0.95
 
 
-# means ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("modes", [6, 20])
 @pytest.mark.parametrize("joint", [False, True])
 def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) -> None:
@@ -215,11 +198,8 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
     forecast = replace(forecast, logit=forecast.logit[:, 0]) if joint else forecast
     names = {f"{name}{k}" for name in NAMES for k in (1, 6, 20) if k <= max(modes, 6)} | {"minFDE"}
     worlds = {f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")}
-    cases = (
-        ("displacement", displacement, "num_agents", 14, names),
-        ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds),
-    )
-    for metric, function, count, number, figures in cases:
+    agents = ("displacement", displacement, "num_agents", 14, names)
+    for metric, function, count, number, figures in (agents, ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds)):
         metrics = METRICS[metric]()
         metrics.update(forecast, batch(target, torch.zeros_like(valid)))
         if metric == "multi_world" and not joint:
@@ -228,7 +208,8 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
         empty = metrics.compute()
         assert empty.pop(count) == 0 and empty.keys() == figures and all(math.isnan(value) for value in empty.values())
         for part in (slice(0, 1), slice(1, 4), slice(4, 5)):
-            metrics.update(rows_of(forecast, part), batch(target[part], valid[part]))
+            scenes = replace(forecast, position=forecast.position[part], logit=forecast.logit[part])
+            metrics.update(scenes, batch(target[part], valid[part]))
         values, counts = function(forecast, batch(target, valid))
         expected = {name: values[name][counts].double().mean().item() for name in figures}
         assert metrics.compute() == pytest.approx({count: number} | expected, rel=1e-6)

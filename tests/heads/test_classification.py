@@ -47,7 +47,6 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
-    """A tiny recipe for the four corners."""
     config = ClassificationRecipe(
         model=ViTConfig(16, 4, 3, 4, 2, BLOCK),
         data=ImageDataConfig("folder", str(root), batch_size=16),
@@ -60,13 +59,10 @@ def recipe(root: Path, **changes: Any) -> ClassificationRecipe:
 
 @pytest.fixture(scope="module")
 def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained classifier of corners."""
     return train(recipe(corners), TASK, tmp_path_factory.mktemp("run") / "run", progress=False)
 
 
-def test_classify_prints_and_draws_images_and_lists_unreadable_files(
-    checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_classify_prints_draws_and_lists_unreadable_files(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
     for index, name in enumerate(("a/1.png", "b/1.png", "c.png")):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).symlink_to(corners / "test" / CORNERS[index] / "0.png")
@@ -96,9 +92,7 @@ def test_classify_prints_and_draws_images_and_lists_unreadable_files(
         (("--split", "test", "--out", "pictures"), "--out is for images that are classified"),
     ],
 )
-def test_mistakes_of_the_user_are_one_line_errors(
-    checkpoint: Path, tmp_path: Path, capsys: Any, words: tuple[str, ...], complaint: str
-) -> None:
+def test_mistakes_are_one_line_errors(checkpoint: Path, tmp_path: Path, capsys: Any, words: Any, complaint: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.png").touch()
     paths = {"EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken.png"}
@@ -147,9 +141,7 @@ def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(checkpoint: P
         ({"model": ViTConfig(16, 32, 3, 4, 2, BLOCK)}, "image_size 16 is no multiple of patch_size 32"),
     ],
 )
-def test_invalid_recipes_are_rejected_before_anything_is_written(
-    corners: Path, tmp_path: Path, changes: dict[str, Any], complaint: str
-) -> None:
+def test_invalid_recipes_write_nothing(corners: Path, tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TrajformerError, match=re.escape(complaint)):
         train(recipe(corners, **changes), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -189,9 +181,7 @@ def test_classes_without_names_are_numbered(tmp_path: Path, capsys: Any) -> None
     assert set(re.findall(r"class (\d)", capsys.readouterr().out)) == {"0", "1", "2"}
 
 
-def test_classify_counts_mistakes_against_the_labels_of_a_split(
-    checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_classify_counts_mistakes_in_a_split(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
     assert run("classify", "--checkpoint", checkpoint, "--split", "test") == 0
     summary = rf"{corners}: test: 20 images, accuracy 100\.00% \(0 wrong\), cross-entropy 0\.\d+\n$"
     assert re.match(summary, capsys.readouterr().out)

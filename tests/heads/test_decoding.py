@@ -1,6 +1,7 @@
 """Beam search against exhaustive and greedy search, and cached decoding against decoding the whole prefix each step."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +22,7 @@ def make_model(seed: int = 0, tokens: int = 6) -> Transformer:
     return model.eval()
 
 
-def search(
-    model: Transformer, source: Tensor, limit: int, width: int, alpha: float = 0.6, cached: bool = True
-) -> list[list[int]]:
+def search(model: Transformer, source: Tensor, limit: int, width: int, alpha: float = 0.6, cached: bool = True) -> list[Any]:
     """Translations by beam search, with the same limit for every sentence."""
     steps = Hypotheses(model, source, width, cached=cached)
     return [row.tolist() for row in beam_search(steps, torch.full((len(source),), limit), width, alpha)]

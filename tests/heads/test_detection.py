@@ -13,30 +13,14 @@ from support.heads import voc_annotation
 from torch import Tensor
 
 from trajformer.errors import ConfigError, TrajformerError
+from trajformer.heads.detr import data, shapes
 from trajformer.heads.detr import model as losses
-from trajformer.heads.detr import shapes
-from trajformer.heads.detr.data import (
-    BoxAugmentConfig,
-    BoxTargets,
-    Example,
-    VocConfig,
-    VocDataset,
-    augment_example,
-    collate,
-    iou,
-    read_annotation,
-    resize_example,
-    suppress,
-    to_corners,
-)
+from trajformer.heads.detr.data import BoxAugmentConfig, BoxTargets, Example, VocConfig, VocDataset, collate, iou, resize_example
 from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
-
-
-# generated shapes
 
 
 def test_a_shape_fills_its_box_and_has_its_area() -> None:
@@ -71,11 +55,7 @@ def test_an_image_follows_from_split_seed_epoch_and_index() -> None:
         ShapesDataset(SMALL, "tset")
 
 
-# batches
-
-
 def marked(height: int, width: int, box: tuple[int, int, int, int], label: int = 1) -> Example:
-    """A black image with one white box."""
     image = torch.zeros(3, height, width)
     left, top, right, bottom = box
     image[:, top:bottom, left:right] = 1.0
@@ -103,17 +83,14 @@ def test_batches_are_padded_and_boxes_are_shares_of_their_image() -> None:
 
 def test_boxes_are_augmented_with_the_image() -> None:
     example = marked(60, 90, (30, 25, 50, 37))
-    assert torch.equal(augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image, example.image)
+    assert torch.equal(data.augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image, example.image)
     config = BoxAugmentConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
     for seed in range(12):
-        augmented = augment_example(example, config, np.random.default_rng(seed))
+        augmented = data.augment_example(example, config, np.random.default_rng(seed))
         assert white_box(augmented.image) == augmented.box[0].tolist()
         small = resize_example(augmented, 120, 150)
         assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
         np.testing.assert_allclose(white_box(small.image), small.box[0], atol=1.1)
-
-
-# Pascal VOC
 
 
 @pytest.fixture
@@ -135,20 +112,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_unusable_images_and_boxes_are_left_out_and_listed(folder: Path) -> None:
-    data = VocDataset(VocConfig(str(folder)), "train", ("dish", "cell"), (60, 100))
-    assert len(data) == 2 and data.sizes(np.array([1, 0])).tolist() == [[50, 20], [30, 40]]
-    first, second = data.example(0), data.example(1)
+    found = VocDataset(VocConfig(str(folder)), "train", ("dish", "cell"), (60, 100))
+    assert len(found) == 2 and found.sizes(np.array([1, 0])).tolist() == [[50, 20], [30, 40]]
+    first, second = found.example(0), found.example(1)
     assert (first.name, first.label.tolist(), first.original) == ("p0", [1], (30, 40))
     torch.testing.assert_close(first.box, torch.tensor([[8.0, 10.0, 40.0, 50.0]]))  # twice as large
     assert second.label.tolist() == [0] and second.image.shape == (3, 100, 40)
-    complaints = "\n".join(data.skipped)
+    complaints = "\n".join(found.skipped)
     assert "p0: 1 boxes without area left out" in complaints and "1 objects of class 'dust' left out" in complaints
     assert f"skipped {folder}/Annotations/p2.xml: not an annotation: no such file" in complaints
     assert f"skipped {folder}/JPEGImages/p3.jpg: not a readable image" in complaints
-    assert len(data.skipped) == 4
-    kept = pickle.loads(pickle.dumps(data))
+    assert len(found.skipped) == 4
+    kept = pickle.loads(pickle.dumps(found))
     assert not kept.cache and torch.equal(kept.example(0).image, first.image)
-    batch = data[[0, 1]]
+    batch = found[[0, 1]]
     assert batch.original.tolist() == [[30, 40], [50, 20]] and batch.mask is not None
 
 
@@ -190,25 +167,22 @@ def test_invalid_annotations_are_rejected_with_the_file_name(text: str, reason: 
     path = tmp_path / "a.xml"
     path.write_text(text)
     with pytest.raises(TrajformerError, match=rf"a\.xml: not an annotation: .*{reason}"):
-        read_annotation(path)
+        data.read_annotation(path)
 
 
 def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path) -> None:
     config, labels = VocConfig(str(real_data / "bccd" / "BCCD"), cache=False), ("RBC", "WBC", "Platelets")
     counts, complaints = dict.fromkeys(labels, 0), []
     for split, pictures in (("train", 205), ("val", 87), ("test", 72)):
-        data = VocDataset(config, split, labels, (240, 320))
-        assert len(data) == pictures
-        complaints += data.skipped
-        for _, _, label, size in data.images:
+        found = VocDataset(config, split, labels, (240, 320))
+        assert len(found) == pictures
+        complaints += found.skipped
+        for _, _, label, size in found.images:
             assert size == (480, 640)
             for index in label.tolist():
                 counts[labels[index]] += 1
     assert counts == {"RBC": 4153, "WBC": 372, "Platelets": 361}
     assert sorted(complaints) == [f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)]
-
-
-# average precision
 
 
 def boxes(*rows: tuple[float, float, float, float, int], scores: tuple[float, ...] = ()) -> BoxTable:
@@ -259,9 +233,6 @@ def test_generated_images_follow_the_config() -> None:
         assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()
     with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
         replace(SMALL, objects=(3, 2))
-
-
-# boxes and the set loss
 
 
 CLASSES, QUERIES = 4, 6
@@ -343,7 +314,7 @@ def test_loss_is_averaged_over_the_boxes_of_all_processes(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("generalized", [False, True])
 def test_gradient_of_iou_is_correct_and_finite_for_empty_boxes(generalized: bool) -> None:
-    a, b = (to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
+    a, b = (data.to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
     assert torch.autograd.gradcheck(lambda x, y: iou(x, y, generalized=generalized), (a, b))
     empty = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.2, 0.2, 0.2, 0.9]]).requires_grad_()
     values = iou(empty[:, None], torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.4, 0.4]]), generalized=generalized)
@@ -354,11 +325,12 @@ def test_gradient_of_iou_is_correct_and_finite_for_empty_boxes(generalized: bool
 def test_nms_keeps_the_best_box_of_overlapping_boxes_of_a_class() -> None:
     box = torch.tensor([[0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 10], [30, 0, 40, 10], [2, 0, 12, 10.0]])
     score, label = torch.tensor([0.6, 0.9, 0.5, 0.1, 0.8]), torch.tensor([0, 0, 1, 0, 0])
-    assert suppress(box, score, label, 0.5).tolist() == [1, 2, 3]  # boxes 0 and 4 overlap box 1; box 2 has another class
-    assert suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
+    assert data.suppress(box, score, label, 0.5).tolist() == [1, 2, 3]  # boxes 0 and 4 overlap box 1; box 2 has another class
+    assert data.suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
     chain = torch.tensor([[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]])  # IoU of neighbors 7/13
-    assert suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5).tolist() == [0, 2]  # removed boxes remove none
-    assert suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
+    kept = data.suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5)
+    assert kept.tolist() == [0, 2]  # removed boxes remove none
+    assert data.suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -44,7 +44,6 @@ def small(backbone: BackboneConfig | None = None, **changes: Any) -> Detr:
 
 
 def two_images() -> tuple[Tensor, Tensor]:
-    """Pixels and mask of two images of different sizes."""
     pixels, mask = draw(2, 3, *SIZES[0]), torch.zeros(2, *SIZES[0], dtype=torch.bool)
     for index, (height, width) in enumerate(SIZES):
         mask[index, :height, :width] = True
@@ -69,9 +68,6 @@ def assert_equal(predicted: Detections, logit: Tensor, box: Tensor, **limits: fl
     torch.testing.assert_close(predicted.box, box, **limits)
 
 
-# parity with Hugging Face
-
-
 def hugging_face(position: str = "sine") -> Any:
     transformers = pytest.importorskip("transformers")
     resnet = transformers.ResNetConfig(
@@ -87,7 +83,6 @@ def hugging_face(position: str = "sine") -> Any:
 
 
 def converted(model: Any, folder: Path) -> Detr:
-    """The model after conversion of its saved weights."""
     model.save_pretrained(folder)
     recipe, weights, _ = convert("hf_detr", folder / "model.safetensors", Options(heads=HEADS))
     result = recipe.build_model()
@@ -131,16 +126,12 @@ def test_loss_of_all_layers_equals_hugging_face() -> None:
     labels = [{"class_labels": labeled.label[i][labeled.mask[i]], "boxes": labeled.box[i][labeled.mask[i]]} for i in range(2)]
     layers = (*predicted.auxiliary, predicted)
     outputs = torch.stack([one.logit for one in layers]), torch.stack([one.box for one in layers])
-    loss, parts, _ = criterion.ForObjectDetectionLoss(
-        predicted.logit, labels, torch.device("cpu"), predicted.box, config, *outputs
-    )
+    arguments = (predicted.logit, labels, torch.device("cpu"), predicted.box, config, *outputs)
+    loss, parts, _ = criterion.ForObjectDetectionLoss(*arguments)
     terms = box_loss(predicted, labeled, BoxLossConfig())
     assert terms["loss"].item() == pytest.approx(loss.item(), rel=1e-5)
     for name, term in (("loss_ce", "classification"), ("loss_bbox", "l1"), ("loss_giou", "giou")):
         assert terms[term].item() == pytest.approx(parts[name].item(), rel=1e-5)
-
-
-# published layouts
 
 
 def with_torchvision_backbone(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -182,7 +173,6 @@ def in_layout_of_authors(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr") -> tuple[Any, dict[str, Tensor]]:
-    """Recipe and weights of a file with these tensors."""
     torch.save({"model": state}, folder / "detr.pth")
     return convert(layout, folder / "detr.pth", Options(heads=HEADS))[:2]
 
@@ -224,8 +214,6 @@ def test_dilation_computes_the_features_between_the_strided_ones() -> None:
     torch.testing.assert_close(dilated(pixels)[0][..., ::2, ::2], strided(pixels)[0], **tolerance(DEPTH, LENGTH))
 
 
-# padding
-
 BACKBONES = {
     "cnn": BackboneConfig(cnn=CnnConfig((8, 16, 24), blocks=2, groups=4)),
     "resnet": BackboneConfig(resnet=ResNetConfig((1, 2, 1, 2), 4)),
@@ -261,9 +249,6 @@ def test_an_image_of_padding_gives_finite_loss_and_gradients(backbone: str, prec
     assert loss.isfinite()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
-
-
-# queries, sizes and postprocessing
 
 
 def detections(*queries: tuple[list[float], int, float]) -> Detections:

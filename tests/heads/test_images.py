@@ -32,7 +32,6 @@ def test_every_mode_is_read_as_color_and_as_gray(tmp_path: Path, mode: str) -> N
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """A file that is no readable image."""
     path = folder / f"{kind}.png"
     whole = save(folder / "whole.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).read_bytes()
     if kind == "folder":

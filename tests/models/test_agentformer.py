@@ -16,18 +16,11 @@ from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.models.agentformer.model import (
-    AgentFormer,
-    AgentFormerSamplerConfig,
-    CVAELossConfig,
-    SamplerLossConfig,
-    sampler_loss,
-)
+from trajformer.models.agentformer import model as models
+from trajformer.models.agentformer.model import AgentFormer, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
 from trajformer.models.agentformer.networks import Context
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
-
-NO_BOUND = CVAELossConfig(free=0.0)
 
 
 def different() -> SceneBatch:
@@ -48,25 +41,12 @@ def decoded(model: AgentFormer, observation: Observation, z: Callable[[Gaussian]
     return model.decode_samples(observation, context, z(prior), prior, prior, scored=False).position
 
 
-def reconstruct_loss(model: AgentFormer, batch: SceneBatch, noise: Tensor, config: CVAELossConfig) -> dict[str, Tensor]:
-    with fixed_noise(noise):
-        return config.build()(model.train(), batch)
-
-
-def gradients(model: AgentFormer) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
-
-
 def both_stages(variant: str) -> list[Forecaster]:
-    """A first stage and a second stage with its weights."""
     first = random_model(VARIANTS[variant], seed=1)
     second = AgentFormerSamplerConfig(VARIANTS[variant], hidden=(8, 8)).build()
     second.cvae.load_state_dict(first.state_dict())
     torch.nn.init.normal_(second.shift.weight, std=3.0)
     return [first, second.eval()]
-
-
-# Tokens and decoding
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -125,18 +105,16 @@ def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
     torch.testing.assert_close(road(far).position, road(no_lane).position, atol=1e-5, rtol=1e-5)
 
 
-# Training
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) -> None:
     scenes, noise = different_scenes(), draw(3, 5, 7, 3, seed=5)
 
     def learn(batch: SceneBatch, noise: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         model = random_model(VARIANTS[variant])
-        terms = reconstruct_loss(model, batch, noise, NO_BOUND)
+        with fixed_noise(noise):
+            terms = CVAELossConfig(free=0.0).build()(model.train(), batch)
         terms["loss"].backward()
-        return terms, gradients(model)
+        return terms, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
 
     terms, together = learn(collate(scenes), noise)
     alone = [learn(collate([scene]), noise[index : index + 1]) for index, scene in enumerate(scenes)]
@@ -145,9 +123,6 @@ def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) ->
     for name, value in together.items():
         mean = torch.stack([part[name] for _, part in alone]).mean(0)
         torch.testing.assert_close(value, mean, atol=2e-5 * max(1.0, mean.abs().max().item()), rtol=1e-3, msg=name)
-
-
-# Evaluation
 
 
 @torch.no_grad()
@@ -218,9 +193,6 @@ def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_
     assert not model.train()(o).logit.any()
 
 
-# Second stage
-
-
 def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     config = AgentFormerSamplerConfig(TINY, hidden=(8, 8), noise=True)
     torch.manual_seed(0)
@@ -261,7 +233,7 @@ def loss_of_modes(position: Tensor, unit_m: float, config: SamplerLossConfig) ->
     """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent; latents are distributed as the prior."""
     same = Gaussian(*torch.zeros(2, 1, 1, position.shape[2], 2))
     forecast = Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same)
-    return sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
+    return models.sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
 
 
 def test_diversity_by_hand() -> None:

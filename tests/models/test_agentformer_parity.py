@@ -53,7 +53,6 @@ def per_scene(name: str) -> list[Tensor]:
 
 
 def recorded_batch(scene: int | None = None) -> SceneBatch:
-    """All recorded scenes, or one."""
     scenes = [pedestrians(position.numpy(), f"{index}") for index, position in enumerate(per_scene("position"))]
     return collate(scenes if scene is None else scenes[scene : scene + 1])
 
@@ -67,7 +66,6 @@ def recorded_noise() -> Tensor:
 
 
 def without_dropout(model: AgentFormer, **changes: Any) -> AgentFormer:
-    """The same weights in a model without dropout."""
     block = replace(model.config.block, dropout=0.0, attention_dropout=0.0)
     copy = replace(model.config, block=block, **changes).build()
     copy.load_state_dict(model.state_dict())

@@ -7,11 +7,10 @@ import pytest
 import torch
 from support.models import seeded
 from support.scenes import make_scene
-from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
-from trajformer.models.gatformer import GatformerConfig, Graph
+from trajformer.models.gatformer import GatformerConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = GatformerConfig(
@@ -27,11 +26,6 @@ def scenes() -> Observation:
     valid = batch.valid.clone()
     valid[0, 5, 7:], valid[0, 1, 8:], valid[0, 6, :8], valid[1, 2, 4] = False, False, False, False
     return replace(batch, valid=valid)
-
-
-def keys_of(graph: Graph, query: int) -> Tensor:
-    """Sorted keys of the edges of a query."""
-    return graph.edges.key[graph.edges.query == query].sort().values
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -54,7 +48,8 @@ def test_edges_lead_to_the_nearest_nodes_within_the_radius_in_each_step(steps: i
                         gap = (pose[b, :, :2] - position).norm(dim=-1).masked_fill(~batch.polyline_mask[b], torch.inf)
                         near = gap.argsort()[: int((gap <= 25.0).sum())][:6]
                         expected += (near + 2 * len(times) * agents + b * lanes).tolist()
-                    assert keys_of(graph, query).tolist() == sorted(expected), (b, t, a)
+                    keys = graph.edges.key[graph.edges.query == query]
+                    assert sorted(keys.tolist()) == sorted(expected), (b, t, a)
                     query, count = query + 1, count + len(expected)
         assert count == (graph.edges.query < query).sum() and count > 100
         assert len(graph.position) == len(graph.edges.query) == query * (4 + 6)

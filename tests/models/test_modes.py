@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,13 +57,9 @@ def equally_likely(position: Tensor) -> Forecast:
     return Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE)
 
 
-def by_probability(forecast: Forecast) -> Tensor:
-    return forecast.logit.argsort(dim=-1, descending=True, stable=True)
-
-
 def test_the_first_sample_is_nearest_to_all_and_each_next_one_covers_most_of_the_rest() -> None:
     forecast = coverage(equally_likely(4 * draw(3, 4, 12, 5, 2)))
-    end, order = forecast.position[..., -1, :].double(), by_probability(forecast)
+    end, order = forecast.position[..., -1, :].double(), forecast.logit.argsort(dim=-1, descending=True, stable=True)
     for b, s in np.ndindex(3, 4):
         distance = torch.cdist(end[b, s], end[b, s])
         assert order[b, s, 0] == distance.mean(1).argmin()
@@ -97,9 +94,7 @@ def test_worlds_are_scored_by_the_mean_distance_over_real_targets() -> None:
     torch.testing.assert_close(coverage(equally_likely(position), real).logit, worlds.logit)
 
 
-def merged_in_loops(
-    position: np.ndarray, probability: np.ndarray, count: int, config: AggregationConfig
-) -> tuple[np.ndarray, np.ndarray]:
+def merged_in_loops(position: np.ndarray, probability: np.ndarray, count: int, config: AggregationConfig) -> Any:
     """The aggregation of the modes [K, F, 2] of an agent, in loops."""
     end, modes = position[:, -1], range(len(position))
     uncovered, chosen = set(modes), []

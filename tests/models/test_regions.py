@@ -20,16 +20,8 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError, TrajformerError
-from trajformer.models.mmtransformer import (
-    FanConfig,
-    RegionConfig,
-    RegionLossConfig,
-    equal_regions,
-    fit_regions,
-    initial_regions,
-    region_loss,
-    region_of,
-)  # fmt: skip
+from trajformer.models import mmtransformer
+from trajformer.models.mmtransformer import FanConfig, RegionConfig, RegionLossConfig, equal_regions, fit_regions, region_of
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import to_frame
@@ -84,13 +76,13 @@ def test_regions_equal_the_clusters_also_if_the_rounds_end_early() -> None:
 
 
 def test_a_fan_by_hand() -> None:
-    fan = initial_regions(RegionConfig(6, FanConfig((10.0, 30.0), 3, math.pi / 2)))
+    fan = mmtransformer.initial_regions(RegionConfig(6, FanConfig((10.0, 30.0), 3, math.pi / 2)))
     angle = torch.tensor([-1.0, 0.0, 1.0] * 2) * math.pi / 4
     distance = torch.tensor([10.0] * 3 + [30.0] * 3)
     torch.testing.assert_close(fan[:, :2], torch.stack([distance * angle.cos(), distance * angle.sin()], -1))
     ends = torch.tensor([[11.0, 1.0], [28.0, 2.0], [20.0, 20.0], [-3.0, -4.0]])
     assert region_of(ends, fan).tolist() == [1, 4, 5, 0]
-    assert not initial_regions(RegionConfig(4)).any()
+    assert not mmtransformer.initial_regions(RegionConfig(4)).any()
     with pytest.raises(ConfigError, match=r"count: 5, expected .* fan, 2 distances in 3 directions"):
         RegionConfig(5, FanConfig())
 
@@ -109,65 +101,42 @@ def case() -> tuple[Forecast, Tensor, Tensor]:
     return Forecast(position, logit, Frame.AGENT, pose), target, valid
 
 
-def by_hand(
-    forecast: Forecast, target: Tensor, valid: Tensor, offsets: bool = True, every: bool = True
-) -> tuple[float, dict[str, float]]:
-    """Loss and terms of a layer in plain Python."""
-    sums, agents = {"regression": 0.0, "confidence": 0.0, "classification": 0.0}, 0
-    for b, s in itertools.product(range(2), range(3)):
-        steps = [t for t in range(5) if valid[b, s, t]]
-        if not steps:
-            continue
-        agents += 1
-        truth = to_frame(target[b, s], forecast.pose[b, s]).tolist()
-        end = truth[steps[-1]]
-        cost = [(end[0] - x) ** 2 + (end[1] - y) ** 2 - w for x, y, w in REGIONS.tolist()]
-        region = cost.index(min(cost))
-        modes, logits = forecast.position[b, s].tolist(), forecast.logit[b, s].tolist()
-        chosen, fdes, errors = (2 * region, 2 * region + 1), list[float](), list[float]()
-        for mode in chosen:
-            known, error = 0, 0.0
-            for t in range(5):
-                if not (valid[b, s, t] and (not offsets or t == 0 or valid[b, s, t - 1])):
-                    continue
-                known += 1
-                for axis in range(2):
-                    before = (modes[mode][t - 1][axis], truth[t - 1][axis]) if t and offsets else (0.0, 0.0)
-                    gap = abs((modes[mode][t][axis] - before[0]) - (truth[t][axis] - before[1]))
-                    error += gap**2 / (2 * 0.7) if gap < 0.7 else gap - 0.35
-            errors.append(error / known)
-            fdes.append(math.dist(modes[mode][steps[-1]], end))
-        sums["regression"] += sum(errors) / 2 if every else errors[fdes.index(min(fdes))]
-        total = sum(map(math.exp, logits))
-        inside = sum(math.exp(logits[mode]) for mode in chosen)
-        sums["classification"] -= math.log(inside / total)
-        softened = [math.exp(-fde / 2.0) for fde in fdes]
-        for mode, part in zip(chosen, softened, strict=True):
-            expected_share = part / sum(softened)
-            sums["confidence"] += expected_share * math.log(expected_share / (math.exp(logits[mode]) / inside))
-    terms = {name: value / agents for name, value in sums.items()}
-    halved = {"regression": 0.5, "confidence": 1.0, "classification": 1.0}
-    loss = sum(h * terms[n] * math.exp(-s) + s / 2 for (n, h), s in zip(halved.items(), SIGMAS.tolist(), strict=True))
-    return loss, terms
+def by_hand(forecast: Forecast, target: Tensor, valid: Tensor, offsets: bool, every: bool) -> tuple[float, dict[str, float]]:
+    """Loss and terms of a layer, agent by agent."""
+    rows: list[tuple[Tensor, Tensor, Tensor]] = []
+    for b, s in valid.any(-1).nonzero().tolist():
+        known, truth = valid[b, s], to_frame(target[b, s], forecast.pose[b, s])
+        last = known.nonzero()[-1, 0]
+        region = int(((truth[last] - REGIONS[:, :2]).square().sum(-1) - REGIONS[:, 2]).argmin())
+        chosen = [2 * region, 2 * region + 1]
+        gap, fde = forecast.position[b, s, chosen] - truth, (forecast.position[b, s, chosen, last] - truth[last]).norm(dim=-1)
+        if offsets:  # an offset is known if both of its steps are
+            gap = torch.cat([gap[:, :1], gap.diff(dim=1)], 1)
+            known = known & torch.cat([known[:1], known[:-1]])
+        error = torch.where(gap.abs() < 0.7, gap.square() / (2 * 0.7), gap.abs() - 0.35).sum(-1)[:, known].mean(1)
+        share, expected_share = forecast.logit[b, s].softmax(-1)[chosen], (-fde / 2.0).softmax(-1)
+        confidence = (expected_share * (expected_share * share.sum() / share).log()).sum()
+        rows.append((error.mean() if every else error[fde.argmin()], confidence, -share.sum().log()))
+    means = torch.tensor(rows).mean(0).tolist()
+    loss = sum(m * h * math.exp(-s) + s / 2 for m, h, s in zip(means, (0.5, 1.0, 1.0), SIGMAS.tolist(), strict=True))
+    return loss, dict(zip(("regression", "confidence", "classification"), means, strict=True))
 
 
 @pytest.mark.parametrize("learn", ["all", "nearest"])
 @pytest.mark.parametrize("error", ["offsets", "positions"])
-def test_terms_equal_plain_python(error: Literal["offsets", "positions"], learn: Literal["all", "nearest"]) -> None:
+def test_terms_equal_a_loop_over_agents(error: Literal["offsets", "positions"], learn: Literal["all", "nearest"]) -> None:
     forecast, target, valid = case()
-    terms = region_loss(forecast, target, valid, REGIONS, SIGMAS, replace(CONFIG, error=error, learn=learn))
+    terms = mmtransformer.region_loss(forecast, target, valid, REGIONS, SIGMAS, replace(CONFIG, error=error, learn=learn))
     loss, expected = by_hand(forecast, target, valid, error == "offsets", learn == "all")
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected | {"loss": loss}, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 9, 2)
 
 
 def with_regions(store: Path, **changes: Any) -> TrainConfig:
-    """`recipe` with three regions."""
     config = recipe(store, trainer={"epochs": 1}, **changes)
     return replace(config, model=replace(config.model, proposals=9, modes=4, regions=RegionConfig(3)))
 
@@ -201,12 +170,6 @@ def test_a_fan_needs_no_data() -> None:
     model.prepare(None, 0)  # type: ignore[arg-type]
     assert torch.equal(model.regions, before) and before[1].tolist() == [20.0, 0.0, 0.0]
     assert "regions" in model.state_dict() and "regions" not in build(MMTRANSFORMER).state_dict()
-
-
-def test_a_loss_of_another_variant_is_refused(store: Path) -> None:
-    joint = replace(recipe(store), model=replace(MMTRANSFORMER, joint=True), loss=RegionLossConfig())
-    with pytest.raises(TrajformerError, match="loss: RegionLossConfig is not for MMTransformer, expected worlds"):
-        joint.check()
 
 
 def without_lanes(observation: Observation) -> Observation:

@@ -40,40 +40,32 @@ def case(layers: int = 1) -> tuple[SceneTrajectories, Tensor, Tensor, Tensor]:
     return replace(decoded[-1], auxiliary=tuple(decoded[:-1])), start, target, valid
 
 
-def reference(
-    found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor
-) -> tuple[dict[str, float], list[dict[int, int]]]:
-    """Terms, and the query of each agent in each scene for the best of all assignments."""
-    sums, matched, entropy, weight, pairs = [0.0, 0.0], 0, 0.0, 0.0, []
+def reference(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor) -> dict[str, float]:
+    """The terms of the best of all assignments."""
+    matched, entropy, weight = [], 0.0, 0.0
     for b in range(2):
-        agents = [s for s in range(3) if valid[b, s].any()]
-        probability = (1 / (1 + (-found.logit[b]).exp())).tolist()
+        agents, probability = valid[b].any(-1).nonzero()[:, 0].tolist(), found.logit[b].sigmoid()
         cost, huber = {}, {}
-        for q, s in itertools.product(range(4), agents):
-            truth = [start[b, s], *(target[b, s, t] for t in range(5) if valid[b, s, t])]
-            times = [0, *(t + 1 for t in range(5) if valid[b, s, t])]
-            gaps = [(found.position[b, q, 0, t] - xy).tolist() for t, xy in zip(times, truth, strict=True)]
-            distance = [math.hypot(*gap) for gap in gaps]
-            cost[q, s] = sum(distance) / len(distance) + 0.5 * distance[-1] - 2.0 * probability[q]
-            error = [sum(g * g / 1.6 if abs(g) < 0.8 else abs(g) - 0.4 for g in gap) for gap in gaps]
-            huber[q, s] = (sum(error) / len(error), error[-1])
+        for s in agents:
+            times = [0, *(1 + valid[b, s].nonzero()[:, 0])]
+            gap = found.position[b, :, 0, times] - torch.cat([start[b, s, None], target[b, s][valid[b, s]]])  # [Q, T, 2]
+            distance, error = gap.norm(dim=-1), torch.where(gap.abs() < 0.8, gap.square() / 1.6, gap.abs() - 0.4).sum(-1)
+            cost[s] = distance.mean(1) + 0.5 * distance[:, -1] - 2.0 * probability
+            huber[s] = torch.stack([error.mean(1), error[:, -1]], -1)
         assignments = itertools.permutations(range(4), len(agents))
-        best = min(assignments, key=lambda queries: sum(cost[q, s] for q, s in zip(queries, agents, strict=True)))
-        pairs.append(dict(zip(agents, best, strict=True)))
-        for s, q in pairs[b].items():
-            sums = [total + part for total, part in zip(sums, huber[q, s], strict=True)]
-            matched += 1
-        for q in range(4):
+        best = min(assignments, key=lambda queries: sum(float(cost[s][q]) for q, s in zip(queries, agents, strict=True)))
+        matched += [huber[s][q].tolist() for q, s in zip(best, agents, strict=True)]
+        for q, p in enumerate(probability.tolist()):
             weight += 1.0 if q in best else 0.1
-            entropy -= math.log(probability[q]) if q in best else 0.1 * math.log(1 - probability[q])
-    terms = {"regression": sums[0] / matched, "endpoint": sums[1] / matched, "classification": entropy / weight, "mode": 0.0}
-    return terms, pairs
+            entropy -= math.log(p) if q in best else 0.1 * math.log(1 - p)
+    regression, endpoint = torch.tensor(matched).mean(0).tolist()
+    return {"regression": regression, "endpoint": endpoint, "classification": entropy / weight, "mode": 0.0}
 
 
 def test_value_reference() -> None:
     found, start, target, valid = case()
     terms = scene_set_loss(found, start, target, valid, CONFIG)
-    expected, _ = reference(found, start, target, valid)
+    expected = reference(found, start, target, valid)
     expected["loss"] = expected["regression"] + 0.3 * expected["endpoint"] + 0.6 * expected["classification"]
     assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-4)
 
@@ -82,7 +74,7 @@ def test_each_decoder_layer_is_matched_separately() -> None:
     found, start, target, valid = case(layers=3)
     alone = []
     for layer in (*found.auxiliary, replace(found, auxiliary=())):
-        terms, _ = reference(layer, start, target, valid)
+        terms = reference(layer, start, target, valid)
         alone.append(terms["regression"] + 0.3 * terms["endpoint"] + 0.6 * terms["classification"])
     loss = scene_set_loss(found, start, target, valid, CONFIG)
     assert loss["loss"].item() == pytest.approx(alone[2] + 0.5 * (alone[0] + alone[1]) / 2, rel=1e-4)

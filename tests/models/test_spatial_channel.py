@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trajformer.core.attention import Groups
 from trajformer.core.blocks import BlockConfig, SqueezeConfig, SqueezeExcite
 from trajformer.data.batch import collate
-from trajformer.models.spatial_channel import SpatialChannel, SpatialChannelConfig
+from trajformer.models.spatial_channel import SpatialChannelConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8)
@@ -59,16 +59,10 @@ def test_groups_are_scaled_by_the_formula() -> None:
         assert torch.equal(out[n, 12:], x[n, 12:])
 
 
-def channel_weights(model: SpatialChannel) -> list[Tensor]:
-    """A list to which each call of the model appends the channel weights of its first block."""
-    collected: list[Tensor] = []
-    model.encoder.layers[0].squeeze.excite.register_forward_hook(lambda module, args, out: collected.append(out.sigmoid()))
-    return collected
-
-
 def test_the_channel_of_an_agent_is_its_rank_by_distance() -> None:
     model, batch = build(channel_axis="agent", road=False), collate([make_scene(6)]).observation
-    collected = channel_weights(model)
+    collected: list[Tensor] = []  # channel weights of the first block in each call
+    model.encoder.layers[0].squeeze.excite.register_forward_hook(lambda module, args, out: collected.append(out.sigmoid()))
     first = model(batch)
     order = torch.tensor([0, 1, 2, 5, 3, 4])
     names = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")

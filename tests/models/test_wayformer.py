@@ -12,18 +12,9 @@ from torch import Tensor
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
+from trajformer.models import wayformer
 from trajformer.models.modes import aggregate
-from trajformer.models.wayformer import (
-    SPACE,
-    TIME,
-    AxisEncoder,
-    Grid,
-    LatentConfig,
-    SceneEncoder,
-    SceneEncoderConfig,
-    Wayformer,
-    WayformerConfig,
-)
+from trajformer.models.wayformer import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SceneEncoderConfig(block=BLOCK)
@@ -126,10 +117,11 @@ def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kin
     assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(real[:, 20:], parts[2].real[:, 0])
 
 
-def small(**changes: object) -> Wayformer:
+def small(**changes: object) -> wayformer.Wayformer:
     torch.manual_seed(0)
     sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbors": 5, "max_polylines": 8, "map_width": 8}
-    return Wayformer(WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes)))  # type: ignore[arg-type]
+    config = wayformer.WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes))  # type: ignore[arg-type]
+    return config.build()
 
 
 def test_components_are_merged_in_evaluation_only() -> None:
@@ -147,10 +139,7 @@ def test_components_are_merged_in_evaluation_only() -> None:
     [
         (lambda: small(modes=7), "modes: 7, expected at most 6"),
         (lambda: encoder(latents=LatentConfig(counts=(2, 3))), r"latents\.counts: 2 numbers, expected 1 for multi_axis"),
-        (
-            lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))),
-            r"counts: 1 numbers, expected 2 for sequential",
-        ),
+        (lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))), "1 numbers, expected 2 for sequential"),
         (lambda: encoder("early", "interleaved", layers=1), "layers: 1, expected at least two"),
         (lambda: encoder("hierarchical", "interleaved", layers=3), "layers: 3, expected at least two"),
     ],

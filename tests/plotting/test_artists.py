@@ -77,19 +77,11 @@ def test_labels_are_probabilities_without_overlap(spread: float) -> None:
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scene_id": "other"}, "is for scene 'other'"),
-        ({"track_id": "404"}, "has no track '404'"),
-        ({}, "5 steps, the scene has 12"),
-    ],
-)
-def test_a_forecast_that_does_not_fit_the_scene_is_an_error(change: dict[str, str], message: str) -> None:
-    scene = make_scene()
-    forecast = replace(fan(scene, 0), **change) if change else replace(fan(scene, 0), position=np.zeros((6, 5, 2)))
-    with pytest.raises(TrajformerError, match=message):
-        plot_scene(scene, [forecast])
+def test_a_forecast_that_does_not_fit_the_scene_is_an_error() -> None:
+    wrong = {"is for scene 'other'": {"scene_id": "other"}, "has no track '404'": {"track_id": "404"}}
+    for message, change in (wrong | {"5 steps, the scene has 12": {"position": np.zeros((6, 5, 2))}}).items():
+        with pytest.raises(TrajformerError, match=message):
+            plot_scene(make_scene(), [replace(fan(make_scene(), 0), **change)])
 
 
 def test_track_error_in_closed_form() -> None:
@@ -100,9 +92,6 @@ def test_track_error_in_closed_form() -> None:
     matched = match_forecasts(scene, [forecast])
     assert track_errors(scene, matched) == [pytest.approx((2.0, 4.0), abs=1e-4)]
     assert not track_errors(make_scene(with_future=False), matched)
-
-
-# attention weights
 
 
 GRAY = np.array([0.299, 0.587, 0.114])

@@ -25,15 +25,9 @@ def crowd(count: int = 30, history: int = 8, future: int = 12) -> Scene:
     position = start[:, None] + rng.normal(0, 0.5, (count, 1, 2)) * (np.arange(history + future)[:, None] - history + 1) * 0.4
     role = np.full(count, AgentRole.SCORED, np.uint8)
     role[-1] = AgentRole.CONTEXT
-    return replace(
-        scene,
-        agent_id=tuple(str(1000 + agent) for agent in range(count)),
-        agent_kind=np.full(count, AgentKind.PEDESTRIAN, np.uint8),
-        agent_role=role,
-        period_s=0.4,
-        position=position.astype(np.float32),
-        valid=np.ones(position.shape[:2], np.bool_),
-    ).validate()
+    names, kind = tuple(str(1000 + agent) for agent in range(count)), np.full(count, AgentKind.PEDESTRIAN, np.uint8)
+    tracks = {"position": position.astype(np.float32), "valid": np.ones(position.shape[:2], np.bool_)}
+    return replace(scene, period_s=0.4, agent_id=names, agent_kind=kind, agent_role=role, **tracks).validate()
 
 
 def random_walks(scene: Scene) -> list[TrackForecast]:

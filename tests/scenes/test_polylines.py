@@ -1,6 +1,7 @@
 """Polylines are cut into equal pieces: number, ends, spacing, and no points between two polylines."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +11,9 @@ from hypothesis import strategies as st
 from trajformer.scenes.polylines import resample
 
 
-def pieces(
-    *lines: list[tuple[float, float]] | np.ndarray, points: int = 5, length: float = 20.0
-) -> tuple[np.ndarray, np.ndarray]:
+def pieces(*lines: Any, points: int = 5, length: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
     offset = np.cumsum([0, *map(len, lines)]).astype(np.int32)
     return resample(np.concatenate([np.asarray(line, np.float32) for line in lines]), offset, points, length)
-
-
-def arc(line: np.ndarray) -> float:
-    return float(np.hypot(*np.diff(np.asarray(line, np.float64), axis=0).T).sum())
 
 
 def test_points_are_equidistant_in_arc_length_on_a_closed_ring() -> None:
@@ -58,7 +53,8 @@ def test_pieces_cover_every_line_evenly(lines: list[list[tuple[float, float]]], 
     out, owner = pieces(*lines, points=points, length=length)
     assert np.isfinite(out).all() and (np.diff(owner) >= 0).all() and set(owner) == set(range(len(lines)))
     for number, line in enumerate(lines):
-        parts, total = out[owner == number], arc(np.asarray(line, np.float32))
+        steps = np.diff(np.asarray(line, np.float32).astype(np.float64), axis=0)
+        parts, total = out[owner == number], float(np.hypot(*steps.T).sum())
         assert len(parts) == pytest.approx(max(math.ceil(total / length), 1), abs=int(total % length < 1e-3))
         np.testing.assert_allclose([parts[0, 0], parts[-1, -1]], [line[0], line[-1]], atol=1e-3)
         np.testing.assert_allclose(parts[1:, 0], parts[:-1, -1], atol=1e-3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.stores import make_store, problems, random_scene, read_elsewhere, same_bits, write_elsewhere
 
 from trajformer.errors import StoreError
+from trajformer.scenes import manifest
 from trajformer.scenes import store as store_module
 from trajformer.scenes.manifest import MANIFEST, write_manifest
 from trajformer.scenes.scene import MAX_ORIGIN_M, Scene, scenes_equal
@@ -104,9 +105,7 @@ def test_the_index_has_one_row_per_scene(tmp_path: Path) -> None:
 def test_opening_reads_the_manifest_and_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_store(tmp_path, (2, 0, 3))
     opened: list[str] = []
-    monkeypatch.setattr(
-        "trajformer.scenes.manifest.read_shard_info", lambda path: opened.append(path.name) or read_shard_info(path)
-    )
+    monkeypatch.setattr(manifest, "read_shard_info", lambda path: opened.append(path.name) or read_shard_info(path))
     assert (len(SceneStore(tmp_path, "train")), opened) == (5, [])
     (tmp_path / MANIFEST).unlink()
     assert (len(SceneStore(tmp_path, "train")), opened) == (5, ["00000.arrow", "00001.arrow", "00002.arrow"])
@@ -117,8 +116,8 @@ def test_a_store_can_be_read_while_it_is_prepared(tmp_path: Path) -> None:
     shard = shard_path(tmp_path, "train", 1)
     whole = shard.read_bytes()
     shard.rename(shard.with_name(f".{shard.name}.77.tmp"))  # being written
-    for manifest in (True, False):  # an old one, or none
-        if not manifest:
+    for has_manifest in (True, False):  # an old one, or none
+        if not has_manifest:
             (tmp_path / MANIFEST).unlink()
         early = SceneStore(tmp_path, "train")
         assert (len(early), early.scene_ids()) == (2, ["scene-0", "scene-1"])

@@ -11,6 +11,7 @@ shape     an operator with a result of unknown size: `nonzero`, boolean indexing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -92,15 +93,12 @@ def _check_and_count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], t
     for tensor in tensors:
         if not isinstance(tensor, SimulatedTensor) and tensor.ndim:
             raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU")
-    masked = name.startswith("index") and any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _indices(args[1]))
+    indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else []
+    masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
     if name in _UNKNOWN_SIZES or masked or (name == "repeat_interleave" and kwargs.get("output_size") is None):
         _count("shape")
     if name in ("_local_scalar_dense", "equal", "is_nonzero"):
         _count("copy")
-
-
-def _indices(value: Any) -> list[Tensor]:
-    return [part for part in value if part is not None] if isinstance(value, list | tuple) else []
 
 
 def _count(kind: str) -> None:
@@ -154,29 +152,11 @@ _SUBSTITUTES = {  # operators that PyTorch has on accelerators only
 }
 
 
-class _Module:
-    """The parts of `torch.cuda` that PyTorch asks of a device."""
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 1
-
-    def current_device(self) -> int:
-        return 0
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def manual_seed_all(self, seed: int) -> None:
-        """The device uses the random numbers of the CPU."""
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
+_MODULE = SimpleNamespace(  # the parts of `torch.cuda` that PyTorch asks of a device
+    is_available=lambda: True, is_initialized=lambda: True, device_count=lambda: 1, current_device=lambda: 0,
+    _is_in_bad_fork=lambda: False, manual_seed_all=lambda seed: None,  # it uses the random numbers of the CPU
+    get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
+)  # fmt: skip
 
 
 def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -190,7 +170,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return target
 
 
-_setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+_setup_privateuseone_for_python_backend(DEVICE, backend_module=_MODULE)
 _library = torch.library.Library("aten", "IMPL")
 for _name in _FACTORIES:
     for _overload in getattr(ATEN, _name).overloads():

@@ -9,7 +9,6 @@ from trajformer.data.batch import SceneBatch, Truth
 
 
 def tensors(batch: SceneBatch) -> dict[str, Tensor]:
-    """All tensors of a batch by name."""
     values = {item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)}
     by_name = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     return by_name | {"target": batch.truth.position, "target_valid": batch.truth.valid}

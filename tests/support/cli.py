@@ -8,7 +8,6 @@ from trajformer import cli
 
 
 def run(*words: object) -> int:
-    """The exit status of a command line."""
     try:
         return cli.main([str(word) for word in words])
     except SystemExit as stop:  # a malformed command line, or --help

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+Columns = dict[str, np.ndarray]
 CITY_XY = np.array([2500.0, 1200.0])  # position of the Argoverse 1 sequences, metres in the city frame
 
 
@@ -89,10 +90,8 @@ def write_argoverse1_map(folder: Path, city: str = "PIT", lanes: list[Lane] | No
     nodes, ways = [], []
     for lane in ARGOVERSE1_LANES if lanes is None else lanes:
         refs = range(len(nodes), len(nodes) + len(lane.points))
-        nodes += [
-            f'<node id="{ref}" x="{x + CITY_XY[0]}" y="{y + CITY_XY[1]}" />'
-            for ref, (x, y) in zip(refs, lane.points, strict=True)
-        ]
+        for ref, (x, y) in zip(refs, lane.points, strict=True):
+            nodes.append(f'<node id="{ref}" x="{x + CITY_XY[0]}" y="{y + CITY_XY[1]}" />')
         defaults = {"has_traffic_control": "False", "turn_direction": "NONE", "is_intersection": "False"}
         tags = [*(defaults | {"l_neighbor_id": "None", "r_neighbor_id": "None"} | lane.tags).items()]
         tags += [("predecessor", str(i)) for i in lane.predecessors] + [("successor", str(i)) for i in lane.successors]
@@ -152,19 +151,12 @@ def argoverse2_map() -> dict[str, Any]:
     ]
     crossing = {"id": 5, "edge1": line((9, -3), (9, 3)), "edge2": line((12, -3), (12, 3))}
     area = {"id": 6, "area_boundary": line((-5, -5), (20, -5), (20, 9), (-5, 9))}
-    return {
-        "lane_segments": {str(value["id"]): value for value in lanes},
-        "pedestrian_crossings": {"5": crossing},
-        "drivable_areas": {"6": area},
-    }
+    segments = {str(value["id"]): value for value in lanes}
+    return {"lane_segments": segments, "pedestrian_crossings": {"5": crossing}, "drivable_areas": {"6": area}}
 
 
 def write_argoverse2(
-    raw: Path,
-    columns: dict[str, np.ndarray] | None = None,
-    archive: dict[str, Any] | None = None,
-    split: str = "val",
-    uuid: str = "s-1",
+    raw: Path, columns: Columns | None = None, archive: dict[str, Any] | None = None, split: str = "val", uuid: str = "s-1"
 ) -> Path:
     """Write one scenario below RAW/<split>/<uuid>/ and return the path of its parquet file."""
     folder = raw / split / uuid

@@ -46,12 +46,10 @@ def text(pattern: str, new: str, count: int = 0) -> Damage:
 
 
 def prefix(content: str) -> Damage:
-    """Insert text at the start of a file."""
     return change_bytes(lambda data: content.encode() + data)
 
 
 def encoded(name: str) -> Damage:
-    """The same text in another encoding."""
     return change_bytes(lambda data: data.decode().encode(name))
 
 
@@ -118,8 +116,6 @@ def column(name: str, change: Callable[[pa.ChunkedArray], Any]) -> Change:
 
 
 def cell(name: str, value: Any, row: int = 7) -> Change:
-    """Replace one value of a column."""
-
     def change(old: pa.ChunkedArray) -> pa.Array:
         values = old.to_pylist()
         values[row] = value
@@ -129,7 +125,6 @@ def cell(name: str, value: Any, row: int = 7) -> Change:
 
 
 def words(name: str, old: str, new: str) -> Change:
-    """Replace a word of a text column in all rows."""
     return column(name, lambda values: pc.replace_substring(values, old, new))
 
 
@@ -206,16 +201,8 @@ def random_json(rng: random.Random) -> Damage:
 
 def random_pickle(rng: random.Random) -> Damage:
     """Replace, drop or double an entry of a pickle at any depth."""
-    odd = [
-        *ODD_JSON,
-        {"a"},
-        10**17,
-        float("nan"),
-        np.zeros(0),
-        np.full(25, np.nan),
-        np.zeros((25, 3), bool),
-        np.array(["x"] * 25),
-    ]
+    arrays = [np.zeros(0), np.full(25, np.nan), np.zeros((25, 3), bool), np.array(["x"] * 25)]
+    odd = [*ODD_JSON, {"a"}, 10**17, float("nan"), *arrays]
 
     def damage(path: Path) -> None:
         document = pickle.loads(path.read_bytes())
@@ -244,8 +231,6 @@ def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
 
 
 def random_yaml(rng: random.Random) -> Damage:
-    """The same for a YAML document."""
-
     def damage(path: Path) -> None:
         path.write_text(json.dumps(yaml.safe_load(path.read_text())))
         random_json(rng)(path)
@@ -273,13 +258,8 @@ def random_checkpoint(rng: random.Random) -> Damage:
 
 
 STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys((".parquet", ".feather", ".arrow", ".csv"), random_table)
-STRUCTURED |= {
-    ".json": random_json,
-    ".geojson": random_json,
-    ".pkl": random_pickle,
-    ".yaml": random_yaml,
-    ".ckpt": random_checkpoint,
-}
+STRUCTURED |= {".json": random_json, ".geojson": random_json, ".pkl": random_pickle}
+STRUCTURED |= {".yaml": random_yaml, ".ckpt": random_checkpoint}
 
 
 def random_damage(suffix: str, rng: random.Random) -> Damage:
@@ -314,5 +294,4 @@ def read_checked(reader: Any, raw: Path) -> tuple[list[Outcome], float]:
 
 
 def memory_mb(name: str) -> float:
-    """Memory of this process by its name in /proc."""
     return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024

@@ -10,13 +10,8 @@ CORNER = np.array([1000.0, 950.0])
 Row = tuple[str, int, str, float, float, float, float, str, str, str]  # from track_id to width, without the timestamp
 
 # Two lanes one after the other, and a left neighbor of the first one. Every second way is stored against the traffic.
-_LINES = {
-    10: [(0, 2), (20, 2), (50, 2)],
-    11: [(50, -2), (0, -2)],
-    12: [(90, 2), (50, 2)],
-    13: [(50, -2), (90, -2)],
-    14: [(50, 6), (0, 6)],
-}
+_LINES = {10: [(0, 2), (20, 2), (50, 2)], 11: [(50, -2), (0, -2)], 12: [(90, 2), (50, 2)]}
+_LINES |= {13: [(50, -2), (90, -2)], 14: [(50, 6), (0, 6)]}
 _LANELETS = {100: (10, 11, (500,)), 101: (12, 13, ()), 102: (14, 10, (500, 501))}  # left, right, rules
 _RULES = {
     500: ([], {"subtype": "speed_limit", "sign_type": "25mph"}),

@@ -31,6 +31,7 @@ LANE_SET = LaneSetConfig(FUTURE, block=BLOCK, max_neighbors=7, max_polylines=40)
 GATFORMER = GatformerConfig(
     FUTURE, max_history=10, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbors=7, max_polylines=20, map_width=16
 )
+REGIONS = RegionConfig(3, FanConfig((20.0,), 3))
 CROWD = CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7)
 SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
 SE2FORMER = SE2FormerConfig(FUTURE, max_history=10, block=BLOCK, map_layers=1, agent_layers=1, decoder_layers=1, components=4)
@@ -66,9 +67,7 @@ MODEL_CONFIGS: dict[str, Any] = {
     "mmtransformer-map": replace(MMTRANSFORMER, social_layers=None),
     "mmtransformer-social": replace(MMTRANSFORMER, map_layers=None),
     "mmtransformer-appended": replace(MMTRANSFORMER, social_output="appended", max_polylines=40),
-    "mmtransformer-regions": replace(
-        MMTRANSFORMER, proposals=9, regions=RegionConfig(3, FanConfig((20.0,), 3)), max_polylines=40
-    ),
+    "mmtransformer-regions": replace(MMTRANSFORMER, proposals=9, regions=REGIONS, max_polylines=40),
     "mmtransformer-joint": replace(MMTRANSFORMER, joint=True, max_polylines=40),
     **_wayformers(),
     "spatial-channel-feature": SPATIAL_CHANNEL,
@@ -112,5 +111,4 @@ def shallow_config(name: str, **changes: Any) -> Any:
 
 
 def shallow(name: str, **changes: Any) -> Forecaster:
-    """The model of `shallow_config` with random weights."""
     return build(shallow_config(name, **changes))

@@ -17,7 +17,6 @@ from trajformer.scenes.scene import Scene
 
 
 def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
-    """A valid scene without map."""
     return replace(make_scene(agents, 2, steps - 2, with_map=False, scene_id=name), source="odd", split="s")
 
 
@@ -43,15 +42,12 @@ class Odd:
     published: ClassVar[dict[str, int]] = {}
 
     def splits(self, raw: Path) -> list[str]:
-        """Every folder."""
         return sorted(path.name for path in raw.iterdir())
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Every file."""
         return [Input(path) for path in sorted((raw / split).glob("*.txt"))]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Behave as the word in the file selects."""
         word, name = item.path.read_text(), item.path.stem
         with (raw.parent / "reads").open("a", errors="backslashreplace") as file:
             file.write(f"{name}\n")
@@ -66,24 +62,19 @@ class Odd:
         return replace(scene, city="\udcff") if word == "text" else scene
 
 
+ERRORS = {"value": ValueError("a number\nis wrong"), "long": ValueError("long " * 10_000), "bug": ZeroDivisionError()}
+ERRORS |= {"memory": MemoryError(), "arrow": pa.ArrowInvalid("no such column")}
+
+
 def _fail(word: str, path: Path) -> None:
-    match word:
-        case "value":
-            raise ValueError("a number\nis wrong")
-        case "os":
-            (path / "below").read_text()
-        case "bug":
-            raise ZeroDivisionError
-        case "memory":
-            raise MemoryError
-        case "gigabyte":
-            np.empty(1_000_000_000, np.uint8)  # is not touched
-        case "recursion":
-            _fail(word, path)
-        case "arrow":
-            raise pa.ArrowInvalid("no such column")
-        case "long":
-            raise ValueError("long " * 10_000)
+    if word in ERRORS:
+        raise ERRORS[word]
+    if word == "os":
+        (path / "below").read_text()
+    if word == "gigabyte":
+        np.empty(1_000_000_000, np.uint8)  # is not touched
+    if word == "recursion":
+        _fail(word, path)
 
 
 def _end(word: str, times: int) -> None:
@@ -116,5 +107,4 @@ class Unreadable(Odd):
     name: ClassVar[str] = "unreadable"
 
     def __reduce__(self) -> tuple:
-        """End the process."""
         return os._exit, (3,)

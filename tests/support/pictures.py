@@ -39,7 +39,6 @@ def empty_axes() -> Axes:
 
 
 def lines(ax: Axes, prefix: str) -> list[Line2D]:
-    """Lines with a gid that starts with a prefix."""
     return [line for line in ax.lines if str(line.get_gid()).startswith(prefix)]
 
 
@@ -70,7 +69,6 @@ def labels(ax: Axes) -> list[Text]:
 
 
 def render(figure: Figure) -> bytes:
-    """The figure as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=60)
     return buffer.getvalue()

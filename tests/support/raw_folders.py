@@ -80,11 +80,8 @@ def nuscenes_prediction(raw: Path) -> Reader:
     (raw / "map_0.1").mkdir()
     rows = []
     for frame in range(17):
-        vehicles = [
-            (1, "Car", 700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)),
-            (2, "Bus", 760.0, 1504.0 - frame, -np.pi / 2, False),
-        ]
-        for agent, kind, x, y, yaw, target in vehicles:
+        car, bus = (700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)), (760.0, 1504.0 - frame, -np.pi / 2, False)
+        for agent, kind, (x, y, yaw, target) in ((1, "Car", car), (2, "Bus", bus)):
             words = [frame, agent, kind, *[-1] * 7, 1.9, 1.6, 4.5, x, 0.9, y, yaw, float(target)]
             rows.append(" ".join(map(str, words)))
     labels.write_text("\n".join(rows) + "\n")
@@ -96,17 +93,5 @@ def nuscenes_prediction(raw: Path) -> Reader:
     return READERS["nuscenes_prediction"]()
 
 
-FOLDERS: dict[str, Callable[[Path], Reader]] = {
-    function.__name__: function
-    for function in (
-        argoverse1,
-        argoverse2,
-        argoverse2_sensor,
-        eth_ucy,
-        interaction,
-        nuscenes_prediction,
-        scenarionet,
-        sdd,
-        table,
-    )
-}
+_ALL = (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, nuscenes_prediction, scenarionet, sdd, table)
+FOLDERS: dict[str, Callable[[Path], Reader]] = {function.__name__: function for function in _ALL}

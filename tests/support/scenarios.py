@@ -53,12 +53,8 @@ def scenario() -> dict[str, Any]:
     }
     states = [None, "LANE_STATE_STOP", "TRAFFIC_LIGHT_YELLOW", "LANE_STATE_ARROW_GO", "TRAFFIC_LIGHT_UNKNOWN"] * 5
     light = {"type": "TRAFFIC_LIGHT", "state": {"object_state": states}, "lane": "10", "metadata": {}}
-    metadata = {
-        "ts": PERIOD_S * np.arange(STEPS),
-        "sdc_id": "ego",
-        "map": "town",
-        "tracks_to_predict": {"car": {"track_id": "car"}},
-    }
+    targets = {"car": {"track_id": "car"}}
+    metadata = {"ts": PERIOD_S * np.arange(STEPS), "sdc_id": "ego", "map": "town", "tracks_to_predict": targets}
     lights = {"3": light, "4": light | {"lane": "15"}}
     data = {"id": "small", "version": "1", "length": STEPS, "metadata": metadata, "tracks": tracks}
     return data | {"map_features": features, "dynamic_map_states": lights}

@@ -79,16 +79,9 @@ def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.n
 
 
 def make_scene(
-    num_agents: int = 12,
-    num_history: int = 10,
-    num_future: int = 12,
-    *,
-    with_future: bool = True,
-    with_map: bool = True,
-    num_scored: int = 2,
-    seed: int = 0,
-    scene_id: str = "",
-) -> Scene:
+    num_agents: int = 12, num_history: int = 10, num_future: int = 12, *, with_future: bool = True, with_map: bool = True,
+    num_scored: int = 2, seed: int = 0, scene_id: str = "",
+) -> Scene:  # fmt: skip
     """A valid scene at a crossing; equal arguments give equal scenes.
 
     Agent 0 is focal (a vehicle turning left, always valid), agents 1 to `num_scored` are scored (always valid), the
@@ -117,22 +110,11 @@ def make_scene(
     arrays = {name: value[:, steps].astype(np.float32) for name, value in tracks.items()}
     for value in arrays.values():
         value[~valid] = 0.0
-    return Scene(
-        scene_id=scene_id or f"scene-{seed:04d}-crossing",
-        source="synthetic",
-        split="train" if with_future else "test",
-        city="nowhere",
-        period_s=PERIOD_S,
-        num_history=num_history,
-        num_future=num_future,
-        origin=np.array(ORIGIN),
-        agent_id=tuple(ids),
-        agent_kind=np.array(kinds, np.uint8),
-        agent_role=role,
-        valid=valid,
-        **arrays,
-        **_map_fields(with_map),
-    ).validate()
+    names: dict[str, Any] = {"scene_id": scene_id or f"scene-{seed:04d}-crossing", "source": "synthetic", "city": "nowhere"}
+    names |= {"split": "train" if with_future else "test", "origin": np.array(ORIGIN)}
+    clock: dict[str, Any] = {"period_s": PERIOD_S, "num_history": num_history, "num_future": num_future}
+    agents = {"agent_id": tuple(ids), "agent_kind": np.array(kinds, np.uint8), "agent_role": role, "valid": valid}
+    return Scene(**names, **clock, **agents, **arrays, **_map_fields(with_map)).validate()
 
 
 def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)) -> Scene:
@@ -167,8 +149,12 @@ def varied_scenes() -> list[Scene]:
 
 
 def agent(scene: Scene, name: str) -> int:
-    """Index of an agent."""
     return scene.agent_id.index(name)
+
+
+def with_role(scene: Scene, role: AgentRole) -> set[str]:
+    """Names of the agents with a role."""
+    return {scene.agent_id[index] for index in np.flatnonzero(scene.agent_role == role)}
 
 
 def named_edges(graph: Any) -> set[tuple[int, int, EdgeKind]]:

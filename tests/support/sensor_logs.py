@@ -77,17 +77,12 @@ def take(columns: Columns, keep: np.ndarray) -> Columns:
     return {name: value[keep] for name, value in columns.items()}
 
 
-def write_feather(path: Path, columns: Columns) -> None:
-    """Write columns as the data set does."""
-    feather.write_feather(pa.table(columns), path)
-
-
 def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | None = None) -> Path:
     """Write a log into folder, by convention RAW/<split>/<log>, and return the path of its annotations."""
     (folder / "map").mkdir(parents=True, exist_ok=True)
     path = folder / "annotations.feather"
-    write_feather(path, annotations(small_tracks()) if rows is None else rows)
-    write_feather(folder / "city_SE3_egovehicle.feather", poses() if pose_rows is None else pose_rows)
+    feather.write_feather(pa.table(annotations(small_tracks()) if rows is None else rows), path)
+    feather.write_feather(pa.table(poses() if pose_rows is None else pose_rows), folder / "city_SE3_egovehicle.feather")
     archive = folder / "map" / f"log_map_archive_{folder.name}____PIT_city_57819.json"
     archive.write_text(json.dumps(fixtures.argoverse2_map()))
     (folder / "map" / f"{folder.name}___img_Sim2_city.json").write_text("{}")
@@ -118,5 +113,5 @@ def without_future(path: Path, cut_ns: int, out: Path) -> Path:
     keep = ~later | (rng.random(len(later)) < 0.5) | (rows["timestamp_ns"] == rows["timestamp_ns"].max())
     new = np.flatnonzero(later)[:3]
     rows["track_uuid"][new] = [f"{i}-new" for i in range(3)]
-    write_feather(out / path.name, take(rows, keep))
+    feather.write_feather(pa.table(take(rows, keep)), out / path.name)
     return out / path.name

@@ -42,30 +42,22 @@ def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True
         state[..., 3:] = rng.choice(extremes(MAX_SPEED_M_S), (agents, steps, 2))
         point[:] = rng.choice(extremes(MAX_EXTENT_M), point.shape)
     state[~valid] = 0.0
-    values = {
-        "scene_id": f"scene-{seed}",
-        "source": "random",
-        "split": "train",
-        "city": "Zürich",
+    names = {"scene_id": f"scene-{seed}", "source": "random", "split": "train", "city": "Zürich"}
+    values = names | {
         "period_s": float(rng.choice([0.1, 0.4])),
-        "num_history": history,
-        "num_future": horizon,
         "origin": rng.normal(0, 1e4, 2),
         "agent_id": tuple(f"{'AV ' * (i == 1)}{i}" for i in range(agents)),
         "agent_kind": rng.integers(0, 10, agents).astype(np.uint8),
         "agent_role": rng.permutation([int(AgentRole.FOCAL), *rng.integers(0, 2, agents - 1)]).astype(np.uint8),
-        "position": state[..., :2].copy(),
-        "heading": state[..., 2].copy(),
-        "velocity": state[..., 3:].copy(),
-        "valid": valid,
         "polyline_id": rng.permutation(lanes) + rng.choice([-(2**63), -lanes // 2, 2**63 - 1 - lanes]),
         "polyline_kind": rng.integers(0, len(PolylineKind), lanes).astype(np.uint8),
         "polyline_flags": rng.integers(0, 16, lanes).astype(np.uint8),
         "polyline_offset": np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
-        "point": point,
         "edge": rng.integers(0, max(lanes, 1), (2, edges)).astype(np.int32),
         "edge_kind": rng.integers(0, 4, edges).astype(np.uint8),
     }
+    values |= {"num_history": history, "num_future": horizon, "valid": valid, "point": point}
+    values |= {"position": state[..., :2].copy(), "heading": state[..., 2].copy(), "velocity": state[..., 3:].copy()}
     if lanes and more.pop("optional", seed % 3 == 1):
         lights = rng.integers(1, 4)
         values["agent_size"] = rng.uniform(0, 20, (agents, 2)).astype(np.float32)
@@ -113,5 +105,4 @@ def read_elsewhere(store: SceneStore) -> list[str]:
 
 
 def problems(root: Path) -> list[str]:
-    """The problems that `verify_store` finds."""
     return verify_store(root, lambda paths, total: paths)

@@ -27,12 +27,10 @@ def track(name: str, steps: Iterable[int], start: tuple[float, float] = (0.0, 0.
 
 
 def frame(*tracks: pd.DataFrame) -> pd.DataFrame:
-    """Tracks below each other."""
     return pd.concat(tracks, ignore_index=True)
 
 
 def two_tracks(steps: int = 10, **cells: Any) -> pd.DataFrame:
-    """Two parallel tracks."""
     return frame(track("a", range(steps), **cells), track("b", range(steps), (0.0, 4.0), **cells))
 
 
@@ -55,7 +53,6 @@ def read(raw: Path, table: pd.DataFrame, reader: Table = SMALL, name: str = "dri
 
 
 def read_all(raw: Path, reader: Table = SMALL, split: str = "val") -> dict[str, Scene]:
-    """All scenes of a split by id."""
     scenes = [reader.read(item, split, raw).validate() for item in reader.inputs(raw, split)]
     assert len({scene.scene_id for scene in scenes}) == len(scenes)
     return {scene.scene_id: scene for scene in scenes}
@@ -72,7 +69,6 @@ def known_scene(with_future: bool = True) -> Scene:
 
 
 def with_sorted_edges(scene: Scene) -> Scene:
-    """The same scene with its edges in order."""
     order = np.lexsort((scene.edge_kind, scene.edge[1], scene.edge[0]))
     return replace(scene, edge=np.ascontiguousarray(scene.edge[:, order]), edge_kind=scene.edge_kind[order])
 
@@ -91,9 +87,10 @@ def table_of(scene: Scene) -> pd.DataFrame:
 def lanes_of(scene: Scene) -> dict[str, Any]:
     """A scene's map as plain lanes JSON."""
     names, lanes = {kind: name for name, kind in LANE_KINDS.items()}, []
+    edges = list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
     for index, number in enumerate(scene.polyline_id.tolist()):
         flags = LaneFlag(int(scene.polyline_flags[index]))
-        links = [(EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in _edges(scene) if a == index]
+        links = [(EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in edges if a == index]
         lane: dict[str, Any] = {"id": number, "kind": names[PolylineKind(int(scene.polyline_kind[index]))]}
         lane |= {"points": (scene.polyline(index) + scene.origin).tolist(), "intersection": bool(flags & LaneFlag.INTERSECTION)}
         lane |= {"traffic_control": bool(flags & LaneFlag.TRAFFIC_CONTROL)}
@@ -103,10 +100,6 @@ def lanes_of(scene: Scene) -> dict[str, Any]:
         lane |= {name: other for name in ("left", "right") for kind, other in links if kind.name.lower() == name}
         lanes.append(lane)
     return {"lanes": lanes}
-
-
-def _edges(scene: Scene) -> list[tuple[list[int], int]]:
-    return list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
 
 
 def geojson_of(lanes: dict[str, Any]) -> dict[str, Any]:

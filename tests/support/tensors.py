@@ -9,7 +9,6 @@ from trajformer.core.attention import MultiHeadAttention, recorded_weights
 
 
 def generator(seed: int = 0) -> torch.Generator:
-    """A generator of random numbers."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -24,7 +23,6 @@ def draw_mask(*shape: int, share: float = 0.65, seed: int = 3) -> Tensor:
 
 
 def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) -> nn.MultiheadAttention:
-    """Copy the weights into PyTorch's attention."""
     parts = (source.query, source.key, source.value)
     target.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
     target.in_proj_bias.data.copy_(torch.cat([part.bias for part in parts]))

@@ -51,7 +51,6 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
 
 
 def logged(run: Path) -> pd.DataFrame:
-    """The CSV log."""
     return pd.read_csv(run / "csv" / "metrics.csv")
 
 

@@ -90,7 +90,6 @@ class Objective(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, batch: SceneBatch) -> Tensor:
-        """A scalar."""
         loss: Tensor = self.loss(self.model, batch)["loss"]
         return loss
 

@@ -145,7 +145,6 @@ def prepare_files(folder: Path) -> Path:
 
 
 def cut(path: str, share: float = 0.9) -> Callable[[], object]:
-    """Remove the end of a file."""
     return lambda: Path(path).write_bytes((data := Path(path).read_bytes())[: int(len(data) * share)])
 
 
@@ -168,7 +167,6 @@ def files_below(folder: Path) -> Files:
 
 
 def _command(case: Case) -> int:
-    """Run the command of a case in this process."""
     from trajformer import cli
 
     if callable(case.run):

@@ -173,7 +173,6 @@ def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], mon
 
 
 def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100) -> trainings.Training:
-    """A training of a recipe."""
     row = trainings.Row(name, str(folder / f"{targets}.yaml"))
     return trainings.plan(row, 0, folder / "store", folder / "plans", futures)
 

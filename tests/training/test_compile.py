@@ -21,14 +21,8 @@ from trajformer.models.mmtransformer import RegionLossConfig, region_loss
 
 # Each model once, in training (True) or evaluation; tests below compile the others. Two parts are never in a graph: AgentFormer's
 # noise in evaluation, a hash of names (`named_noise`), and matching (losses/matching.py).
-GRAPHS = {
-    "mmtransformer": True,
-    "se2former": False,
-    "wayformer-9-components": False,
-    "lane-set": False,
-    "gatformer-joint": True,
-    "agentformer-sampler": False,
-}
+GRAPHS = {"mmtransformer": True, "se2former": False, "wayformer-9-components": False}
+GRAPHS |= {"lane-set": False, "gatformer-joint": True, "agentformer-sampler": False}
 
 
 @pytest.fixture(autouse=True)

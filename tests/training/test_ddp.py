@@ -58,12 +58,10 @@ def ddp(store: Path, **changes: Any) -> TrainConfig:
 
 
 def read_notes(out: Path) -> Notes:
-    """The recorded steps of a run."""
     return [json.loads(line) for line in out.with_suffix(".json").read_text().splitlines()]
 
 
 def scenes_of(notes: Notes, epoch: int) -> list[str]:
-    """All scenes of an epoch, sorted."""
     return sorted(name for number, _, _, names in notes if number == epoch for name in names)
 
 
@@ -115,7 +113,6 @@ def test_two_processes_validate_like_one(store: Path, finished: Run) -> None:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    """The steps of a run in this process."""
     notes: Notes = []
     step: Callable[..., torch.Tensor] = ForecastingModule.training_step
 
@@ -127,9 +124,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
     return notes
 
 
-def test_two_processes_have_the_gradients_of_one(
-    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_are_those_of_one_process(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, monkeypatch: Any) -> None:
     single: list[dict[str, torch.Tensor]] = []
 
     def keep(self: Any, _: torch.optim.Optimizer) -> None:
@@ -146,9 +141,7 @@ def test_two_processes_have_the_gradients_of_one(
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_single_process_resumes_within_an_epoch_of_two(
-    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_process_resumes_an_epoch_of_two(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in recorded] == [(1, 2)]
@@ -157,9 +150,7 @@ def test_a_single_process_resumes_within_an_epoch_of_two(
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_another_number_of_steps_restarts_the_epoch_with_a_message(
-    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_numbers_of_steps_restart_an_epoch(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(ddp(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in recorded] == [(1, step) for step in range(6)]

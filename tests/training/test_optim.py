@@ -37,9 +37,7 @@ def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
 
 
 def test_muon_optimises_hidden_matrices_only() -> None:
-    model = torch.nn.ModuleDict(
-        {"input": torch.nn.Linear(3, 4), "hidden": torch.nn.Linear(4, 4), "kind": torch.nn.Embedding(5, 4)}
-    )
+    model = nn.ModuleDict({"input": nn.Linear(3, 4), "hidden": nn.Linear(4, 4), "kind": nn.Embedding(5, 4)})
     model.outer = ("input.weight",)  # type: ignore[assignment]
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
     optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))
@@ -49,9 +47,6 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay[id(model["input"].weight)] == 0.1 and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
     assert len(decay) == len(list(model.parameters()))
-
-
-# Muon
 
 
 def make_parameters() -> list[nn.Parameter]:
@@ -78,9 +73,8 @@ def test_matrices_follow_pytorchs_muon() -> None:
     """PyTorch's orthogonalises in bfloat16, so steps agree to some percent of their size of about 0.006."""
     ours, theirs, start = make_parameters(), make_parameters(), make_parameters()
     options = {"lr": 0.01, "weight_decay": 0.1}
-    train(
-        ours, Muon([{"params": [ours[0], ours[1], ours[3]], "muon": True, **options}, {"params": [ours[2]], **options}], lr=1.0)
-    )
+    groups = [{"params": [ours[0], ours[1], ours[3]], "muon": True, **options}, {"params": [ours[2]], **options}]
+    train(ours, Muon(groups, lr=1.0))
     muon = torch.optim.Muon([theirs[0], theirs[1], theirs[3]], **options, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     train(theirs, muon, torch.optim.AdamW([theirs[2]], **options, betas=(0.9, 0.98)))
     for mine, other, before in zip(ours, theirs, start, strict=True):

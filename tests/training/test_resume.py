@@ -41,7 +41,6 @@ cli.main()
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven training and two validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 7, 2)
 
 
@@ -54,7 +53,6 @@ def run_config(store: Path, checkpoint_minutes: float = 1e-9, workers: int = 0) 
 
 
 def patience(out: Path) -> str:
-    """The state of early stopping."""
     (state,) = (value for name, value in weights(out, key="callbacks").items() if name.startswith("EarlyStopping"))
     return str(state)
 
@@ -71,16 +69,13 @@ def assert_same_run(out: Path, straight: Path) -> None:
 
 @pytest.fixture(scope="module")
 def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted run."""
     out = tmp_path_factory.mktemp("straight")
     train(run_config(store), TASK, out, progress=False)
     return out
 
 
 @pytest.mark.parametrize("failures", [[(1, 0)], [(0, 3), (1, 1), (1, 2), (3, 3)]], ids=str)
-def test_a_run_resumes_at_the_step_that_failed(
-    store: Path, straight: Path, tmp_path: Path, failures: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_resumes(store: Path, straight: Path, tmp_path: Path, failures: Any, monkeypatch: Any) -> None:
     step, left = ForecastingModule.training_step, list(failures)  # pairs of epoch and step
 
     def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:

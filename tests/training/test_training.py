@@ -22,7 +22,6 @@ from trajformer.training.run import train
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine training and three validation scenes."""
     return training_store(tmp_path_factory.mktemp("store"), 9, 3)
 
 

@@ -42,12 +42,10 @@ EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "i
 
 
 def also(*steps: Callable[[], object]) -> Callable[[], object]:
-    """Several steps."""
     return lambda: [step() for step in steps]
 
 
 def table() -> None:
-    """A table of models to compare."""
     Path("table.yaml").write_text("- {name: constant velocity, model: constant_velocity}\n")
 
 
@@ -57,24 +55,11 @@ def pipe() -> None:
     subprocess.Popen(["sh", "-c", "cat pipe > copy"])
 
 
-def unix_socket() -> None:
-    """A socket in the folder."""
-    socket.socket(socket.AF_UNIX).bind("socket")
-
-
-def loop() -> None:
-    """Two links to each other."""
-    Path("a").symlink_to("b")
-    Path("b").symlink_to("a")
-
-
 def linked(name: str, target: str) -> Callable[[], object]:
-    """A link."""
     return lambda: Path(name).symlink_to(target)
 
 
 def copied(source: str, target: str) -> Callable[[], object]:
-    """A copy of a file."""
     return lambda: shutil.copy(source, target)
 
 
@@ -161,7 +146,6 @@ def on(command: str, output: str, line: str, guard: Guard, prepare: Callable[[],
 def works(
     use: str, run: Any, line: str = "", prepare: Callable[[], object] = list, guard: Guard | None = None, **more: Any
 ) -> Case:
-    """A use without an error."""
     return Case(use, run, line, prepare, guard, status=0, **more)
 
 
@@ -200,33 +184,19 @@ INPUTS = [
     on(TRAIN, "mine", "mine: has a best.ckpt that is not from a run", FOREIGN, also(MINE, lambda: os.remove("mine/config.yaml"))),
     works("resume where nothing was started", f"{TRAIN} fresh --resume", "fresh: has no last.ckpt to resume", guard=NOTHING),
 ]
+PREPARE_OTHER, PREPARE_MOVED = "preprocess argoverse2 other_raw", "preprocess argoverse2 moved store"
+UNKNOWN, FINISHED_SHARDS = "store/val: was prepared from an unknown data set in an unknown folder", "1 of 1 shards were already"
+RECORD = {"changes": ("source.json",)}
+OTHERS: dict[str, Any] = {"changes": ("store/**", "store/*/*"), "makes": (("store/val/source.json", "/other_raw"),)}
 FROM = r"was prepared from argoverse2 .*\braw, not from argoverse"
 SOURCES = [
-    on("preprocess argoverse2 other_raw", "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
+    on(PREPARE_OTHER, "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
     on("preprocess argoverse1 argoverse1", "store --split train", f"{FROM}1 ", SOURCE),
     on(f"{PREPARE_RAW} --limit 1", "store", f"{FROM}2 ", SOURCE),
-    on(
-        "preprocess argoverse2 other_raw",
-        "store --split val",
-        "store/val: was prepared from an unknown data set in an unknown folder",
-        SOURCE,
-        lambda: os.remove("store/val/source.json"),
-    ),
-    works("prepare the same store again", f"{PREPARE_RAW} store", "1 of 1 shards were already", changes=("source.json",)),
-    works(
-        "prepare from a moved raw folder",
-        "preprocess argoverse2 moved store",
-        "1 of 1 shards were already",
-        lambda: Path("raw").rename("moved"),
-        changes=("source.json",),
-    ),
-    works(
-        "replace the scenes of another raw folder on request",
-        "preprocess argoverse2 other_raw store --overwrite",
-        "val: 2 scenes",
-        changes=("store/**", "store/*/*"),
-        makes=(("store/val/source.json", "/other_raw"),),
-    ),
+    on(PREPARE_OTHER, "store --split val", UNKNOWN, SOURCE, lambda: os.remove("store/val/source.json")),
+    works("prepare the same store again", f"{PREPARE_RAW} store", FINISHED_SHARDS, **RECORD),
+    works("prepare from a moved raw folder", PREPARE_MOVED, FINISHED_SHARDS, lambda: Path("raw").rename("moved"), **RECORD),
+    works("replace the scenes of another raw folder on request", f"{PREPARE_OTHER} store --overwrite", "val: 2 scenes", **OTHERS),
     Case("merge onto a store", "store merge store --out run", "run: not empty, and not from an earlier run of this merge"),
 ]
 HELD = r"another run is writing to this folder \(process \d+ on .*\); wait"
@@ -250,8 +220,9 @@ LOCKS += [
     )
 ]
 COPY = (("copy", '"minFDE6"|^PAR1'),)
+LOOP = also(linked("a", "b"), linked("b", "a"))
 FAR = also(lambda: os.mkdir("far"), linked("near.json", "far/figures.json"))
-NEAR = linked("near.json", "figures.json")
+NEAR, TO_NEAR = linked("near.json", "figures.json"), f"{SCORE} --json near.json"
 DEVICES = [
     on(SCORE, "--json /dev/full", "/dev/full: No space left on device", SPECIAL),
     on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
@@ -261,20 +232,11 @@ DEVICES = [
     works("figures to a pipe", f"{SCORE} --json pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     works("forecasts to a pipe", f"{PREDICT} --out pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),
-    on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, unix_socket),
-    works(
-        "figures behind a link", f"{SCORE} --json near.json", prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)
-    ),
-    works(
-        "replace figures behind a link on request",
-        f"{SCORE} --json near.json --overwrite",
-        prepare=NEAR,
-        guard=LINK,
-        changes=("figures.json",),
-        makes=FIGURES,
-    ),
+    on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, lambda: socket.socket(socket.AF_UNIX).bind("socket")),
+    works("figures behind a link", TO_NEAR, prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)),
+    works("replace figures behind a link", f"{TO_NEAR} --overwrite", "", NEAR, LINK, changes=("figures.json",), makes=FIGURES),
     on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, NEAR),
-    on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", SPECIAL, loop),
+    on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", SPECIAL, LOOP),
 ]
 DENIED = also(lambda: os.mkdir("dir"), as_nobody("dir"))
 ODD = ("evaluate", "--model", "constant_velocity", "--store", "a\n🚗 b", "--json", "ü 🚗.json")

@@ -9,6 +9,7 @@ from support.uses import Case
 
 from trajformer.heads.translation import read_lines
 
+SCORE = "evaluate --model constant_velocity --store"
 READ = "raw/val/raw-val-0/scenario_raw-val-0.parquet"
 
 
@@ -35,7 +36,7 @@ COMMANDS = {
     "forecasts": ("plot store --forecasts x --out p", "x: no such file"),
     "a list of labels": ("weights convert timm_vit run/best.ckpt c.ckpt --labels x", "x: labels cannot be read"),
     "a text": (lambda: read_lines(Path("x")), "x: cannot be read: "),
-    "a store": ("evaluate --model constant_velocity --store x", "x: no such store|x: no split 'val'"),
+    "a store": (f"{SCORE} x", "x: no such store|x: no split 'val'"),
 }
 SKIPPED = r"(?s)val: 2 scenes.*1 skipped.*skipped val/raw-val-0/.*parquet: "
 
@@ -47,18 +48,9 @@ CASES = [
 ]
 CASES += [
     Case(f"{kind} as a raw file", "preprocess argoverse2 raw s --split val --workers 1", SKIPPED, prepare, status=0)
-    for kind, prepare in (
-        ("a pipe", pipe_at(READ)),
-        ("zeros", link_at(READ, "/dev/zero")),
-        ("a loop", link_at(READ, "a.parquet")),
-    )
+    for kind, prepare in (("a pipe", pipe_at(READ)), ("zeros", link_at(READ, "/dev/zero")), ("a loop", link_at(READ, "loop")))
 ]
 CASES += [
     Case("a pipe as a manifest", "store info store", "no readable manifest", pipe_at("store/manifest.json")),
-    Case(
-        "a pipe as a shard",
-        "evaluate --model constant_velocity --store store",
-        "no split 'val'",
-        pipe_at("store/val/00000.arrow"),
-    ),
+    Case("a pipe as a shard", f"{SCORE} store", "no split 'val'", pipe_at("store/val/00000.arrow")),
 ]

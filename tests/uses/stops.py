@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from support.uses import Case, Guard, Stop
@@ -16,11 +17,6 @@ RERUN = "run the same command again"
 LONG = "--trainer.epochs 100000"
 
 
-def compare_table() -> None:
-    """A table with one model that trains for long."""
-    Path("table.yaml").write_text("- {name: mm, config: recipe.yaml, epochs: 100000}\n")
-
-
 def eth_store() -> None:
     """Splits of the five leave-one-out sets."""
     for name in ("eth", "hotel", "univ", "zara1", "zara2"):
@@ -28,26 +24,21 @@ def eth_store() -> None:
             Path(f"store/{name}_{part}").symlink_to(part)
 
 
+COMPARE_TABLE = partial(Path("table.yaml").write_text, "- {name: mm, config: recipe.yaml, epochs: 100000}\n")
 INT, TERM = (signal.SIGINT,), (signal.SIGTERM,)
+PREPARE = "preprocess argoverse2 raw out --timeout-s 600"
 TRAIN = f"train --config recipe.yaml --out out {LONG}"
 ETH_UCY = f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}"
 COMPARE = "tools/compare/models.py --store store --table table.yaml --out out"
 Row = tuple[str, str, str, str, Callable[[], object], tuple[signal.Signals, ...]]
 COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparation, signals
     ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list, TERM),
-    (
-        "prepare",
-        "preprocess argoverse2 raw out --timeout-s 600",
-        "out/*/source.json",
-        "finished shards are kept",
-        list,
-        INT + TERM,
-    ),
+    ("prepare", PREPARE, "out/*/source.json", "finished shards are kept", list, INT + TERM),
     ("train", TRAIN, "out/last.ckpt", "continue with --resume", list, INT + TERM),
     ("train with workers", f"{TRAIN} --data.workers 1", "out/last.ckpt", "continue with --res", list, TERM),
     ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list, INT),
     ("ETH/UCY", ETH_UCY, "out/seed0/*/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
-    ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, compare_table, INT),
+    ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, COMPARE_TABLE, INT),
 ]
 
 CASES = [

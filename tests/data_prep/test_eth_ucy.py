@@ -1,5 +1,6 @@
 """The ETH/UCY reader: windows and roles, causal motion estimates, and the counts of the real recordings."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +172,27 @@ def test_real_windows_equal_the_protocol(real_data: Path) -> None:
     inputs = {split: reader.inputs(raw, split) for split in reader.splits(raw)}
     assert {split: len(items) for split, items in inputs.items()} == reader.published
     assert all(item.part for items in inputs.values() for item in items)
+
+
+@pytest.mark.parametrize("split", ["eth_test", "hotel_train"])
+def test_real_rows_are_kept(real_data: Path, split: str) -> None:
+    reader, raw = EthUcy(), real_data / "eth_ucy"
+    rows: dict[Path, dict[int, dict[str, tuple[float, float]]]] = {}
+    for item in reader.inputs(raw, split)[::29]:
+        if item.path not in rows:
+            rows[item.path] = defaultdict(dict)
+            for line in item.path.read_text().splitlines():
+                words = line.split(" ")
+                rows[item.path][int(float(words[0]))][words[1]] = float(words[13]), float(words[15])
+        frames = [rows[item.path][int(item.part) + step] for step in range(T)]
+        seen = set().union(*frames[:H])
+        scene = reader.read(item, split, raw)
+        assert set(scene.agent_id) == seen
+        assert scene.valid.sum() == sum(len(seen & set(frame)) for frame in frames)
+        for step, frame in enumerate(frames):
+            for name in seen & set(frame):
+                index = agent(scene, name)
+                assert scene.valid[index, step]
+                assert np.abs(scene.position[index, step] + scene.origin - frame[name]).max() < 1e-5
+        scored = {name for name in seen if all(name in frame for frame in frames)}
+        assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored

@@ -1,5 +1,6 @@
 """The INTERACTION reader: windows, cases, roles, lanes, and the real recordings."""
 
+import csv
 import math
 from pathlib import Path
 
@@ -161,3 +162,26 @@ def test_boundaries_of_real_maps_are_directed(interaction_slice: Path) -> None:
         following = lanes.edge[:, lanes.edge_kind == EdgeKind.SUCCESSOR]
         ends, starts = lanes.polyline_offset[1:][following[0]] - 1, lanes.polyline_offset[:-1][following[1]]
         assert np.abs(lanes.point[ends] - lanes.point[starts]).max() < 1e-6  # a lane begins where the one before it ends
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.parametrize(("split", "every"), [("val", 1), (WINDOWS, 1000)])
+def test_real_rows_are_kept(interaction_slice: Path, split: str, every: int) -> None:
+    reader = Interaction()
+    for item in reader.inputs(interaction_slice, split)[::every]:
+        scene = reader.read(item, split, interaction_slice).validate()
+        first = 1 if split == "val" else int(item.part)
+        rows = [row for row in csv_rows(item.path) if float(row.get("case_id", item.part)) == float(item.part)]
+        step = np.array([int(row["frame_id"]) - first for row in rows])
+        rows = [row for row, at in zip(rows, step, strict=True) if 0 <= at < 40 and row["track_id"] in scene.agent_id]
+        step = np.array([int(row["frame_id"]) - first for row in rows])
+        index = [scene.agent_id.index(row["track_id"]) for row in rows]
+        assert scene.valid.sum() == len(rows) and scene.valid[index, step].all()
+        xy = np.array([(float(row["x"]), float(row["y"])) for row in rows])
+        assert np.abs(scene.position[index, step] + scene.origin - xy).max() < 1e-3
+        heading = np.array([float(row["psi_rad"] or "nan") for row in rows])
+        assert np.nanmin(np.cos(scene.heading[index, step] - heading)) > 1 - 1e-6

@@ -50,10 +50,10 @@ def reference(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Te
             times = [0, *(1 + valid[b, s].nonzero()[:, 0])]
             gap = found.position[b, :, 0, times] - torch.cat([start[b, s, None], target[b, s][valid[b, s]]])  # [Q, T, 2]
             distance, error = gap.norm(dim=-1), torch.where(gap.abs() < 0.8, gap.square() / 1.6, gap.abs() - 0.4).sum(-1)
-            cost[s] = distance.mean(1) + 0.5 * distance[:, -1] - 2.0 * probability
+            cost[s] = (distance.mean(1) + 0.5 * distance[:, -1] - 2.0 * probability).tolist()
             huber[s] = torch.stack([error.mean(1), error[:, -1]], -1)
         assignments = itertools.permutations(range(4), len(agents))
-        best = min(assignments, key=lambda queries: sum(float(cost[s][q]) for q, s in zip(queries, agents, strict=True)))
+        best = min(assignments, key=lambda queries: sum(cost[s][q] for q, s in zip(queries, agents, strict=True)))
         matched += [huber[s][q].tolist() for q, s in zip(best, agents, strict=True)]
         for q, p in enumerate(probability.tolist()):
             weight += 1.0 if q in best else 0.1

@@ -126,7 +126,7 @@ def read_labels(path: Path) -> Labels:
     for number, row in rows:
         if row[KIND_COLUMN] not in _KINDS:
             known = ", ".join(_KINDS)
-            raise SceneError(f"{path}: line {number}, column {KIND_COLUMN} (kind): {row[KIND_COLUMN]!r}, expected {known}")
+            raise SceneError(f"{path}: line {number}, column {KIND_COLUMN} (kind): {row[KIND_COLUMN][:40]!r}, expected {known}")
     frame, agent, x, y, yaw, target = (numbers(path, rows, column) for column in _COLUMNS)
     order = np.lexsort((agent, frame))
     kind = np.array([_KINDS[row[KIND_COLUMN]] for _, row in rows], np.int64)

@@ -89,7 +89,7 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     for number, row in rows if layout.constant else ():
         index, word = layout.constant or (0, "")
         if row[index] != word:
-            raise SceneError(f"{path}: line {number}, column {index} (type): {row[index]!r}, expected {word!r}")
+            raise SceneError(f"{path}: line {number}, column {index} (type): {row[index][:40]!r}, expected {word!r}")
     column = Column("id", 1, 1e15)
     frame, name = (numbers(path, rows, whole) for whole in (Column("frame", 0, 1e15), column))
     x, y = (numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy")
@@ -98,7 +98,9 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     frame, agent = frame.astype(np.int64)[order], agent[order]
     if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
         number, row = rows[order[1:][twice].min()]
-        raise SceneError(f"{path}: line {number}, column {column.number} (id): {row[column.number]} is twice in frame {row[0]}")
+        raise SceneError(
+            f"{path}: line {number}, column {column.number} (id): {row[column.number][:40]} is twice in frame {row[0][:40]}"
+        )
     by_agent = np.lexsort((frame, agent))
     intervals, counts = np.unique(np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True)
     return Recording(
@@ -156,7 +158,7 @@ def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
         row = int(wrong.argmax())
         expected = f"a number of {column.noun} up to {column.limit:g}" if column.noun else "a whole number"
         where = f"line {rows[row][0]}, column {column.number} ({column.name})"
-        raise SceneError(f"{path}: {where}: {words[row]!r}, expected {expected}")
+        raise SceneError(f"{path}: {where}: {words[row][:40]!r}, expected {expected}")
     return values
 
 

@@ -255,6 +255,7 @@ RECORDINGS: Cases = {
         for value in ("nan", "-1e300")
     },
     "half a frame": (word(0, "780.5"), r"line 5, column 0 \(frame\): '780.5', expected a whole number"),
+    "long": (word(13, "9" + "e" * 5000), r"line 5, column 13 \(x\): '9e{39}', expected a number"),
     "far": (word(13, "60000"), r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000"),
     "a lost block": (change_bytes(lambda data: data[:300] + bytes(90) + data[390:]), "it has zero bytes"),
     "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
@@ -344,6 +345,7 @@ def claim_size(data: bytes) -> bytes:
 LABELS: Cases = {
     "17 columns": (text(r" [^ \n]*\n", "\n"), "line 1: 17 columns, expected 18"),
     "unknown kind": (word(2, "Tram"), r"line 5, column 2 \(kind\): 'Tram', expected Car, Truck"),
+    "long kind": (word(2, "T" * 5000), r"line 5, column 2 \(kind\): 'T{40}', expected Car, Truck"),
     "x": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number of metres"),
     "yaw": (word(16, "inf"), r"line 5, column 16 \(yaw\): 'inf', expected a number of radians"),
     "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),

@@ -128,7 +128,7 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
             probability, position = (np.array(values) for values in zip(*modes, strict=True))
             track = check_forecast(TrackForecast(scene_id, track_id, probability, position))
             scenes.setdefault(scene_id, []).append(track)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {reason}") from error
     except TrajformerError as error:

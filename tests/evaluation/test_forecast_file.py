@@ -128,6 +128,17 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:  # missing and for
             read_forecasts(path)
 
 
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    write_forecasts(path, three())
+    table = pq.read_table(path)
+    number = table.schema.get_field_index("track_id")
+    damaged = pa.array([b"\xf2x"] * len(table), pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(number, table.schema.field(number), damaged.cast(table.schema.field(number).type)), path)
+    with pytest.raises(TrajformerError, match=r"f\.parquet: not a readable parquet file"):
+        read_forecasts(path)
+
+
 ROW = [[0.0] * 60] * 18
 
 

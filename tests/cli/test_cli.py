@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from support.cli import run
 from support.processes import environment, run_python
 from support.scenes import make_scene
@@ -60,6 +61,15 @@ def score(raw: Path, forecasts: Path) -> dict[str, float]:
     table = pd.DataFrame(rows)
     worst = table.groupby("scene").minFDE6.max().idxmax()
     return table[NAMES].mean().to_dict() | {"num_agents": len(table), "worst": worst}
+
+
+def test_a_run_folder_has_the_documented_files(line: Path) -> None:
+    found = {path.relative_to(line / "run").as_posix() for path in (line / "run").rglob("*") if path.is_file()}
+    assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= found
+    assert any(name.startswith("tensorboard/events") for name in found)
+    log = pd.read_csv(line / "run" / "csv" / "metrics.csv")
+    assert {"train/loss", "val/minFDE6", "val/MR6", "epoch", "step"} <= set(log.columns)
+    torch.load(line / "run" / "best.ckpt", weights_only=True)
 
 
 @pytest.mark.parametrize("model", ["learned", "constant_velocity"])

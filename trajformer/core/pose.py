@@ -109,9 +109,11 @@ class Frames:
         return Frames(change(self.position), change(self.direction))
 
     def spread(self, config: PoseAttentionConfig, count: int) -> list[Tensor]:
-        """Six tensors [..., N, 1, count] for the last `count` of the vectors of each multiple of the heading and the points:
-        cosine and sine, the position, and the origin of the outer frame as seen from the token. The last two are in units of
-        `scale_m`, and zero for vectors. Computed once, since many layers use the same frames."""
+        """Six tensors [..., N, 1, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
+
+        The columns are those of the vectors for each multiple of the heading, then of the points; `count` takes the last ones.
+        Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames.
+        """
         if config not in self._spread:
             (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / config.scale_m))
             turns = (cos, cos * cos - sin * sin, cos), (sin, 2 * sin * cos, sin)

@@ -101,6 +101,24 @@ def test_nuscenes_agrees_with_a_script_on_text(raw: Path, tmp_path: Path, monkey
     assert f"{row['ADE_5'] - 1.856:+.3f}" in text.split("difference from AgentFormer")[1]
 
 
+def test_nuscenes_agrees_with_the_devkit(raw: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    metrics = pytest.importorskip("nuscenes.eval.prediction.metrics", reason="pip install nuscenes-devkit")
+    from nuscenes.eval.prediction.data_classes import Prediction
+
+    futures, _ = recorded(raw)
+    expect_targets(monkeypatch, nuscenes, len(futures))
+    model, figures, challenge = checkpoint(tmp_path / "m.ckpt"), tmp_path / "figures.json", tmp_path / "challenge.json"
+    assert run("evaluate", "--protocol", "nuscenes", "--data", raw, "--json", figures, "--export", challenge, "--checkpoint", model) == 0
+    forecasts = [Prediction.deserialize(entry) for entry in json.loads(challenge.read_text())]
+    expected = {}
+    for name, metric in (("ADE", "MinADEK"), ("FDE", "MinFDEK"), (MISS, "MissRateTopK")):
+        official = getattr(metrics, metric)([1, 5, 10], [metrics.RowMean()])
+        values = np.concatenate([official(futures[each.sample, each.instance], each) for each in forecasts])
+        expected |= {f"{name}_{k}": value for k, value in zip((1, 5, 10), official.aggregators[0](values), strict=True)}
+    row = json.loads(figures.read_text())[str(model)]
+    assert all(row[name] == pytest.approx(expected[name], abs=2e-3) for name in nuscenes.BENCHMARK.columns)
+
+
 ENTRY = {"instance": "a", "sample": "b", "prediction": np.zeros((2, 12, 2)).tolist(), "probabilities": [0.75, 0.25]}
 
 

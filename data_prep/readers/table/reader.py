@@ -14,7 +14,6 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -110,7 +109,7 @@ def _words(column: pa.ChunkedArray, where: str) -> tuple[list[str], np.ndarray]:
     """The distinct words of a column of n rows, sorted, and the index int64 [n] of each row's word."""
     if not (pa.types.is_integer(column.type) or is_text(column.type)):
         raise SceneError(f"{where}: type {column.type}, expected text or whole numbers")
-    words, _, code = groups(column if column.type == DICTIONARY else pc.fill_null(pc.cast(column, pa.string()), ""))
+    words, _, code = groups(column if column.type == DICTIONARY else column.cast(pa.string()).fill_null(""))
     return words, code
 
 
@@ -122,7 +121,7 @@ def _numbers(column: pa.ChunkedArray, where: str) -> np.ndarray:
         return np.array([_number(word) for word in words])[code]
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise SceneError(f"{where}: type {kind}, expected numbers")
-    return pc.cast(column, pa.float64(), safe=False).to_numpy()
+    return column.cast(pa.float64(), safe=False).to_numpy()
 
 
 def _number(word: str) -> float:

@@ -153,7 +153,7 @@ class Memory:
             position = self.position[scene]
             gap = position - torch.minimum(torch.maximum(position, corner), corner + _CELL_M)
             index = (gap.square().sum(-1) <= FAR_M**2).nonzero()[:, 0]
-            key, value = (x[scene].transpose(0, 1)[index].transpose(0, 1)[None] for x in (self.key, self.value))
+            key, value = (x[scene : scene + 1].index_select(-2, index) for x in (self.key, self.value))
             self._near[scene, *cell] = index, key, value
         return self._near[scene, *cell]
 
@@ -249,15 +249,18 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
     scenes, tokens = query.shape[0], memory.key.shape[-2]
     mean, alive = torch.zeros_like(query), torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
     for b in range(scenes):
-        cells, cell_of, counts = (position[b] / _CELL_M).floor().long().unique(dim=0, return_inverse=True, return_counts=True)
+        place = (position[b] / _CELL_M).floor().long()
+        number, order = (place[:, 0] * (1 << 32) + place[:, 1]).sort()  # one number for each cell
+        counts = number.unique_consecutive(return_counts=True)[1]
+        cells = place[order[counts.cumsum(0) - counts]].tolist()
         allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
-        for cell, rows in zip(cells.tolist(), cell_of.argsort().split(counts.tolist()), strict=True):
+        for cell, rows in zip(cells, order.split(counts.tolist()), strict=True):
             index, key, value = memory.near(b, cell)
             if len(index):
-                pairs = None if allowed is None else allowed[rows if len(allowed) > 1 else slice(None)][:, index]
+                pairs = None if allowed is None else allowed[rows if len(allowed) > 1 else slice(None)].index_select(1, index)
                 if pairs is not None and pairs.all():
                     pairs = None
-                mean[b, :, rows] = attend(query[b : b + 1, :, rows], key, value, pairs)[0]
+                mean[b, :, rows] = attend(query[b : b + 1].index_select(-2, rows), key, value, pairs)[0]
                 alive[b, rows] = True if pairs is None else pairs.any(-1)
     return mean, alive
 

@@ -466,7 +466,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         ahead[..., 0] = 1.0
         facing = torch.where(length > 0.5, tail / length.clamp(min=0.1), ahead)  # a path that ends at rest has no direction
         step = torch.linspace(0, path.shape[-2] - 1, _PATH_POINTS + 1, device=path.device).long()[:-1]
-        shape = _turn(path[..., step, :] - end[..., None, :], facing[..., None, :], -1)
+        shape = _turn(path.index_select(-2, step) - end[..., None, :], facing[..., None, :], -1)
         x = x + self.embed_path(shape.flatten(-2) / 20)
         outer = frames.direction[:, :, None]
         position = frames.position[:, :, None] + _turn(end, outer, 1)

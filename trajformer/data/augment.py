@@ -16,7 +16,7 @@ from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
-_MOVING_M = 3.0  # agents whose future ends at least this far away count as moving
+_MOVING_M = 3.0  # agents with a future end at least this far away are moving
 
 
 @dataclass(frozen=True)

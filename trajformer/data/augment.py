@@ -167,7 +167,7 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
 
 
 def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
-    """The agents `index` int64 [B, n] of each scene; those of the first `targets` that were targets remain targets.
+    """The agents `index` int64 [B, n] of each scene; targets among the first `targets` remain targets.
 
     On a device other than the CPU the names of agents are removed, because the host would have to wait for the index.
     """

@@ -67,7 +67,7 @@ class SceneTrajectories:
 
 @dataclass(frozen=True)
 class SceneSetLossConfig(MatchedLossConfig):
-    """Further weights; positions include the current one, and the classification is that of existence.
+    """Further weights; positions include the current one, and the classification is of existence.
 
     Attributes:
         cost_class: weight of the existence probability in the matching cost.

@@ -439,7 +439,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def finish(self, forecast: WorldForecast) -> WorldForecast:
         """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode.
 
-        Nested modes come before the others in the order of probabilities, and one of them is replaced.
+        Nested modes come before the others in the order of probabilities, and the median replaces one of the nested modes.
         """
         path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None

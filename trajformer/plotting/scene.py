@@ -52,7 +52,7 @@ def plot_scene(
 ) -> Figure:
     """Draw a scene, with or without map and future, into a new figure; `density` as in `draw_scene`.
 
-    The forecasts are those of a forecast file, or the output of a model for a `batch` that contains the scene. Raises
+    The forecasts are the content of a forecast file, or the output of a model for a `batch` that contains the scene. Raises
     TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon. ValueError: the output of a
     model is given without its batch.
     """

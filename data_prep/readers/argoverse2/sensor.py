@@ -191,7 +191,7 @@ class SensorLog:
 
 
 def load_log(path: Path) -> SensorLog:
-    """The log of an annotations file, cached until one of its files changes; a SceneError names file and column."""
+    """The log of an annotations file, cached until a file of the log changes; a SceneError names file and column."""
     return _parse(*_files(path))
 
 

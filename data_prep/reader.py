@@ -1,4 +1,4 @@
-"""The interface of a data set: `Reader` lists the scenes of a raw folder and reads each of them with a pure function."""
+"""The interface of a data set: `Reader` lists the scenes of a raw folder and reads each scene with a pure function."""
 
 from collections.abc import Generator
 from pathlib import Path

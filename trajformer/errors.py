@@ -107,7 +107,7 @@ def type_problem(kind: Any, value: Any) -> str:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of an annotation; `Any` stands for a config, and a whole number is a float, too."""
+    """Whether a value has the type of an annotation; `Any` means a config, and a whole number is also a float."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in inner)

@@ -9,7 +9,7 @@ from trajformer.scenes.scene import METRES, Scene
 MAX_SPEED_M_S = 150.0
 MAX_SHARE = 0.01  # of the steps that may be faster
 _REMEDY = "check the units of positions and times (--max-speed-m-s sets the limit, 0 switches this check off)"
-MIN_EXTENT_M = 0.05  # of the positions of several agents; those of ETH/UCY are at least 0.4 m apart
+MIN_EXTENT_M = 0.05  # of the positions of several agents; in ETH/UCY it is at least 0.4 m
 
 
 def check_plausible(scene: Scene, max_speed_m_s: float) -> None:

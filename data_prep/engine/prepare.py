@@ -48,7 +48,7 @@ class PrepareOptions(Config, limits=_LIMITS | dict.fromkeys(("workers", "limit",
     strict: bool = False  # an input that cannot be used is an error; otherwise it is skipped and listed
     timeout_s: float = TIMEOUT_S  # an input that takes longer is skipped
     max_speed_m_s: float = MAX_SPEED_M_S  # a scene with over 1 % faster steps is skipped; 0: no check of units
-    overwrite: bool = False  # scenes of another raw folder, or of other options, are replaced
+    overwrite: bool = False  # replace scenes from another raw folder or with other options
     memory_gb: float = MEMORY_GB  # an input that needs more memory is skipped
     retry_skipped: bool = False  # shards with skipped inputs are made again
     executor: Literal["local", "ray"] = "local"
@@ -87,7 +87,7 @@ class PrepareSummary(NamedTuple):
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:
     """Convert raw files to a store, keep finished shards, and write the manifest.
 
-    Inputs are read in separate processes, so that none of them can end the run. After an error, Ctrl-C or a full disk, finished
+    Inputs are read in separate processes, so that no input can end the run. After an error, Ctrl-C or a full disk, finished
     shards remain and there is no incomplete file. The folder of the store is created if missing. Raises TrajformerError: no such
     folder or split, an unknown layout, an unwritable store, no Ray, or a split without a usable scene (then the manifest has been
     written and lists the reasons). SceneError: with `options.strict`, the first input that cannot be used.
@@ -160,7 +160,7 @@ def _source(tasks: list[ShardTask]) -> dict[str, Any]:
 
 
 def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
-    """Refuse to replace scenes of another source. The raw folder may be moved, or get more inputs."""
+    """Refuse to replace scenes from a different source. The raw folder may be moved, and inputs may be added."""
     folder = tasks[0].path.parent
     if not any(folder.glob("*.arrow")):
         return
@@ -180,7 +180,7 @@ def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
 
 
 def _read_source(path: Path) -> dict[str, Any] | None:
-    """The record of a split; None if there is none, or it is damaged."""
+    """The record of a split; None if it is missing or damaged."""
     try:
         record = json.loads(read_file(path, MAX_RECORD))
         return record if {"source", "raw", "options", "sha256"} <= record.keys() and record["inputs"] >= 0 else None

@@ -1,7 +1,7 @@
 """One shard: a pure function of its task, so that shards can be made in any order and on any machine.
 
-Inputs are read in alternation: all inputs of a group finish one stage before any begins the next. A processor that
-repeats the same code finds it in its caches: 16 scenarios of Argoverse 2 take three quarters of the time of one by one.
+Inputs are read in alternation: all inputs of a group finish one stage before any begins the next. Repeated
+code stays in the processor's caches: 16 scenarios of Argoverse 2 take three quarters of the time of 16 single readings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of tables: checks with one-line errors, rows of tracks as arrays [A, T], and the scene that these make with a map.
+"""Columns of tables: checks with one-line errors, rows of tracks as arrays [A, T], and the scene of tracks and a map.
 
 Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
 """

@@ -112,7 +112,7 @@ class Labels:
     target: np.ndarray  # int64 [R], 1 for an official target
 
     def target_frames(self) -> list[int]:
-        """Frames with an official target (SceneError: there is none)."""
+        """Frames with an official target (SceneError: no frame has one)."""
         frames = np.unique(self.frame[self.target == 1]).tolist()
         if not frames:
             raise SceneError(f"{self.path}: column 17 (target): no row is a target")

@@ -1,6 +1,6 @@
 """Reading pickles of plain values and numpy arrays from untrusted sources. Nothing that a file names is imported or called.
 
-`pickletools` decodes the opcodes of protocols 4 and 5; `_Machine` makes values of them. The names in a file select one of a few
+`pickletools` decodes the opcodes of protocols 4 and 5; `_Machine` turns them into values. The names in a file select one of a few
 functions below; other names and opcodes are refused. Memory and time are proportional to the size of the file and limited: an
 opcode makes at most one small object, arrays share the bytes of the file, and no step is recursive.
 """

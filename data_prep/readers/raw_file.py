@@ -53,7 +53,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def list_parts(paths: Iterable[Path], parts: Callable[[Path], Iterable[object]]) -> list[Input]:
-    """An input for each part of each file, in order; a file whose list raises a SceneError is one input without a part."""
+    """An input for each part of each file, in order; a file that cannot be listed (SceneError) is one input without a part."""
     inputs: list[Input] = []
     for path in paths:
         try:

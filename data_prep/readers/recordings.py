@@ -127,7 +127,7 @@ def first_frame(item: Input, recording: Recording, steps: int) -> int:
 
 
 def read_rows(path: Path, num_columns: int) -> Rows:
-    """The rows of a text file, without blank lines (SceneError: not text, no rows, or rows of another length)."""
+    """The rows of a text file, without blank lines (SceneError: not text, no rows, or rows with a wrong number of words)."""
     try:
         text = read_file(path, MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -182,7 +182,7 @@ def window_scene(
     """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F frames).
 
     `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the type of all agents; `direction`
-    the shortest displacement that has a direction; `unit` that of positions.
+    the shortest displacement that has a direction; `unit` is the unit of positions.
     """
     where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
     agent, step, xy = recording.window(first, num_steps)
@@ -208,7 +208,7 @@ def window_scene(
 def _heading(position: np.ndarray, valid: np.ndarray, direction: float) -> np.ndarray:
     """Heading [A, T] at every valid step, from this step and earlier ones.
 
-    It is the direction from the latest position at least `direction` away, so that a pedestrian who stops keeps the direction;
+    It is the direction from the latest position at least `direction` away, so that a pedestrian keeps its direction after a stop;
     0 without such a position. `position` is [A, T, 2] and `valid` [A, T].
     """
     rows, steps = np.arange(len(valid))[:, None], np.arange(valid.shape[1])

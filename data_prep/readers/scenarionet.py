@@ -3,7 +3,7 @@
 `RAW/dataset_mapping.pkl` maps the file name of each scenario to its folder, `RAW/dataset_summary.pkl` to its metadata. A scenario
 has tracks over all its steps, lanes, lines and crossings of the map, and states of traffic lights. A scene is a window of it.
 
-Stored velocities are not used: those of nuScenes are differences to the *next* step, so the last observed one would contain
+Stored velocities are not used: in nuScenes they are differences to the *next* step, so the last observed one would contain
 the future. The velocity is the difference to the previous step. nuScenes positions are interpolated between keyframes 0.5 s
 apart, at steps 0, 5, 10, ...: with the default of 21 observed steps, the last one is a keyframe; after other steps, the observed
 positions point at the next keyframe.
@@ -281,7 +281,7 @@ def _parse(path: Path) -> _Scenario:
 
 
 def _get(parent: Any, key: str, kind: type, where: str) -> Any:
-    """`parent[key]`; a SceneError if it is missing or of another type starts with `where`."""
+    """`parent[key]`; the SceneError for a missing value or a wrong type starts with `where`."""
     value = parent.get(key) if type(parent) is dict else None
     if type(value) is not kind:
         problem = "missing" if value is None else f"of type {type(value).__name__}"

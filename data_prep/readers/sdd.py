@@ -4,7 +4,7 @@ Two layouts are read, in one folder if both are present. A parquet file with the
 and y holds the usual split into scenes that all have 20 steps. A text file `<split>/<scene>.txt` has rows `frame id x y`; its
 scenes are windows of 20 consecutive annotated frames (see `recordings`).
 
-A pixel has a different size in every place, and the files do not name it. So positions stay in pixels, and the scene
+The size of a pixel differs between the places, and the files do not state it. So positions stay in pixels, and the scene
 records this unit. The files name no types of agents either. As in the benchmark, all count as pedestrians; some are cyclists.
 """
 

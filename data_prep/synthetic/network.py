@@ -355,7 +355,7 @@ _Arms = list[tuple[float, RoadSpec]]  # direction in radians and cross-section o
 def random_network(rng: np.random.Generator) -> Network:
     """Return a street network of about 250 m across around the origin, drawn from ``rng``.
 
-    Layouts in which two roads come close to each other away from their junction are drawn again (2 % of them).
+    Layouts in which two roads come close to each other away from their junction are drawn again (2 %).
     """
     kind = str(rng.choice(["four", "three", "double", "open"], p=[0.36, 0.22, 0.30, 0.12]))
     while True:

@@ -1,4 +1,4 @@
-"""True states of everything in a scene, and the noisy, interrupted tracks that a recording vehicle reports of them."""
+"""True states of all objects in a scene, and the noisy, interrupted tracks that a recording vehicle measures."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -146,7 +146,7 @@ def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, devic
 
 
 def read_cases(data: Path) -> Iterator[CaseSet]:
-    """The validation cases of each location (TrajformerError: there is none, or a case cannot be used)."""
+    """The validation cases of each location (TrajformerError: no cases, or a case cannot be used)."""
     from data_prep.readers.interaction.reader import Interaction
     from trajformer.evaluation.protocols.interaction import CaseSet
 
@@ -199,7 +199,7 @@ def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_s
 
 
 def read_test_sets(data: Path) -> list[TestSet]:
-    """The test windows of the five scenes (TrajformerError: one is missing, unusable, or not that of the published figures)."""
+    """The test windows of the five scenes (TrajformerError: one is missing, unusable, or not the published version)."""
     from data_prep.readers.eth_ucy import LAYOUT, EthUcy
     from data_prep.readers.recordings import read_recording
     from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet

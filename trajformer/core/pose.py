@@ -5,7 +5,7 @@ its own pose, never on the frame in which the poses are given. A score between t
 
     c_i . c_j + sum_m q_m^T R(m a) k_m - gamma / 2 sum_p |q_p - R(a) k_p - s t|^2
 
-with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and points q_p and k_p, all of them
+with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and points q_p and k_p, all
 linear in the tokens and in the frame of their token; t is the relative position and s a scale. The products of contents and
 vectors are also divided by the square root of the length of a query. A head attends to tokens that are near the points of the
 query: gamma, one learned number per head, sets how near. Moved to the common frame of all poses, the score is one dot product
@@ -111,7 +111,7 @@ class Frames:
     def spread(self, config: PoseAttentionConfig, count: int) -> list[Tensor]:
         """Six tensors [..., N, 1, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
 
-        The columns are those of the vectors for each multiple of the heading, then of the points; `count` takes the last ones.
+        The columns are the vectors for each multiple of the heading, then the points; `count` takes the last ones.
         Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames.
         """
         if config not in self._spread:

@@ -136,7 +136,7 @@ class StateDictReader:
 
 
 def foreign_name(name: str, rules: Mapping[str, str]) -> str:
-    """Apply regular expressions with their replacements, one after the other, to a name of ours."""
+    """Apply regular expressions with their replacements, in order, to one of our names."""
     for pattern, replacement in rules.items():
         name = re.sub(pattern, replacement, name)
     return name

@@ -16,7 +16,7 @@ from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
-_MOVING_M = 3.0  # agents whose future ends at least this far away count as moving
+_MOVING_M = 3.0  # agents with a future end at least this far away are moving
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
 
 
 def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
-    """The agents `index` int64 [B, n] of each scene; those of the first `targets` that were targets remain targets.
+    """The agents `index` int64 [B, n] of each scene; targets among the first `targets` remain targets.
 
     On a device other than the CPU the names of agents are removed, because the host would have to wait for the index.
     """

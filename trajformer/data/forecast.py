@@ -60,7 +60,7 @@ class Forecast:
         return self.logit.ndim == 2
 
     def joint_futures(self) -> Forecast:
-        """The forecast, whose modes are joint futures of the whole scene (TrajformerError: agents are predicted on their own)."""
+        """The forecast with joint futures of the whole scene as modes (TrajformerError: agents are predicted independently)."""
         if not self.is_joint:
             raise TrajformerError("the model predicts every agent on its own and gives no joint futures")
         return self

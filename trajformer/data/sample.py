@@ -12,7 +12,7 @@ from trajformer.scenes.polylines import resample
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
 _SAME_M = 1.0  # two futures of an agent that stay within this distance count as one
-_MOVING_M = 5.0  # an agent whose future ends at least this far away counts as moving
+_MOVING_M = 5.0  # an agent with a future end at least this far away is moving
 _SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # ints compare faster
 
 

@@ -206,7 +206,7 @@ def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
 def load_digits(split: str) -> tuple[Tensor, Tensor]:
     """The handwritten digits of scikit-learn: images [N, 1, 8, 8] in 0..1, white on black, and labels int64 [N].
 
-    The split is fixed and stratified: of every ten successive images of a class, in the order of the data set, the fourth and the
+    The split is fixed and stratified: of ten successive images of a class, in the order of the data set, the fourth and the
     ninth are test images and the seventh is a validation image. Every split contains all 13 writers. Raises TrajformerError:
     scikit-learn is not installed.
     """

@@ -148,7 +148,7 @@ def confidence_divergence(logit: Tensor, fde: Tensor, temperature_m: float) -> T
 
 
 def last_valid(valid: Tensor) -> Tensor:
-    """Index of the last True along the last axis, 0 if there is none."""
+    """Index of the last True along the last axis, 0 without any."""
     step = torch.arange(valid.shape[-1], device=valid.device)
     return torch.where(valid, step, 0).amax(-1)
 

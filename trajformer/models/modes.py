@@ -41,8 +41,8 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 
     Several modes that are close together share probability, so that the most probable mode may not be the best single prediction.
     The expected end-point error of mode k is sum_j p_j |end_k - end_j|, which K = 1 metrics measure. Scores trained towards
-    softmax(-FDE / temperature) keep their scale, if the temperature is that of the confidence loss; 0 keeps the scores of the
-    forecast.
+    softmax(-FDE / temperature) keep their scale if the temperature equals the one of the confidence loss; 0 keeps the scores of
+    the forecast.
     """
     if not temperature_m:
         return forecast
@@ -58,7 +58,7 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
     The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
     single prediction. Each further sample reduces the mean distance from a sample to the nearest selected one the most;
     probabilities are proportional to this reduction (plus 1 cm). Samples with equal reductions are ordered by their mean distance
-    to all others. Agents `together`, bool [B, S], have joint samples: mode k of them is one world, scored by means over them.
+    to all others. Agents `together`, bool [B, S], have joint samples: their modes k are one world, scored by means over them.
     """
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]

@@ -4,7 +4,7 @@ Tokens of agents (history and pose) and lanes, all in one frame of the scene, pa
 Each query gives K trajectories, which start with the current position, and the probability that it represents an agent. The
 loss matches queries and agents one to one.
 
-Costs are those of the set loss. Errors include the current position as an additional step and are those of the best mode. Matched
+Costs are as in the set loss. Errors include the current position as an additional step and are errors of the best mode. Matched
 queries receive a regression loss (smooth L1) of this mode and a cross-entropy of the modes. All queries receive a cross-entropy
 of existence, with a smaller weight for unmatched queries. Padding is neither matched nor classified.
 
@@ -67,7 +67,7 @@ class SceneTrajectories:
 
 @dataclass(frozen=True)
 class SceneSetLossConfig(MatchedLossConfig):
-    """Further weights; positions include the current one, and the classification is that of existence.
+    """Further weights; positions include the current one, and the classification is of existence.
 
     Attributes:
         cost_class: weight of the existence probability in the matching cost.

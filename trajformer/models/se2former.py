@@ -1,7 +1,7 @@
 """SE2Former: one encoding of the scene, K smooth futures for every agent.
 
 Every lane piece and agent is encoded once, in its own frame; SE(2)-invariant attention (`core/pose.py`) relates them. So all
-agents are targets at the cost of few, and the encoding of the map can be kept while the map is in sight.
+agents are targets at little additional cost, and the encoding of the map can be reused while the map stays the same.
 
 - `encode_map`: pieces of lanes attend to each other.
 - `encode_agents`: agents attend to lanes and agents.
@@ -9,13 +9,13 @@ agents are targets at the cost of few, and the encoding of the map can be kept w
   end of its path, attends again from there, and corrects the path. The last path is the median of the target; in evaluation it
   replaces the mode that ends nearest to it, and counts as the most probable mode.
 
-A path is a constant velocity, a mean, and C smooth components per axis: the principal components of what constant velocity leaves
-over in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and mean count as
-zero, and the median is rest. The temperature of the probabilities is learned such that they are calibrated.
+A path is the sum of constant velocity, a mean, and C smooth components per axis: the principal components of the residuals from
+constant velocity in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and
+mean count as zero, and the median is rest. The temperature of the probabilities is learned such that they are calibrated.
 
-Joint futures of all targets choose among the modes of single agents. The modes that all targets of a scene take are drawn from a
-mixture of W worlds: a world has a probability, and in it every target takes its mode k with a probability p_ws(k), independently
-of the other targets. The mixture is trained by its likelihood and does not change the modes. In
+Joint futures of all targets select among the modes of single agents. The modes of all targets of a scene are drawn from a mixture
+of W worlds: a world has a probability, and in world w target s takes its mode k with the probability p_ws(k), independently of
+the other targets. The mixture is trained by its likelihood and does not change the modes. In
 `WorldForecast.joint_futures`, every target takes its modes in the worlds such that their expected likelihood is largest, each
 mode in one world.
 
@@ -58,7 +58,7 @@ _LIMIT = 20.0  # features of agents are clipped; single positions of recordings 
 _REST_M = 0.5, 1.0  # agents that move less are at rest, others move, if they were seen long enough
 _REST_S = 1.5  # between the centres of the first and the last half second of two seconds
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
-MOVED_M = 3.0  # agents that move less in their future are not used for components: most of what they leave over is noise
+MOVED_M = 3.0  # agents that move less in their future are not used for components: most of their residual is noise
 _OUTLIER_M = 40.0  # errors of tracking
 _CHUNK = 256  # scenes that are read together to fit components
 _SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
@@ -181,8 +181,8 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         map_layers, agent_layers, decoder_layers: number of blocks.
         components: C, smooth components per axis.
         worlds: W, number of joint futures (`WorldForecast.joint_futures`); with `joint` it is K.
-        nested: number of modes, the first ones, that are also trained as a forecast of their own and are more probable than the
-            others, for tables that score several numbers of modes.
+        nested: number of first modes that are also trained as a separate forecast and are more probable than the others, for
+            tables that score several numbers of modes.
         joint: mode k of all targets is one world with one probability; otherwise worlds choose among the modes of single targets.
     """
 
@@ -439,7 +439,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def finish(self, forecast: WorldForecast) -> WorldForecast:
         """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode.
 
-        Nested modes come before the others in the order of probabilities, and one of them is replaced.
+        Nested modes come before the others in the order of probabilities, and the median replaces one of the nested modes.
         """
         path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
         assert median is not None

@@ -61,7 +61,7 @@ def main_forecast(scene: Scene, forecasts: Sequence[AgentForecast]) -> AgentFore
 
 
 def track_errors(scene: Scene, forecasts: Iterable[AgentForecast]) -> list[tuple[float, float]]:
-    """minADE and minFDE over all modes of each forecast, metres; without agents whose last future step was not recorded."""
+    """minADE and minFDE over all modes of each forecast, metres; without agents that have no recorded last future step."""
     errors = []
     for agent, probability, modes in forecasts if scene.num_steps > scene.num_history else ():
         if scene.valid[agent, -1]:

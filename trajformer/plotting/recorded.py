@@ -110,7 +110,7 @@ def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
 
 
 def _size(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Length and width [n, 2] of agents in metres: the recorded ones, else those of the kind."""
+    """Length and width [n, 2] of agents in metres: the recorded size, else the size for the kind."""
     usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in scene.agent_kind[agents].tolist()])
     usual = usual * style.SCALE[scene.unit]
     return np.where(scene.agent_size[agents] > 0.0, scene.agent_size[agents], usual) if len(scene.agent_size) else usual

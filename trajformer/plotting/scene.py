@@ -32,7 +32,7 @@ from trajformer.scenes.scene import METRES, AgentKind, AgentRole, Scene
 from trajformer.scenes.store import SceneStore
 
 FIGURE_INCHES, DPI = (4.2, 5.2), 150
-_COLUMNS = 4  # scenes side by side in one picture
+_COLUMNS = 4  # scenes in a row of a picture
 _LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the legend uses the space below
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 MIN_HALF_M, MAX_TARGETS_HALF_M, MAX_HALF_M = 25.0, 50.0, 120.0
@@ -52,7 +52,7 @@ def plot_scene(
 ) -> Figure:
     """Draw a scene, with or without map and future, into a new figure; `density` as in `draw_scene`.
 
-    The forecasts are those of a forecast file, or the output of a model for a `batch` that contains the scene. Raises
+    The forecasts are the content of a forecast file, or the output of a model for a `batch` that contains the scene. Raises
     TrajformerError: a forecast is for another scene, for an unknown agent or has another horizon. ValueError: the output of a
     model is given without its batch.
     """

@@ -1,6 +1,6 @@
 """The models and losses that a recipe can name, and their names and fields in version 0.1.
 
-To add a model, write its file with a config dataclass, whose `build()` returns a `Forecaster`, and add one entry to `MODELS`.
+To add a model, write its file with a config dataclass (its `build()` returns a `Forecaster`) and add one entry to `MODELS`.
 To add a loss, do the same for `LOSSES`. Other packages add entry points of the groups `trajformer.models` and
 `trajformer.losses`. `docs/adding.md` has complete examples.
 """

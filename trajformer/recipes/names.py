@@ -42,7 +42,7 @@ def pretrained_names() -> list[str]:
 
 
 def pretrained_card(name: str) -> dict[str, str]:
-    """Data set, licence note, figures and training command of weights; those of a folder share one card."""
+    """Data set, licence note, figures and training command of weights; the weights of a folder share one card."""
     import yaml
 
     cards: dict[str, dict[str, str]] = yaml.safe_load((WEIGHTS / "cards.yaml").read_text(encoding="utf-8"))

@@ -118,7 +118,7 @@ class TrainerConfig(Config, positive=("epochs", "minutes", "devices", "threads",
 
 
 class Recipe(Config):
-    """Base class of recipes: what training needs in addition to the task's own model, data and loss."""
+    """Base class of recipes: fields that training needs in addition to the model, data and loss of the task."""
 
     task: ClassVar[str]
     optim: OptimConfig

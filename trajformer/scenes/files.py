@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from trajformer.errors import TrajformerError
 
 LOCK = ".lock"  # in a locked folder: process, machine and start time of the owner
-SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)  # multiplies the limits of sizes of files and of what they contain
+SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)  # multiplies the limits of sizes of files and of their content
 LOCK_S = 3.0  # to recognize the lock of an ended process
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

@@ -30,8 +30,8 @@ def resample_scene(
 ) -> Scene:
     """The scene with another clock or length; the map is unchanged.
 
-    By default, the period is the present one, and `num_history` and `num_future` are as many steps as the recording has. Raises
-    SceneError: the recorded history or horizon is too short, or the result is not a valid scene.
+    By default, the period is unchanged, and `num_history` and `num_future` cover the whole recording. Raises SceneError: the
+    recorded history or horizon is too short, or the result is not a valid scene.
     """
     period_s = period_s or scene.period_s
     ratio, last = period_s / scene.period_s, scene.num_history - 1

@@ -11,7 +11,7 @@ from typing import Any
 from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
 from trajformer.scenes.scene import Scene
 
-_COMPARED = ("unit", "period_s", "num_history", "num_future")  # a forecast is wrong without a word if one of them differs
+_COMPARED = ("unit", "period_s", "num_history", "num_future")  # a difference would silently give wrong forecasts
 _TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_history": int, "num_future": int, "has_map": bool}
 
 

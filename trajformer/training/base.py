@@ -51,7 +51,7 @@ class TaskModule(L.LightningModule):
             self.model.compile()
 
     def prepare(self, data: Any) -> None:
-        """Compute what the model needs from the task's data, before training starts."""
+        """Compute statistics of the task's data for the model, before training starts."""
 
     def forward(self, *batch: Any) -> Any:
         """The output of the model."""

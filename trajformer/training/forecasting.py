@@ -23,7 +23,7 @@ from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
 
-_LOSS_RATE = 10.0  # learning rate of a loss's own parameters, relative to that of the model: few numbers, far from their start
+_LOSS_RATE = 10.0  # learning rate of a loss's own parameters, relative to the model's rate: few numbers, far from their start
 
 
 class ForecastingModule(TaskModule):
@@ -39,7 +39,7 @@ class ForecastingModule(TaskModule):
         self.objective = self.config.loss.build()
 
     def prepare(self, data: SceneData) -> None:
-        """Load the weights of `init`, or let the model compute what it needs from the training scenes and the first stage.
+        """Load the weights of `init`, or let the model compute statistics of the training scenes and copy the first stage.
 
         Raises TrajformerError: the scenes or a checkpoint cannot be used.
         """
@@ -89,7 +89,7 @@ class ForecastingModule(TaskModule):
 
 
 def _load(path: str, data: SceneData) -> tuple[nn.Module, TrainConfig]:
-    """The model and recipe of a checkpoint whose training scenes were like `data`."""
+    """The model and recipe of a checkpoint with training scenes like `data`."""
     model, recipe = load_checkpoint(path, TrainConfig)
     check_scenes(data.spec, Predictor(model).trained_on, data.train.name, f"the training scenes of {path} have")
     return model, recipe

@@ -14,7 +14,7 @@ from trajformer.training.muon import Muon
 def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     """Groups of parameters: matrices of linear layers and attention have weight decay; vectors and embeddings have none.
 
-    With a `muon_rate`, the matrices of linear layers form a group for Muon, except those of layers that read features or give
+    With a `muon_rate`, the matrices of linear layers form a group for Muon, except in layers that read features or give
     results, which the model names in its attribute `outer` (endings of names).
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}

@@ -93,7 +93,7 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
     """Train a recipe of a task and return the path of the best checkpoint.
 
     The folder `out` receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard
-    logs. With `resume`, the run continues from `out/last.ckpt`, or starts if there is none yet. `progress` shows progress bars,
+    logs. With `resume`, the run continues from `out/last.ckpt`, or starts if the file is missing. `progress` shows progress bars,
     or one line per validation if standard error is not a terminal.
 
     Raises:
@@ -150,7 +150,7 @@ def _last_checkpoint(out: Path, resume: bool) -> Path | None:
 
 
 def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
-    """Lightning's trainer for a recipe; the logs in `out` keep the first `done` steps, as many as the checkpoint has.
+    """Lightning's trainer for a recipe; the logs in `out` keep the first `done` steps, the steps of the checkpoint.
 
     Raises TrajformerError: the accelerator or the number of devices is not available.
     """

@@ -136,7 +136,7 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         travel = _travel(position[:, :history], observed)
         scored = np.isin(kind, _ROAD_USERS) & observed[:, -1] & (travel >= self.min_travel_m)
         scored &= observed.sum(1) >= _steps(self.min_observed_s)
-        scored[:1] = False  # the ego vehicle knows its own plan
+        scored[:1] = False  # the plan of the ego vehicle is known
         role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
         if self.focal == "ego":
             if not observed[:1, -1].any():
@@ -191,7 +191,7 @@ class SensorLog:
 
 
 def load_log(path: Path) -> SensorLog:
-    """The log of an annotations file, cached until one of its files changes; a SceneError names file and column."""
+    """The log of an annotations file, cached until a file of the log changes; a SceneError names file and column."""
     return _parse(*_files(path))
 
 

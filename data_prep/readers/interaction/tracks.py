@@ -125,7 +125,7 @@ def _parse(path: Path, pedestrians: Path | None) -> Rows:
 
 
 def _check_clock(timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, path: Path) -> None:
-    """SceneError unless frames are 100 ms apart, and most of them are recorded."""
+    """SceneError unless frames are 100 ms apart, and most frames are recorded."""
     offset = timestamp - PERIOD_MS * frame
     remedy = f"expected {PERIOD_MS} (10 Hz); resample the file"
     if np.ptp(offset) > PERIOD_MS // 2:

@@ -48,7 +48,7 @@ class Columns:
     code: dict[str, np.ndarray]
 
     def take(self, rows: np.ndarray | slice) -> Columns:
-        """Some rows, or all of them in another order."""
+        """Some rows, or all rows in another order."""
         number, code = ({name: values[rows] for name, values in part.items()} for part in (self.number, self.code))
         return Columns(number, self.word, code)
 
@@ -138,7 +138,7 @@ MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
 MAX_NAME_BYTES = 150
 MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
-MOVING_M_S, MIN_MOVING = 0.3, 8  # steps whose recorded speed is compared with the displacement
+MOVING_M_S, MIN_MOVING = 0.3, 8  # minimum speed and number of steps to compare recorded speeds with displacements
 MAX_RATIO = 2.5  # feet and metres differ by 3.3, km/h and m/s by 3.6
 BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}

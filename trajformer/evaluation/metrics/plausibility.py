@@ -1,6 +1,6 @@
-"""Do forecasts look like driving? Accelerations, yaw rates and lanes of the most probable modes, next to those of the recordings.
+"""Plausibility of driving: accelerations, yaw rates and lanes of the most probable modes and of the recordings.
 
-Recorded positions are noisy: second differences reach hundreds of m/s2. So both, the mode and the recorded path, pass through the
+Recorded positions are noisy: second differences reach hundreds of m/s2. So the mode and the recorded path pass through the
 same smoother (Whittaker 1923): the path s that minimises the sum of |s - x|^2 plus a weight times the sum of squared third
 differences. It halves motions with a period of `CUT_OFF_S` and removes faster ones, jitter of forecasts included. A constant
 acceleration stays unchanged.

@@ -31,7 +31,7 @@ class Benchmark:
 def score(benchmark: Benchmark, results: Iterable[tuple[SceneBatch, Forecast]]) -> dict[str, float]:
     """The number of targets and the mean of each figure over targets.
 
-    Raises TrajformerError: the number of targets differs from that of the published figures, or a figure is NaN or infinite.
+    Raises TrajformerError: the number of targets differs from the published number, or a figure is NaN or infinite.
     """
     means = Means(benchmark.figures, "num_targets", benchmark.columns)
     for batch, forecast in results:

@@ -1,6 +1,6 @@
 """The INTERACTION multi-agent protocol: six joint forecasts of all cars of a case, 10 observed and 30 future steps of 0.1 s.
 
-The metrics are those of the INTERPRET challenge (README of `interaction-dataset/INTERPRET_challenge_multi-agent`), with the
+The metrics follow the INTERPRET challenge (README of `interaction-dataset/INTERPRET_challenge_multi-agent`), with the
 longitudinal threshold of FJMP (Rowe et al. 2023), because the formula of the README has a misprint. A figure is first computed
 for each case; results are means over cases. Two sets of cars are in use, and published figures differ in this choice:
 
@@ -277,7 +277,7 @@ def check_challenge_file(path: Path) -> int:
 
 
 def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
-    """The published rows next to those of the models (figures by label, target set and location or "mean"), and all figures."""
+    """The published rows and the rows of models (figures by label, target set and location or "mean"), and all figures."""
     locations = list(next(iter(models.values()))["HPNet"])
     columns = list(map(_short, locations))
     parts = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]

@@ -67,7 +67,8 @@ def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
 def suppress(box: Tensor, score: Tensor, label: Tensor, threshold: float) -> Tensor:
     """Greedy non-maximum suppression within each class: indices int64 [M] of the kept boxes, best first.
 
-    A box (corners [N, 4], scores [N], labels int64 [N]) is removed if its IoU with a better one of its class is over `threshold`.
+    A box (corners [N, 4], scores [N], labels int64 [N]) is removed if its IoU with a better box of the same class is over
+    `threshold`.
     """
     order = score.argsort(descending=True, stable=True)
     ranked, ranked_label = box[order], label[order]
@@ -272,7 +273,7 @@ class VocDataset(DetectionDataset):
     """The images of a split. All files are read once at the start; unusable ones are left out and listed.
 
     Objects of classes that are not in `labels` are left out. `size` is the target length of the shorter side of an image, and the
-    maximum of the longer side; `seed` that of the augmentation, None for none. Raises TrajformerError: the folder or the split is
+    maximum of the longer side; `seed` of the augmentation, None for none. Raises TrajformerError: the folder or the split is
     missing, or has no usable object.
     """
 

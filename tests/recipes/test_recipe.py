@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 import yaml
 from support.cli import run
 from support.training import recipe, training_store
@@ -15,7 +16,7 @@ from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.recipes.choices import MODELS, upgrade_recipe
-from trajformer.recipes.names import read_recipe
+from trajformer.recipes.names import read_recipe, recipe_header
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.training import run as run_file
@@ -56,6 +57,10 @@ def test_every_recipe_parses_and_builds(path: Path, monkeypatch: pytest.MonkeyPa
     config = parsed(monkeypatch, "--config", path, *ROOTS.get(path.stem, ()))
     config.check()
     assert from_plain(type(config), to_plain(config)) == config
+    if isinstance(config, TrainConfig):
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in config.build_model().parameters())
+        assert f"{count / 1e6:.2f} M" == recipe_header(path)["Parameters"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():"
 DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
 DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK, "if False:")
 SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
+OTHER_SPLIT = Guard("trajformer/cli/models.py", "if expected.split not in (None, found.split) and", "if False and")
 WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:", "if False:")
 SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
 
@@ -51,6 +52,14 @@ def other(change: Callable[[Scene], Scene], select: Callable[[int], bool] = lamb
         write_manifest(Path("other"))
 
     return write
+
+
+def same_ids() -> None:
+    """Write the store other/, whose split train has scenes of the ids of val at other places."""
+    for split, shift in (("train", 900.0), ("val", 0.0)):
+        scenes = [replace(scene, split=split, origin=scene.origin + shift) for scene in SceneStore("store", "val")]
+        write_shard(shard_path(Path("other"), split, 0), scenes, ShardInfo("argoverse2", split))
+    write_manifest(Path("other"))
 
 
 def without_map(scene: Scene) -> Scene:
@@ -173,6 +182,14 @@ CASES = [
     refused("draw forecasts on scenes at 20 Hz", DRAW_OTHER, FAST, "0.05, but the scenes of the forecasts have 0.1"),
     refused("draw forecasts on a shorter horizon", DRAW_OTHER, SHORT, "num_future 30, but the scenes of the forecasts have 60"),
     accepted("draw forecasts on a shorter past", f"{DRAW_OTHER}/a.png --split val", SHORT_PAST, "^p/a.png"),
+    refused(
+        "draw forecasts on scenes of the same ids of another split",
+        f"{DRAW_OTHER} --split train",
+        same_ids,
+        "forecasts.parquet: forecasts of split 'val', but the scenes of other are of split 'train'; give --split",
+        OTHER_SPLIT,
+    ),
+    accepted("draw forecasts on the split that they are of", DRAW_OTHER, same_ids, "p/raw-val-0.png"),
     refused("validate on scenes at 20 Hz", f"{TRAIN} --data.val other", FAST, f"other: {AT_20_HZ}"),
     refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; conv"),
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),

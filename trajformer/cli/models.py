@@ -312,10 +312,13 @@ def run_plot(args: Namespace) -> None:
         raise TrajformerError(f"--{'density' if args.density else 'worst'} needs --forecasts")
     check_outputs(args, out="png" if args.out.suffix == ".png" else "folder")
     modes = read_forecasts(args.forecasts) if args.forecasts is not None else {}
-    scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes)))
-    if args.forecasts is not None and len(scenes):
-        expected = replace(read_spec(args.forecasts), num_history=None)  # the end of the history is the same
-        check_scenes(DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
+    expected = DataSpec() if args.forecasts is None else replace(read_spec(args.forecasts), num_history=None)  # ends are equal
+    scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes), expected.split))
+    if len(scenes):
+        check_scenes(found := DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
+        if expected.split not in (None, found.split) and scenes.indices(modes):  # ids recur between splits
+            reason = f"forecasts of split '{expected.split}', but the scenes of {args.store} are of split '{found.split}'"
+            raise TrajformerError(f"{args.forecasts}: {reason}; give --split or forecast these scenes")
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
@@ -324,14 +327,17 @@ def run_plot(args: Namespace) -> None:
         print(path)
 
 
-def split_of(store: Path, scene_ids: list[str]) -> str:
-    """The split with most of the scenes (ids recur between splits). Without scenes, val or the only split."""
+def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) -> str:
+    """The split with most of the scenes, of several the preferred one (ids recur between splits), else val.
+
+    Without scenes, val or the only split.
+    """
     from trajformer.scenes.store import SceneStore, store_splits
 
     splits = store_splits(store)
     counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits} if scene_ids else {}
     if any(counts.values()):
-        return max(splits, key=lambda split: (counts[split], split == "val"))
+        return max(splits, key=lambda split: (counts[split], split == (preferred or "val")))
     if scene_ids and splits:
         raise TrajformerError(f"{store}: no scene {scene_ids[0]} in any split ({', '.join(splits)})")
     return splits[0] if len(splits) == 1 else "val"

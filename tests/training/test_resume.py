@@ -133,7 +133,7 @@ def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(store: Pat
     out, longer = tmp_path / "run", replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1))
     shutil.copytree(straight, out)
     (out / "best.ckpt").unlink()
-    with pytest.raises(TrajformerError, match="best.ckpt: missing, and no epoch is left"):
+    with pytest.raises(TrajformerError, match=r"best.ckpt: missing, and no epoch is left"):
         train(run_config(store), TASK, out, resume=True, progress=False)
     train(longer, TASK, out, resume=True, progress=False)
     assert weights(out, "best", key="epoch") == 4

@@ -24,6 +24,7 @@ from trajformer.scenes.store import SceneStore
 SPEC, CHECKPOINT = "trajformer/scenes/spec.py", "trajformer/recipes/checkpoint.py"
 COMPARED = Guard(SPEC, "    if not differ:\n", "    if True:\n")
 FINITE_CHECK = "if unusable := forecast.find_not_finite(batch.observation):"
+FIRST = Guard("trajformer/evaluation/evaluate.py", 'check_scenes(spec, first, scenes.root, "its first scene has")', "pass")
 FINITE = Guard("trajformer/evaluation/evaluate.py", FINITE_CHECK, "if unusable := '':")
 ZIP = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
 SAFE = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
@@ -195,6 +196,13 @@ CASES = [
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
     refused("train on scenes of two clocks", f"{TRAIN} {ON_OTHER}", MIXED, "data.train: other: .*0.1.*and.*0.05", CLOCKS),
     refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", None),
+    refused(
+        "score scenes of two clocks in two batches",
+        "evaluate --store other --model constant_velocity --batch-size 1",
+        MIXED,
+        "other: split 'val': period_s 0.05, but its first scene has 0.1; convert it: trajformer store resample other OUT",
+        FIRST,
+    ),
     refused("score roads with a model of crowds", f"{SCORE} pretrained:crowd_eth_ucy/eth", list, ROADS_AND_CROWDS),
     refused("score metres with a model of pixels", FILE, trained_on(unit="px"), "unit m, but .* px; prepare the raw data again"),
     refused("score scenes at 20 Hz in Python", score_in_python, FAST, AT_20_HZ),

@@ -38,6 +38,7 @@ RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():"
 DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
 DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK, "if False:")
 SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
+IN_BATCH = Guard("trajformer/plotting/scene.py", "if scene.scene_id not in batch.observation.scene_id:", "if False:")
 OTHER_SPLIT = Guard("trajformer/cli/models.py", "if expected.split not in (None, found.split) and", "if False and")
 WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:", "if False:")
 SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
@@ -137,6 +138,12 @@ def score_in_python() -> object:
     return trajformer.evaluate(model, trajformer.SceneStore("other", "val"), recipe.data.batch)  # type: ignore[attr-defined]
 
 
+def draw_another_scene() -> object:
+    first, second = SceneStore("store", "val")[0], SceneStore("store", "val")[1]
+    batch = trajformer.collate([second])
+    return trajformer.plot_scene(first, trajformer.build_model("se2former_argoverse2").eval()(batch.observation), batch)
+
+
 def draw_in_python() -> object:
     scene = SceneStore("store", "val")[0]
     batch = trajformer.collate([scene])
@@ -233,6 +240,7 @@ CASES = [
     refused("score weights that are not numbers", f"{SCORE} nan.ckpt", with_nan, f"store: split 'val': {NOT_FINITE}", FINITE),
     refused("forecast with weights that are not numbers", PREDICT_NAN, with_nan, NOT_FINITE, FINITE),
     refused("draw a forecast that is not finite in Python", draw_in_python, list, "track .* in scene 'raw-val-0' has NaN", DRAWN),
+    refused("draw a forecast of another scene in Python", draw_another_scene, list, "'raw-val-0' is not in the batch", IN_BATCH),
     refused("draw a forecast file that is not finite", DRAW_FILE, nan_forecasts, "file: forecast of track .*has NaN", None),
     # ---- changed bytes
     refused("score a changed checkpoint", f"{SCORE} run/best.ckpt", flip("run/best.ckpt"), f"best.ckpt: {NOT_READABLE}", ZIP),
@@ -242,6 +250,21 @@ CASES = [
     refused("print a changed manifest", "store info store", flip("store/manifest.json", b"argoverse2"), MANIFEST, CRC),
     refused("verify a changed shard", "store verify store", flip("store/val/00000.arrow"), "arrow: checksum differs from", None),
     accepted("verify a store of an earlier version", "store verify store", old_manifest, "store: no problems"),
+    refused(
+        "score a protocol with a model of its cases",
+        "evaluate --protocol interaction --data interaction --checkpoint file.ckpt",
+        trained_on(split="val"),
+        "file.ckpt: the model was trained on split 'val', which is scored",
+        Guard("trajformer/cli/protocols.py", "_refuse_training_split(predictors, _CASES)", "pass"),
+    ),
+    # ---- starting from a checkpoint
+    accepted(
+        "train further with another number of heads",
+        f"{TRAIN} --init run/best.ckpt --model.mmtransformer.block.heads 4",
+        list,
+        "warning: init: run/best.ckpt: was trained with model.mmtransformer.block.heads 2, not 4",
+        Guard("trajformer/training/forecasting.py", "if changes and getattr(", "if False and getattr("),
+    ),
     # ---- splits and maps
     accepted("validate on training scenes", f"{TRAIN} --data.val_split train", list, SHARED_SCENES, SHARED),
     accepted("score the training split", f"{SCORE} run/best.ckpt --split train", list, r"ckpt \(on its training split\)", SPLIT),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
 MAX_LABELS = 10_000_000  # bytes
 DEFAULT_COUNT = 8  # pictures
+SPLIT = "val"  # that is scored by default
 STANDING_M, NEAR_M = 0.5, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
 
@@ -152,7 +153,7 @@ def run_train(args: Namespace) -> None:
 def _add_model_options(parser: Parser) -> None:
     names = "constant velocity, or 20 directions around it drawn for each agent"
     parser.add_argument("--model", choices=UNTRAINED, help=f"a model without training: {names}")
-    parser.add_argument("--split", default="val", help="split of the store")
+    parser.add_argument("--split", default=SPLIT, help="split of the store")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
     agents = ("scored", "focal", "all")
     parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen in the last observed step")
@@ -204,8 +205,10 @@ def run_evaluate(args: Namespace) -> None:
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
-    if args.protocol and (args.agents != "scored" or (args.joint and args.protocol == "eth_ucy")):
-        raise TrajformerError("--agents and --joint are not allowed with --protocol")
+    if args.protocol and (args.agents != "scored" or args.split != SPLIT):
+        raise TrajformerError("--agents and --split are not allowed with --protocol, which determines both")
+    if args.protocol and args.joint and args.protocol != "interaction":
+        raise TrajformerError(f"--joint is not allowed with --protocol {args.protocol}")
     if args.protocol:
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
@@ -388,6 +391,8 @@ def run_weights(args: Namespace) -> None:
     from trajformer.recipes.checkpoint import write_checkpoint
 
     check_outputs(args, out="safetensors" if args.out.suffix == ".safetensors" else "ckpt")
+    if args.layout == OWN and (args.heads is not None or args.labels is not None):
+        raise TrajformerError(f"--heads and --labels are not allowed for {OWN}: the checkpoint has both")
     labels = _read_labels(args.labels) if args.labels is not None else ()
     recipe, weights, trained_on = convert(args.layout, args.file, Options(args.heads, labels))
     write_checkpoint(args.out, recipe, weights, trained_on)

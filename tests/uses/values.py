@@ -10,7 +10,7 @@ from support.uses import Case, Guard
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.readers.table.reader import Table
-from trajformer import build_model
+from trajformer import build_model, collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.names import read_recipe
@@ -244,6 +244,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple"),  # type: ignore[arg-type]
     "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1"),
     "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True"),
+    "collate no scenes": (lambda: collate([]), "a batch needs at least one scene"),
     "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe"),
     "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3"),
     "read_recipe with an unknown field": (lambda: read_recipe("demo", {"optim.speed": 1}), "optim: unknown field 'speed'"),

@@ -7,6 +7,7 @@ A guard is a check in the source that a case names (`Guard` in tests/support/use
 
 import argparse
 import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -50,7 +51,8 @@ def main() -> int:
             by_guard[case.guard].append(case)
     passed = 0
     with tempfile.TemporaryDirectory() as name:
-        with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+        nothing = io.StringIO()  # commands ask whether their output is a terminal, so None would be an error
+        with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
             prepared = prepare_files(Path(name))
         for guard, cases in by_guard.items():
             text = survivors(guard, cases, prepared)

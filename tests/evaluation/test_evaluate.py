@@ -1,17 +1,24 @@
 """`evaluate` agrees with the validation of a training, and accepts predictors and plain modules."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.models import SE2FORMER
 from support.training import recipe, training_store
+from torch import nn
 
 import trajformer
-from trajformer.data.sample import BatchConfig
+from trajformer.data.batch import Observation
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.evaluate import evaluate
+from trajformer.evaluation.evaluate import evaluate, track_forecasts
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.scenes.store import SceneStore
@@ -37,6 +44,53 @@ def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     assert len(expected.per_agent) == expected.figures["num_agents"] == expected.table.num_agents[0]
     with pytest.raises(TypeError, match="a Predictor has its own"):
         evaluate(load_predictor(run / "last.ckpt"), scenes, config.data.batch)
+
+
+class Fixed(nn.Module):
+    """Six modes that stay where they are, with changed fields."""
+
+    def __init__(self, change: Callable[[Forecast], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, observation: Observation) -> Any:
+        shape = (*observation.target_mask.shape, 6)
+        modes = torch.zeros(*shape, observation.num_future, 2)
+        return self.change(Forecast(modes, torch.zeros(shape), Frame.AGENT, observation.pose[:, : observation.num_targets]))
+
+
+WRONG: dict[str, tuple[Callable[[Forecast], Any], str]] = {
+    "one step for all": (
+        lambda f: replace(f, position=f.position[..., :1, :]),
+        r"position has shape .*, expected \[B, S, K, F, 2\]",
+    ),
+    "fewer probabilities": (
+        lambda f: replace(f, logit=f.logit[..., 1:]),
+        r"logit has shape .*, expected \[B, S, K\] or \[B, K\]",
+    ),
+    "no pose": (lambda f: replace(f, pose=None), "pose has shape None"),
+    "a word as the frame": (lambda f: replace(f, frame="agent"), "frame is 'agent', expected Frame.SCENE"),  # type: ignore[arg-type]
+    "another frame": (lambda f: replace(f, frame=Frame.FOCAL), "expected Frame.SCENE of the batch"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_forecast_of_wrong_shapes_or_frame_has_no_figures(run: Path, case: str) -> None:
+    change, message = WRONG[case]
+    scenes = SceneStore(run / "store", "val")
+    assert evaluate(Fixed(lambda forecast: forecast), scenes).figures["num_agents"] > 0
+    with pytest.raises(TrajformerError, match=message):
+        evaluate(Fixed(change), scenes)
+
+
+def test_arguments_of_other_types(run: Path) -> None:
+    scenes = SceneStore(run / "store", "val")
+    with pytest.raises(TypeError, match="model: expected a Predictor or a module, found tuple"):
+        evaluate(load_checkpoint(run / "last.ckpt"), scenes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the model returns Tensor, expected Forecast"):
+        evaluate(Fixed(lambda forecast: forecast.position), scenes)
+    with pytest.raises(TrajformerError, match="batch_size: -1, expected at least 1"):
+        list(track_forecasts(load_predictor("constant_velocity"), scenes, batch_size=-1))
 
 
 def test_all_agents_have_the_distances_that_they_moved(run: Path) -> None:

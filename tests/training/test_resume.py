@@ -1,7 +1,9 @@
 """A run that was interrupted at any step resumes and ends with the weights and logs of an uninterrupted run, bit by bit."""
 
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from support.processes import run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.core.blocks import BlockConfig
+from trajformer.errors import TrajformerError
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.plain import to_plain
-from trajformer.recipes.recipe import TrainConfig
+from trajformer.recipes.recipe import TrainConfig, TrainerConfig
 from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.resume import CheckpointFiles
 from trajformer.training.run import train
@@ -112,6 +115,28 @@ def test_a_signal_stops_a_run_after_its_current_step(store: Path, straight: Path
             assert {number: signal.getsignal(number) for number in handlers} == handlers
     train(config, TASK, tmp_path, resume=True, progress=False)
     assert_same_run(tmp_path, straight)
+
+
+def test_a_moved_run_keeps_its_best_checkpoint(store: Path, straight: Path, tmp_path: Path) -> None:
+    out, longer = tmp_path / "moved", replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1))
+    shutil.copytree(straight, out)
+    state = torch.load(out / "last.ckpt", weights_only=True)
+    (best,) = (value for value in state["callbacks"].values() if value.get("best_k_models"))
+    best["best_k_models"] = dict.fromkeys(best["best_k_models"], torch.tensor(0.0))  # no later epoch is better
+    torch.save(state, out / "last.ckpt")
+    before = (out / "best.ckpt").read_bytes()
+    train(longer, TASK, out, resume=True, progress=False)
+    assert (out / "best.ckpt").read_bytes() == before and weights(out, key="epoch") == 4
+
+
+def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(store: Path, straight: Path, tmp_path: Path) -> None:
+    out, longer = tmp_path / "run", replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1))
+    shutil.copytree(straight, out)
+    (out / "best.ckpt").unlink()
+    with pytest.raises(TrajformerError, match=r"best.ckpt: missing, and no epoch is left"):
+        train(run_config(store), TASK, out, resume=True, progress=False)
+    train(longer, TASK, out, resume=True, progress=False)
+    assert weights(out, "best", key="epoch") == 4
 
 
 def test_a_second_interrupt_stops_within_the_step(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from trajformer.scenes.store import SceneStore
 SPEC, CHECKPOINT = "trajformer/scenes/spec.py", "trajformer/recipes/checkpoint.py"
 COMPARED = Guard(SPEC, "    if not differ:\n", "    if True:\n")
 FINITE_CHECK = "if unusable := forecast.find_not_finite(batch.observation):"
+FIRST = Guard("trajformer/evaluation/evaluate.py", 'check_scenes(spec, first, scenes.root, "its first scene has")', "pass")
 FINITE = Guard("trajformer/evaluation/evaluate.py", FINITE_CHECK, "if unusable := '':")
 ZIP = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
 SAFE = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
@@ -37,6 +38,8 @@ RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():"
 DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
 DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK, "if False:")
 SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
+IN_BATCH = Guard("trajformer/plotting/scene.py", "if scene.scene_id not in batch.observation.scene_id:", "if False:")
+OTHER_SPLIT = Guard("trajformer/cli/models.py", "if expected.split not in (None, found.split) and", "if False and")
 WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:", "if False:")
 SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
 
@@ -51,6 +54,14 @@ def other(change: Callable[[Scene], Scene], select: Callable[[int], bool] = lamb
         write_manifest(Path("other"))
 
     return write
+
+
+def same_ids() -> None:
+    """Write the store other/, whose split train has scenes of the ids of val at other places."""
+    for split, shift in (("train", 900.0), ("val", 0.0)):
+        scenes = [replace(scene, split=split, origin=scene.origin + shift) for scene in SceneStore("store", "val")]
+        write_shard(shard_path(Path("other"), split, 0), scenes, ShardInfo("argoverse2", split))
+    write_manifest(Path("other"))
 
 
 def without_map(scene: Scene) -> Scene:
@@ -127,6 +138,12 @@ def score_in_python() -> object:
     return trajformer.evaluate(model, trajformer.SceneStore("other", "val"), recipe.data.batch)  # type: ignore[attr-defined]
 
 
+def draw_another_scene() -> object:
+    first, second = SceneStore("store", "val")[0], SceneStore("store", "val")[1]
+    batch = trajformer.collate([second])
+    return trajformer.plot_scene(first, trajformer.build_model("se2former_argoverse2").eval()(batch.observation), batch)
+
+
 def draw_in_python() -> object:
     scene = SceneStore("store", "val")[0]
     batch = trajformer.collate([scene])
@@ -173,11 +190,26 @@ CASES = [
     refused("draw forecasts on scenes at 20 Hz", DRAW_OTHER, FAST, "0.05, but the scenes of the forecasts have 0.1"),
     refused("draw forecasts on a shorter horizon", DRAW_OTHER, SHORT, "num_future 30, but the scenes of the forecasts have 60"),
     accepted("draw forecasts on a shorter past", f"{DRAW_OTHER}/a.png --split val", SHORT_PAST, "^p/a.png"),
+    refused(
+        "draw forecasts on scenes of the same ids of another split",
+        f"{DRAW_OTHER} --split train",
+        same_ids,
+        "forecasts.parquet: forecasts of split 'val', but the scenes of other are of split 'train'; give --split",
+        OTHER_SPLIT,
+    ),
+    accepted("draw forecasts on the split that they are of", DRAW_OTHER, same_ids, "p/raw-val-0.png"),
     refused("validate on scenes at 20 Hz", f"{TRAIN} --data.val other", FAST, f"other: {AT_20_HZ}"),
     refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; conv"),
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
     refused("train on scenes of two clocks", f"{TRAIN} {ON_OTHER}", MIXED, "data.train: other: .*0.1.*and.*0.05", CLOCKS),
     refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", None),
+    refused(
+        "score scenes of two clocks in two batches",
+        "evaluate --store other --model constant_velocity --batch-size 1",
+        MIXED,
+        "other: split 'val': period_s 0.05, but its first scene has 0.1; convert it: trajformer store resample other OUT",
+        FIRST,
+    ),
     refused("score roads with a model of crowds", f"{SCORE} pretrained:crowd_eth_ucy/eth", list, ROADS_AND_CROWDS),
     refused("score metres with a model of pixels", FILE, trained_on(unit="px"), "unit m, but .* px; prepare the raw data again"),
     refused("score scenes at 20 Hz in Python", score_in_python, FAST, AT_20_HZ),
@@ -208,6 +240,7 @@ CASES = [
     refused("score weights that are not numbers", f"{SCORE} nan.ckpt", with_nan, f"store: split 'val': {NOT_FINITE}", FINITE),
     refused("forecast with weights that are not numbers", PREDICT_NAN, with_nan, NOT_FINITE, FINITE),
     refused("draw a forecast that is not finite in Python", draw_in_python, list, "track .* in scene 'raw-val-0' has NaN", DRAWN),
+    refused("draw a forecast of another scene in Python", draw_another_scene, list, "'raw-val-0' is not in the batch", IN_BATCH),
     refused("draw a forecast file that is not finite", DRAW_FILE, nan_forecasts, "file: forecast of track .*has NaN", None),
     # ---- changed bytes
     refused("score a changed checkpoint", f"{SCORE} run/best.ckpt", flip("run/best.ckpt"), f"best.ckpt: {NOT_READABLE}", ZIP),
@@ -217,6 +250,21 @@ CASES = [
     refused("print a changed manifest", "store info store", flip("store/manifest.json", b"argoverse2"), MANIFEST, CRC),
     refused("verify a changed shard", "store verify store", flip("store/val/00000.arrow"), "arrow: checksum differs from", None),
     accepted("verify a store of an earlier version", "store verify store", old_manifest, "store: no problems"),
+    refused(
+        "score a protocol with a model of its cases",
+        "evaluate --protocol interaction --data interaction --checkpoint file.ckpt",
+        trained_on(split="val"),
+        "file.ckpt: the model was trained on split 'val', which is scored",
+        Guard("trajformer/cli/protocols.py", "_refuse_training_split(predictors, _CASES)", "pass"),
+    ),
+    # ---- starting from a checkpoint
+    accepted(
+        "train further with another number of heads",
+        f"{TRAIN} --init run/best.ckpt --model.mmtransformer.block.heads 4",
+        list,
+        "warning: init: run/best.ckpt: was trained with model.mmtransformer.block.heads 2, not 4",
+        Guard("trajformer/training/forecasting.py", "if changes and getattr(", "if False and getattr("),
+    ),
     # ---- splits and maps
     accepted("validate on training scenes", f"{TRAIN} --data.val_split train", list, SHARED_SCENES, SHARED),
     accepted("score the training split", f"{SCORE} run/best.ckpt --split train", list, r"ckpt \(on its training split\)", SPLIT),

@@ -10,7 +10,7 @@ from support.uses import Case, Guard
 
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.readers.table.reader import Table
-from trajformer import build_model
+from trajformer import build_model, collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.names import read_recipe
@@ -151,9 +151,14 @@ def twice() -> None:
 
 
 SPEED = Guard("data_prep/engine/plausible.py", "if largest > limit:", "if False:")
+DIRECTION = Guard("data_prep/readers/table/reader.py", ") > MAX_ACROSS:", ") > 1e9:")
 STEPS = Guard("data_prep/readers/table/reader.py", "if interval > 1:", "if False:")
 TABLE_GUARDS = dict.fromkeys(("in millimetres", "at 300 m/s", "with jumps of 900 m"), SPEED)
 TABLE_GUARDS |= dict.fromkeys(("with milliseconds", "with every tenth frame"), STEPS)
+TABLE_GUARDS |= dict.fromkeys(("with compass headings", "with vx and vy exchanged"), DIRECTION)
+TABLE_GUARDS["with timestamps of another period"] = Guard(
+    "data_prep/readers/table/reader.py", "if apart > 0 and not any(", "if not ("
+)
 DEGREES_CHECK = "if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:"
 TABLE_GUARDS["in degrees"] = Guard("data_prep/engine/plausible.py", DEGREES_CHECK, "if False:")
 READ_TABLE = "preprocess table drives s --workers 1"
@@ -171,6 +176,12 @@ TABLES = {
     "with a word for x": (drive(x="east"), "x: infinite or no number"),
     "with lanes of YAML": (lambda: (drive()(), Path("drives/lanes.json").write_text("a: 1")), "lanes.json: "),
     "with velocities in mm/s": (drive(vx=5e3, vy=1e3), "vx: speeds are 1e.03 times the displacements per second"),
+    "with compass headings": (
+        drive(heading=np.pi / 2 - np.arctan2(1, 5)),
+        "heading: differs from the direction of motion by 67 deg",
+    ),
+    "with vx and vy exchanged": (drive(vx=1.0, vy=5.0), "vx: differs from the direction of .* by 67 .*exchanged"),
+    "with timestamps of another period": (drive(timestamp=lambda t: 0.04 * t.step), "timestamp: 0.04 apart .*, expected 0.1 s"),
     "with irregular milliseconds": (without_step(1e3, jitter=0.01), "most steps are missing: .*--time-unit"),
 }
 CASES += [
@@ -182,6 +193,8 @@ OPTIONS = {
     "every tenth frame with its interval": (drive(step=lambda t: 10 * t.step), "--step-interval 10"),
     "a row twice, of which one is dropped": (twice, "--drop-duplicates true"),
     "a fast table with a higher limit": (drive(x=lambda t: 30.0 * t.step), "--max-speed-m-s 400"),
+    "steps with timestamps in milliseconds": (drive(timestamp=lambda t: 5.0 + 100 * t.step), ""),
+    "headings and velocities of a reversing car": (drive(heading=np.arctan2(1, 5) - np.pi, vx=5.0, vy=1.0), ""),
     "unsorted rows": (drive(x=lambda t: t.x[::-1].to_numpy(), step=lambda t: t.step[::-1].to_numpy()), ""),
 }
 CASES += [
@@ -204,6 +217,9 @@ LINES = {  # words: exit status, line
     "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
     "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name"),
     "evaluate --protocol eth_ucy --data raw": (1, "raw"),
+    "evaluate --protocol interaction --data interaction --split train": (1, "--split are not allowed with --protocol"),
+    "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd"),
+    "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (1, "--heads and --labels are not allowed for trajformer"),
     "predict --model constant_velocity --store store": (2, "required: out"),
     "plot store --out p --random 0": (2, "random"),
     "store": (2, "the following arguments are required"),
@@ -228,6 +244,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple"),  # type: ignore[arg-type]
     "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1"),
     "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True"),
+    "collate no scenes": (lambda: collate([]), "a batch needs at least one scene"),
     "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe"),
     "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3"),
     "read_recipe with an unknown field": (lambda: read_recipe("demo", {"optim.speed": 1}), "optim: unknown field 'speed'"),

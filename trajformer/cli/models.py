@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")  # repeated from recipes.checkpoint, which imports torch
 MAX_LABELS = 10_000_000  # bytes
 DEFAULT_COUNT = 8  # pictures
+SPLIT = "val"  # that is scored by default
 STANDING_M, NEAR_M = 0.5, 0.5
 OWN = "trajformer"  # the layout of this project's checkpoints
 
@@ -152,7 +153,7 @@ def run_train(args: Namespace) -> None:
 def _add_model_options(parser: Parser) -> None:
     names = "constant velocity, or 20 directions around it drawn for each agent"
     parser.add_argument("--model", choices=UNTRAINED, help=f"a model without training: {names}")
-    parser.add_argument("--split", default="val", help="split of the store")
+    parser.add_argument("--split", default=SPLIT, help="split of the store")
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
     agents = ("scored", "focal", "all")
     parser.add_argument("--agents", choices=agents, default="scored", help="all: every agent seen in the last observed step")
@@ -204,8 +205,10 @@ def run_evaluate(args: Namespace) -> None:
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
-    if args.protocol and (args.agents != "scored" or (args.joint and args.protocol == "eth_ucy")):
-        raise TrajformerError("--agents and --joint are not allowed with --protocol")
+    if args.protocol and (args.agents != "scored" or args.split != SPLIT):
+        raise TrajformerError("--agents and --split are not allowed with --protocol, which determines both")
+    if args.protocol and args.joint and args.protocol != "interaction":
+        raise TrajformerError(f"--joint is not allowed with --protocol {args.protocol}")
     if args.protocol:
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")
@@ -312,10 +315,13 @@ def run_plot(args: Namespace) -> None:
         raise TrajformerError(f"--{'density' if args.density else 'worst'} needs --forecasts")
     check_outputs(args, out="png" if args.out.suffix == ".png" else "folder")
     modes = read_forecasts(args.forecasts) if args.forecasts is not None else {}
-    scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes)))
-    if args.forecasts is not None and len(scenes):
-        expected = replace(read_spec(args.forecasts), num_history=None)  # the end of the history is the same
-        check_scenes(DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
+    expected = DataSpec() if args.forecasts is None else replace(read_spec(args.forecasts), num_history=None)  # ends are equal
+    scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes), expected.split))
+    if len(scenes):
+        check_scenes(found := DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
+        if expected.split not in (None, found.split) and scenes.indices(modes):  # ids recur between splits
+            reason = f"forecasts of split '{expected.split}', but the scenes of {args.store} are of split '{found.split}'"
+            raise TrajformerError(f"{args.forecasts}: {reason}; give --split or forecast these scenes")
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
@@ -324,14 +330,17 @@ def run_plot(args: Namespace) -> None:
         print(path)
 
 
-def split_of(store: Path, scene_ids: list[str]) -> str:
-    """The split with most of the scenes (ids recur between splits). Without scenes, val or the only split."""
+def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) -> str:
+    """The split with most of the scenes, of several the preferred one (ids recur between splits), else val.
+
+    Without scenes, val or the only split.
+    """
     from trajformer.scenes.store import SceneStore, store_splits
 
     splits = store_splits(store)
     counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits} if scene_ids else {}
     if any(counts.values()):
-        return max(splits, key=lambda split: (counts[split], split == "val"))
+        return max(splits, key=lambda split: (counts[split], split == (preferred or "val")))
     if scene_ids and splits:
         raise TrajformerError(f"{store}: no scene {scene_ids[0]} in any split ({', '.join(splits)})")
     return splits[0] if len(splits) == 1 else "val"
@@ -382,6 +391,8 @@ def run_weights(args: Namespace) -> None:
     from trajformer.recipes.checkpoint import write_checkpoint
 
     check_outputs(args, out="safetensors" if args.out.suffix == ".safetensors" else "ckpt")
+    if args.layout == OWN and (args.heads is not None or args.labels is not None):
+        raise TrajformerError(f"--heads and --labels are not allowed for {OWN}: the checkpoint has both")
     labels = _read_labels(args.labels) if args.labels is not None else ()
     recipe, weights, trained_on = convert(args.layout, args.file, Options(args.heads, labels))
     write_checkpoint(args.out, recipe, weights, trained_on)

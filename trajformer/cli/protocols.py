@@ -73,6 +73,11 @@ def _export_folder(args: Namespace, label: str) -> Path | None:
     return None if args.export is None else args.export / label.strip("./").replace("/", "-")
 
 
+def _refuse_training_split(predictors: dict[str, Predictor], split: str) -> None:
+    if wrong := [label for label, predictor in predictors.items() if predictor.trained_on.split == split]:
+        raise TrajformerError(f"{wrong[0]}: the model was trained on split '{split}', which is scored")
+
+
 @dataclass(frozen=True)
 class RawScenes:
     """The scenes of a split, each read from raw files when it is needed."""
@@ -112,8 +117,7 @@ def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device:
             predictors["constant_velocity_yaw"] = _constant_velocity(device, along_heading=True)
     exported = str(checkpoints[0]) if checkpoints else next(iter(predictors))
     predictors |= {str(path): load_predictor(path, device) for path in checkpoints}
-    if wrong := [label for label, predictor in predictors.items() if predictor.trained_on.split == split]:
-        raise TrajformerError(f"{wrong[0]}: the model was trained on split '{split}', which is scored")
+    _refuse_training_split(predictors, split)
     rows = {}
     for label, predictor in predictors.items():
         _announce(label)
@@ -134,6 +138,7 @@ def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, devic
         name = args.model or "constant_velocity"
         one_mode = _constant_velocity(device, recorded=True)
         predictors[name] = one_mode if name == "constant_velocity" else load_predictor(name, device)
+    _refuse_training_split(predictors, _CASES)
     cases: dict[str, dict[str, Any]] = {label: {} for label in predictors}  # by model and location
     for case_set in read_cases(data):
         for label, predictor in predictors.items():

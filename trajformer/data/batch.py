@@ -122,7 +122,9 @@ def _pad(parts: Sequence[np.ndarray]) -> Tensor:
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
-    """Pad samples of the same `frame` into one batch (SceneError: they differ in period, H, F or unit)."""
+    """Pad samples of the same `frame` into one batch (SceneError: there are none, or they differ in period, H, F or unit)."""
+    if not samples:
+        raise SceneError("a batch needs at least one scene")
     first = samples[0]
     for other in samples:
         if other.clock != first.clock:

@@ -70,6 +70,28 @@ class Forecast:
         probability = self.logit.float().softmax(-1)
         return probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
 
+    def check(self, observation: Observation) -> Forecast:
+        """The forecast, if its shapes and frame fit the observation (TrajformerError: they would give wrong figures)."""
+        lead = tuple(observation.target_mask.shape)
+        modes = self.position.shape[2] if self.position.ndim == 5 else 0
+        expected: dict[str, list[tuple[int, ...]]] = {
+            "position": [(*lead, modes, observation.num_future, 2)],
+            "logit": [(*lead, modes), (lead[0], modes)],
+        }
+        if self.frame is Frame.AGENT:
+            expected["pose"] = [(*lead, 3)]
+        for name, shapes in expected.items():
+            value = getattr(self, name)
+            if value is None or not modes or tuple(value.shape) not in shapes:
+                found = None if value is None else tuple(value.shape)
+                letters = {"position": "[B, S, K, F, 2]", "logit": "[B, S, K] or [B, K]", "pose": "[B, S, 3]"}[name]
+                raise TrajformerError(f"forecast: {name} has shape {found}, expected {letters} with B, S = {lead}")
+        if self.frame not in (Frame.AGENT, observation.frame):
+            raise TrajformerError(
+                f"forecast: frame is {self.frame!r}, expected {observation.frame} of the batch, or {Frame.AGENT}"
+            )
+        return self
+
     def find_not_finite(self, observation: Observation) -> str:
         """The first target with NaN or infinity in its positions or probabilities, or an empty text."""
         finite = self.position.isfinite().flatten(2).all(-1) & self.probability().isfinite().all(-1)

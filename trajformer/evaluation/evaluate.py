@@ -61,20 +61,28 @@ def run(
     """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
 
     Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises TrajformerError: the model does not
-    fit the scenes (another clock, for example), or a forecast has NaN or infinity.
+    fit the scenes (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN or infinity.
     """
-    where, with_map = f"{scenes.root}: split '{scenes.split}'", 0
+    if batch_size < 1:
+        raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
+    where, with_map, first = f"{scenes.root}: split '{scenes.split}'", 0, DataSpec()
     with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
-            check_scenes(DataSpec.of(read[0]), predictor.trained_on, scenes.root)  # `collate` compares the others with it
+            spec = DataSpec.of(read[0])  # `collate` compares the others with it
+            check_scenes(spec, predictor.trained_on, scenes.root)
+            check_scenes(spec, first, scenes.root, "its first scene has")
+            first = first if start else spec
             with_map += sum(bool(predictor.batch.receives(scene.polyline_kind).any()) for scene in read)
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             try:
                 forecast = predictor.model(batch.observation)
+                if not isinstance(forecast, Forecast):
+                    raise TypeError(f"the model returns {type(forecast).__name__}, expected Forecast")
                 forecast = forecast.joint_futures() if predictor.joint else forecast
             except TrajformerError as error:
                 raise TrajformerError(f"{where} does not fit the model: {error}") from error
+            forecast.check(batch.observation)
             if unusable := forecast.find_not_finite(batch.observation):
                 raise TrajformerError(f"{where}: {unusable}: the forecast has NaN or infinity")
             yield batch, forecast
@@ -100,6 +108,8 @@ def evaluate(
 
     from trajformer.evaluation.metrics.collection import forecast_metrics  # imports torchmetrics, which takes seconds
 
+    if not isinstance(model, Predictor | nn.Module):
+        raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
     if not isinstance(model, Predictor):
         model = Predictor(model.eval(), batch or BatchConfig(), next(model.parameters(), torch.zeros(())).device)
     elif batch is not None:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
@@ -59,6 +60,8 @@ def plot_scene(
     if isinstance(forecasts, Forecast):
         if batch is None:
             raise ValueError("the output of a model needs its batch: plot_scene(scene, forecast, batch)")
+        if scene.scene_id not in batch.observation.scene_id:
+            raise TrajformerError(f"scene {scene.scene_id!r} is not in the batch of the forecast")
         forecasts = [f for f in track_forecasts_of(forecasts, batch.observation) if f.scene_id == scene.scene_id]
     figure, (ax,) = _new_figure(1)
     draw_scene(ax, scene, forecasts or (), density=density)

@@ -62,6 +62,8 @@ class ForecastingModule(TaskModule):
         state: dict[str, Tensor] = model.state_dict()
         if shapes != {name: tensor.shape for name, tensor in state.items()}:
             raise TrajformerError(f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}")
+        if changes and getattr(rank_zero_only, "rank", 0) == 0:
+            warn(f"init: {self.config.init}: was trained with {'; '.join(changes)}")
         return state
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:

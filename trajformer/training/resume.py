@@ -84,7 +84,13 @@ class KeepProgress(L.Callback):
                 counts["ready"] = counts["completed"]
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Restart the epoch if the order of scenes has changed; move the schedule if the steps per epoch have changed."""
+        """Restart the epoch if the order of scenes has changed; move the schedule if the steps per epoch have changed.
+
+        The best score is kept if the run was moved, and forgotten if its checkpoint is missing.
+        """
+        for state in checkpoint["callbacks"].values():
+            if "best_k_models" in state:
+                _move_best(state, str(trainer.checkpoint_callbacks[0].dirpath))  # type: ignore[attr-defined]
         data: L.LightningDataModule = trainer.datamodule  # type: ignore[attr-defined]
         before, now, loop = checkpoint.get(type(data).__qualname__, {}), data.state_dict(), checkpoint["loops"][_LOOP]
         changed = sorted(name for name in now if name in before and before[name] != now[name])
@@ -100,6 +106,21 @@ class KeepProgress(L.Callback):
         if "steps" in changed:
             for schedule in checkpoint["lr_schedulers"]:
                 schedule["last_epoch"] = done * now["steps"]
+
+
+def _move_best(state: dict[str, Any], folder: str) -> None:
+    """Change the state of a `ModelCheckpoint` to the present folder of the run; otherwise Lightning forgets the best score."""
+    best = {str(Path(folder, Path(path).name)): score for path, score in state["best_k_models"].items()}
+    best = {path: score for path, score in best.items() if Path(path).is_file()}
+    path = next(iter(best), "")
+    state |= {
+        "dirpath": folder,
+        "best_k_models": best,
+        "best_model_path": path,
+        "kth_best_model_path": path,
+        "last_model_path": "",
+    }
+    state["best_model_score"] = best.get(path)
 
 
 def _any_process(trainer: L.Trainer, flag: bool) -> bool:

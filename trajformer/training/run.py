@@ -136,6 +136,10 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         if resume and last is None and first_process:
             sys.stderr.write(f"{out}: has no {LAST} to resume from; a new run starts\n")
         fit(trainer, module, data, last)
+        if first_process and not (out / BEST).exists():
+            raise TrajformerError(
+                f"{out / BEST}: missing, and no epoch is left to replace it; raise trainer.epochs, or use {LAST}"
+            )
     return out / BEST
 
 

@@ -141,6 +141,7 @@ MAX_SPEED_M_S = 1e4
 MOVING_M_S, MIN_MOVING = 0.3, 8  # minimum speed and number of steps to compare recorded speeds with displacements
 MAX_RATIO = 2.5  # feet and metres differ by 3.3, km/h and m/s by 3.6
 BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
+MOVED_M, MAX_ACROSS = 2.0, 50.0  # in about a second; degrees. A compass has 90 degrees of difference on most roads
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 _ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
@@ -219,6 +220,9 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         try:
             if cut.problem:
                 raise SceneError(cut.problem)
+            if "step" in columns.number and "timestamp" in columns.number:
+                observed = rows[step[rows] < cut.first + self.num_history]
+                self._check_clock(step[observed], columns.number["timestamp"][observed])
             tracks = Tracks(columns.take(rows), step[rows], cut, self)
             return self._scene(tracks, name, split, find_lanes(path, raw)).validate()
         except SceneError as error:
@@ -231,13 +235,27 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # of the focal agent, else of a scored one
         position = tracks.fill(xy - origin)
         heading, velocity = tracks.motion(position)
+        history = slice(0, self.num_history)  # whether a scene is used must not depend on its future
+        recorded, valid = position[:, history], tracks.valid[:, history]
         if "vx" in tracks.columns.number:
-            history = slice(0, self.num_history)  # whether a scene is used must not depend on its future
-            self._check_velocity(position[:, history], velocity[:, history], tracks.valid[:, history])
+            self._check_velocity(recorded, velocity[:, history], valid)
+            vx, vy = np.moveaxis(velocity[:, history], -1, 0)
+            self._check_direction("vx", np.arctan2(vy, vx), recorded, valid & (np.hypot(vx, vy) > MOVING_M_S))
+        if "heading" in tracks.columns.number:
+            self._check_direction("heading", heading[:, history], recorded, valid)
         polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
         agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
         clock = self.period_s, self.num_history, self.num_future
         return agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
+
+    def _check_clock(self, step: np.ndarray, timestamp: np.ndarray) -> None:
+        """SceneError if timestamps next to steps have another period than `period_s`, in every unit."""
+        known = np.flatnonzero(np.isfinite(timestamp))
+        if len(known) and (steps := step[known[-1]] - step[known[0]]) > 0:
+            apart = (timestamp[known[-1]] - timestamp[known[0]]) / steps
+            if apart > 0 and not any(abs(apart / (unit * self.period_s) - 1) < MAX_OFF_GRID for unit in _UNITS.values()):
+                problem = f"{apart:.4g} apart from step to step, expected {self.period_s:g} s"
+                raise SceneError(f"timestamp: {problem}; --period-s and --step-interval set the clock, or remove the column")
 
     def _check_velocity(self, position: np.ndarray, velocity: np.ndarray, valid: np.ndarray) -> None:
         """SceneError if recorded velocities [A, T, 2] and the displacements per second have different units."""
@@ -248,6 +266,18 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         if moving.sum() >= MIN_MOVING and not 1 / MAX_RATIO < (ratio := np.median(recorded[moving] / moved[moving])) < MAX_RATIO:
             reason = f"speeds are {ratio:.3g} times the displacements per second (median)"
             raise SceneError(f"vx: {reason}; check the units of x, y, vx, vy and time, or remove vx and vy")
+
+    def _check_direction(self, name: str, angle: np.ndarray, position: np.ndarray, valid: np.ndarray) -> None:
+        """SceneError if angles [A, T] are mostly across the displacements of about a second; backwards is no error."""
+        steps = min(max(round(1 / self.period_s), 1), position.shape[1] - 1)
+        moved = position[:, steps:] - position[:, :-steps]
+        used = valid[:, steps:] & valid[:, :-steps] & (np.linalg.norm(moved, axis=-1) > MOVED_M)
+        if used.sum() >= MIN_MOVING:
+            across = wrap(2 * (angle[:, steps:] - np.arctan2(moved[..., 1], moved[..., 0])))[used] / 2
+            if (median := np.degrees(np.median(np.abs(across)))) > MAX_ACROSS:
+                reason = f"differs from the direction of motion by {median:.0f} degrees (median)"
+                expected = "expected radians counter-clockwise from +x" if name == "heading" else "are vx and vy exchanged?"
+                raise SceneError(f"{name}: {reason}; {expected}; correct it, or remove the column")
 
 
 def _stamp(*files: Path | None) -> str:

@@ -108,7 +108,10 @@ def test_nuscenes_agrees_with_the_devkit(raw: Path, tmp_path: Path, monkeypatch:
     futures, _ = recorded(raw)
     expect_targets(monkeypatch, nuscenes, len(futures))
     model, figures, challenge = checkpoint(tmp_path / "m.ckpt"), tmp_path / "figures.json", tmp_path / "challenge.json"
-    assert run("evaluate", "--protocol", "nuscenes", "--data", raw, "--json", figures, "--export", challenge, "--checkpoint", model) == 0
+    assert (
+        run("evaluate", "--protocol", "nuscenes", "--data", raw, "--json", figures, "--export", challenge, "--checkpoint", model)
+        == 0
+    )
     forecasts = [Prediction.deserialize(entry) for entry in json.loads(challenge.read_text())]
     expected = {}
     for name, metric in (("ADE", "MinADEK"), ("FDE", "MinFDEK"), (MISS, "MissRateTopK")):

@@ -64,10 +64,16 @@ def test_recipe_headers_are_complete(name: str) -> None:
     assert all(recipe_header(recipe_file(name)).values())
 
 
+def test_optional_words_are_not_called_required(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", "--help") == 0
+    assert "(required" not in capsys.readouterr().out
+
+
 def test_config_takes_a_name_or_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(recipe_file("mmtransformer_argoverse1"))
     for words in (["--config", "mmtransformer_argoverse1"], [f"--config={file}"]):
         assert read_words(words) == (["--config", file], "")
+    assert read_words(["--seed", "1", *words, "--resume"])[0] == ["--config", file, "--seed", "1", "--resume"]
     assert read_words(["--config", "heads/vit_digits"])[1] == read_words(["--task=classification"])[1] == "classification"
     assert "moon: no such file and no recipe of this name" in error_line(capsys, "train", "--config", "moon", "--out", "r")
 

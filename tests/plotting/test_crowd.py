@@ -98,6 +98,13 @@ def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
     assert float(scale.get_xticklabels()[-1].get_text()) == pytest.approx(values.max(), rel=0.06)
 
 
+def test_the_density_of_other_agents_is_not_called_people() -> None:
+    scene = crowd(2)
+    roads = replace(scene, agent_kind=np.full_like(scene.agent_kind, AgentKind.VEHICLE))
+    scale = draw_density(empty_axes(), roads, match_forecasts(roads, random_walks(scene)[:1])).child_axes[0]
+    assert scale.get_title(loc="left").startswith("agents per m², ")
+
+
 def test_the_density_is_proportional_to_the_probability() -> None:
     scene = crowd(2)
     distance = np.arange(1, scene.num_future + 1)[:, None] * 0.4

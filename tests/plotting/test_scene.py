@@ -56,7 +56,7 @@ def test_title_has_id_city_and_errors() -> None:
         return plotting.plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
 
     (error,) = track_errors(scene, match_forecasts(scene, [fan(scene, 0)]))
-    assert title(0) == f"0a0af725…, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
+    assert title(0) == f"0a0af725…18f694e2, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
     assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
     hidden = make_scene(with_future=False)
     assert plotting.plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"

@@ -169,7 +169,8 @@ SHARED_SCENES = "warning: data.val: store: split 'train': 3 of 3 validation scen
 LONGER, PREPARE_HALF = "num_future: 31 steps of 0.2 s, expected 1 to 30", "preprocess argoverse2 raw half --workers 1"
 ROADS_AND_CROWDS = "0.1 and num_history 50 and num_future 60, but the training scenes have 0.4 and 8 and 12"
 CONVERT = "convert it: trajformer store resample other OUT"
-AT_20_HZ = rf"split '\w+': period_s 0.05, but the training scenes .*have 0.1; {CONVERT} --period-s 0.1$"
+AT_20_HZ = r"split '\w+': period_s 0.05, but the training scenes .*have 0.1; too short to be converted"
+AT_2_HZ = f"period_s 0.5, but the training scenes have 0.1; {CONVERT} --period-s 0.1 --num-history 50 --num-future 60$"
 
 
 def refused(use: str, run: Any, prepare: Callable[[], object], line: str, guard: Guard | None = COMPARED) -> Case:
@@ -183,10 +184,12 @@ def accepted(use: str, run: Any, prepare: Callable[[], object], line: str, guard
 CASES = [
     # ---- clock, horizon and unit
     refused("score scenes at 20 Hz", SCORE_OTHER, FAST, f"other: {AT_20_HZ}"),
-    refused("score scenes at 2 Hz", SCORE_OTHER, SLOW, "period_s 0.5, but the training scenes have 0.1; convert it"),
+    refused("score scenes at 2 Hz", SCORE_OTHER, SLOW, AT_2_HZ),
     refused("score scenes of a shorter past", SCORE_OTHER, SHORT_PAST, "num_history 20, but the training scenes have 50"),
     refused("score scenes of a shorter horizon", SCORE_OTHER, SHORT, "num_future 30, but the training scenes have 60"),
-    refused("forecast scenes of a shorter horizon", PREDICT_OTHER, SHORT, f"{CONVERT} --num-future 60$"),
+    refused(
+        "forecast scenes of a shorter horizon", PREDICT_OTHER, SHORT, "but the training scenes have 60; too short to be converted"
+    ),
     refused("draw forecasts on scenes at 20 Hz", DRAW_OTHER, FAST, "0.05, but the scenes of the forecasts have 0.1"),
     refused("draw forecasts on a shorter horizon", DRAW_OTHER, SHORT, "num_future 30, but the scenes of the forecasts have 60"),
     accepted("draw forecasts on a shorter past", f"{DRAW_OTHER}/a.png --split val", SHORT_PAST, "^p/a.png"),
@@ -199,7 +202,7 @@ CASES = [
     ),
     accepted("draw forecasts on the split that they are of", DRAW_OTHER, same_ids, "p/raw-val-0.png"),
     refused("validate on scenes at 20 Hz", f"{TRAIN} --data.val other", FAST, f"other: {AT_20_HZ}"),
-    refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; conv"),
+    refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; too"),
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
     refused("train on scenes of two clocks", f"{TRAIN} {ON_OTHER}", MIXED, "data.train: other: .*0.1.*and.*0.05", CLOCKS),
     refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", None),

@@ -217,7 +217,7 @@ LINES = {  # words: exit status, line
     "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
     "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name"),
     "evaluate --protocol eth_ucy --data raw": (1, "raw"),
-    "evaluate --protocol interaction --data interaction --split train": (1, "--split are not allowed with --protocol"),
+    "evaluate --protocol interaction --data interaction --split train": (1, "--split is not allowed with --protocol interaction"),
     "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd"),
     "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (1, "--heads and --labels are not allowed for trajformer"),
     "predict --model constant_velocity --store store": (2, "required: out"),

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 COMMANDS = {  # modules and summaries; a module is imported for its command only, so that `trajformer --help` is fast
     "synthesize": ("data", "simulate traffic in the raw layout of Argoverse 2"),
     "preprocess": ("data", "prepare a store from a raw data set"),
-    "store": ("store", "print, check or merge stores, or export a scene"),
+    "store": ("store", "print, check, merge or resample stores, or export a scene"),
     "recipes": ("models", "list the recipes with data set, size, expected result and time"),
     "train": ("models", "train a recipe"),
-    "evaluate": ("models", "score a model on a store, or print the ETH/UCY table"),
+    "evaluate": ("models", "score a model on a store, or print the table of a benchmark"),
     "predict": ("models", "forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": ("models", "draw scenes with their map, tracks and predicted modes"),
     "demo": ("demo", "simulate, prepare, train, evaluate and plot in a few minutes"),

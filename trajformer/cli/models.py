@@ -91,8 +91,9 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     """Resolve the recipes of a command line of `trajformer train`.
 
     Returns the words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
-    they are of version 0.1; and the task of `--task`, else of the first recipe that names one, else an empty string. Raises
-    TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML.
+    they are of version 0.1. These words are the first, so that all other options override the recipes. Also returns the task of
+    `--task`, else of the first recipe that names one, else an empty string. Raises TrajformerError: a value of `--config` is
+    neither a file nor the name of a recipe, or not usable as YAML.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.yaml_text import read_yaml
@@ -110,7 +111,10 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
             tasks += [str(recipe["task"])] if "task" in recipe else []
             if recipe.get("task", "forecasting") == "forecasting" and (upgraded := upgrade_recipe(recipe)) != recipe:
                 resolved[index] = yaml.safe_dump(upgraded)
-    return resolved, tasks[0] if tasks else ""
+    first = [index for index, (option, _) in enumerate(pairwise(words)) if option == "--config"]
+    first += [index + 1 for index in first]
+    order = sorted(range(len(words)), key=lambda index: index not in first)  # stable
+    return [resolved[index] for index in order], tasks[0] if tasks else ""
 
 
 def train_parser(task: str = "") -> Parser:
@@ -126,7 +130,7 @@ def train_parser(task: str = "") -> Parser:
         "OUT receives best.ckpt, last.ckpt, config.yaml, csv/metrics.csv and, if TensorBoard is installed, tensorboard/."
     )
     parser.add_argument("--task", choices=tuple(TASKS), default=recipe.task, help="task (default: the task of the recipe)")
-    parser.add_argument("--config", action="config", help="name (`trajformer recipes`) or YAML file; later options override it")
+    parser.add_argument("--config", action="config", help="name (`trajformer recipes`) or YAML file; options override it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--resume", action="store_true", help="resume from OUT/last.ckpt")
     parser.add_class_arguments(schema(recipe))
@@ -178,9 +182,11 @@ def evaluate_parser() -> Parser:
     """(--checkpoint CKPT | --model NAME) --store STORE, or --protocol NAME --data RAW [--checkpoint PATH ...]."""
     parser = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model has 20 modes) 20 modes, "
-        "means over agents. --protocol NAME --data RAW scores models by the rules of a published benchmark and prints them next "
-        "to the published ones: eth_ucy (with rows for constant velocity and its sampled variant), interaction (joint figures of "
-        "the validation cases), nuscenes (prediction), sdd (Stanford Drone)."
+        "means over agents. Lengths are in the unit of the store, MR is the share of agents with a minFDE above 2. Then, for the "
+        "most probable mode and for the recording: 99th percentiles of acceleration (length/s2) and yaw rate (rad/s), and the "
+        "share of ends more than 3 m from every lane. --protocol NAME --data RAW scores models by the rules of a published "
+        "benchmark and prints them next to the published ones: eth_ucy (with rows for constant velocity and its sampled "
+        "variant), interaction (joint figures of the validation cases), nuscenes (prediction), sdd (Stanford Drone)."
     )
     several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
@@ -205,10 +211,10 @@ def run_evaluate(args: Namespace) -> None:
         if args[name] is not None:
             raise TrajformerError(f"--{name} is {'not ' if args.protocol else 'only '}allowed with --protocol")
     checkpoints = args.checkpoint or []
-    if args.protocol and (args.agents != "scored" or args.split != SPLIT):
-        raise TrajformerError("--agents and --split are not allowed with --protocol, which determines both")
-    if args.protocol and args.joint and args.protocol != "interaction":
-        raise TrajformerError(f"--joint is not allowed with --protocol {args.protocol}")
+    joint = args.joint and args.protocol != "interaction"
+    for name, used in (("agents", args.agents != "scored"), ("split", args.split != SPLIT), ("joint", joint)):
+        if args.protocol and used:
+            raise TrajformerError(f"--{name} is not allowed with --protocol {args.protocol}")
     if args.protocol:
         if args.data is None:
             raise TrajformerError(f"--protocol {args.protocol}: give the folder of the recordings with --data")

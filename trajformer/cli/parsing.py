@@ -32,10 +32,14 @@ class Formatter(DefaultHelpFormatter):
     """Help texts that name types of values instead of Python classes."""
 
     def _expand_help(self, action: Any) -> str:
-        names = {"<class 'Path'>": "path", "PositiveInt": "int > 0", "NonNegativeInt": "int >= 0"}
+        names = {"<class 'Path'>": "path", "ClosedUnitInterval": "0 to 1"}
+        names |= {f"Positive{kind}": f"{kind.lower()} > 0" for kind in ("Int", "Float")}
+        names |= {f"NonNegative{kind}": f"{kind.lower()} >= 0" for kind in ("Int", "Float")}
         text = super()._expand_help(action)
         for name, words in names.items():
             text = text.replace(f"type: {name}", f"type: {words}")
+        if action.nargs == "*":  # jsonargparse calls every positional argument required
+            text = text.replace("(required, ", "(").replace(" (required)", "")
         return text
 
 

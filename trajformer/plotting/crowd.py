@@ -70,9 +70,9 @@ def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Ax
 
 
 def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw the expected number of people per square metre (or pixel), the mean over the predicted steps, with a color scale.
+    """Draw the expected number of agents per square metre (or pixel), the mean over the predicted steps, with a color scale.
 
-    Each forecast counts as one person, distributed over the modes by their probabilities. The image covers the current
+    Each forecast counts as one agent, distributed over the modes by their probabilities. The image covers the current
     limits of `ax` and has the gid "density". Without forecasts nothing is drawn.
     """
     if not forecasts:
@@ -101,6 +101,7 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     ticks = [vmax * share for share in (0.0, 0.1, 0.4, 1.0)]
     bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
     seconds = scene.period_s * scene.num_future
-    scale.set_title(f"people per {scene.unit}², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
+    subject = "people" if is_crowd(scene) else "agents"
+    scale.set_title(f"{subject} per {scene.unit}², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
     ax.set(xlim=(left, right), ylim=(bottom, top))
     return ax

@@ -174,7 +174,7 @@ def _recorded(scene: Scene, agent: int, steps: slice) -> np.ndarray:
 
 def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     """Short scene id and city; below, the error of the main forecast (`main_forecast`) or the mean error of all."""
-    name = scene.scene_id if len(scene.scene_id) <= _MAX_ID else scene.scene_id[:8] + "…"
+    name = scene.scene_id if len(scene.scene_id) <= _MAX_ID else f"{scene.scene_id[:8]}…{scene.scene_id[-8:]}"
     lines = [f"{name}, {scene.city}" if scene.city else name]
     main = main_forecast(scene, forecasts)
     if known := track_errors(scene, forecasts if main is None else [main]):

@@ -6,7 +6,6 @@ that gaps remain gaps. Observed steps are computed from observed steps only.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,7 @@ from trajformer.scenes.geometry import wrap
 from trajformer.scenes.manifest import RESAMPLED, shard_sizes, store_splits, write_manifest
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import PackedScene, Shard, pack, write_shard
-
-MAX_STEPS = 10_000  # of a history or horizon
-_ROUNDING = 1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
+from trajformer.scenes.spec import MAX_STEPS, ROUNDING, longest
 
 
 def resample_scene(
@@ -35,18 +32,17 @@ def resample_scene(
     """
     period_s = period_s or scene.period_s
     ratio, last = period_s / scene.period_s, scene.num_history - 1
-    longest = [math.floor(min(steps / ratio, MAX_STEPS) + _ROUNDING) for steps in (last, scene.num_future)]
-    longest[0] += 1
-    history, future = num_history or longest[0], num_future or longest[1]
-    for name, number, limit in (("num_history", history, longest[0]), ("num_future", future, longest[1])):
+    limits = longest(ratio, scene.num_history, scene.num_future)
+    history, future = num_history or limits[0], num_future or limits[1]
+    for name, number, limit in (("num_history", history, limits[0]), ("num_future", future, limits[1])):
         if not 0 < number <= min(limit, MAX_STEPS):
             reason = f"{number} steps of {period_s} s, expected 1 to {min(limit, MAX_STEPS)} (the recording has no more)"
             raise SceneError(f"scene {scene.scene_id}: {name}: {reason}")
     known = future if scene.num_steps > scene.num_history else 0
     step = last + ratio * np.arange(1 - history, known + 1)  # float64 [T], in recorded steps
-    low = np.floor(step + _ROUNDING).astype(np.intp)
+    low = np.floor(step + ROUNDING).astype(np.intp)
     share = step - low
-    share[share < _ROUNDING] = 0.0
+    share[share < ROUNDING] = 0.0
     high = low + (share > 0)
     valid = scene.valid[:, low] & scene.valid[:, high]
 

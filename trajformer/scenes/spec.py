@@ -12,6 +12,8 @@ from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
 from trajformer.scenes.scene import Scene
 
 _COMPARED = ("unit", "period_s", "num_history", "num_future")  # a difference would silently give wrong forecasts
+MAX_STEPS = 10_000  # of a history or horizon
+ROUNDING = 1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
 _TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_history": int, "num_future": int, "has_map": bool}
 
 
@@ -56,10 +58,17 @@ class DataSpec:
         return self.split == scene.split and self.source in (None, scene.source)
 
 
+def longest(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:
+    """The most steps of history and horizon after a change of the period by a factor; the last observed step is kept."""
+    history, future = (math.floor(min(steps / ratio, MAX_STEPS) + ROUNDING) for steps in (num_history - 1, num_future))
+    return history + 1, future
+
+
 def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
     """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
 
-    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts `root`.
+    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts `root`, if the
+    scenes are long enough for it.
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
     known = {name: pair for name, pair in pairs.items() if None not in pair}
@@ -70,10 +79,21 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
     others = " and ".join(str(other) for _, other in differ.values())
     if "unit" in differ:
         remedy = f"prepare the raw data again in {expected.unit}"
-    else:
-        options = " ".join(f"--{name.replace('_', '-')} {other}" for name, (_, other) in differ.items())
+    elif _too_short(scenes, expected):
+        remedy = "too short to be converted; prepare longer scenes"
+    else:  # another period changes the numbers of steps, too
+        changed = {name: other for name, (_, other) in (known if "period_s" in differ else differ).items() if name != "unit"}
+        options = " ".join(f"--{name.replace('_', '-')} {other}" for name, other in changed.items())
         remedy = f"convert it: trajformer store resample {root} OUT {options}"
     raise TrajformerError(f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}")
+
+
+def _too_short(scenes: DataSpec, expected: DataSpec) -> bool:
+    if scenes.period_s is None or scenes.num_history is None or scenes.num_future is None:
+        return False
+    ratio = (expected.period_s or scenes.period_s) / scenes.period_s
+    history, future = longest(ratio, scenes.num_history, scenes.num_future)
+    return history < (expected.num_history or 0) or future < (expected.num_future or 0)
 
 
 def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:

@@ -64,7 +64,7 @@ def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str
     properties = describe(TrainConfig(ConstantVelocityConfig(modes=6)), DataSpec(unit=ours))
     torch.save({"trajformer": properties, "state_dict": {}}, model)
     assert run("evaluate", "--checkpoint", model, "--store", stores[ours]) == 0
-    refused = f"unit {other}, but the training scenes have {ours}; prepare the raw data again in {ours}"
+    refused = f"unit {other}, but the training scenes have {ours}; use data in {ours}, or a model for {other}"
     assert refused in fails("evaluate", "--checkpoint", model, "--store", stores[other])
     assert run("evaluate", "--model", "constant_velocity", "--store", stores[other]) == 0
     for config, scenes_of in (

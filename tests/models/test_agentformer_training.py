@@ -78,7 +78,8 @@ def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(store: Path, tm
     config = replace(first_recipe(store), model=replace(CVAE, scale_m=1.0))
     write_checkpoint(other, config, config.build_model().state_dict())
     message = rf"first_stage: {other}: is no AgentFormer as model\.agentformer_sampler\.cvae describes it"
-    for path, error in ((tmp_path / "nothing.ckpt", r"nothing\.ckpt: no such checkpoint"), (other, message)):
+    missing = tmp_path / "nothing.ckpt"
+    for path, error in ((missing, f"first_stage: {missing}: no such checkpoint"), (other, message)):
         with pytest.raises(TrajformerError, match=error):
             train(second_recipe(store, path), TASK, tmp_path / "second", progress=False)
         assert not (tmp_path / "second").exists()

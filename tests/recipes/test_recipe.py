@@ -108,7 +108,7 @@ def test_an_unreadable_recipe_is_one_error_line(fails: Fails, text: str, expecte
 INVALID = {  # tests/uses/values.py has values outside their ranges
     "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
     "model.mmtransformer.social_layers": ("[1,0]", "social_layers: (1, 0), expected at least one decoder layer"),
-    "model.mmtransformer.num_future": (13, "scenes have 12 future steps, the model predicts 13"),
+    "model.mmtransformer.num_future": (13, "model.mmtransformer.num_future: 13, but "),
     "model.mmtransformer.max_history": (4, "scenes have 10 observed steps, the model has max_history 4"),
     "model.constant_velocity": ("{}", "model: give exactly one of constant_velocity, mmtransformer"),
     "data.batch.frame": (Frame.AGENT.name, "data.batch.frame: AGENT"),

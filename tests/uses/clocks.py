@@ -210,11 +210,13 @@ CASES = [
         "score scenes of two clocks in two batches",
         "evaluate --store other --model constant_velocity --batch-size 1",
         MIXED,
-        "other: split 'val': period_s 0.05, but its first scene has 0.1; convert it: trajformer store resample other OUT",
+        "other: split 'val': period_s 0.05, but its first scene has 0.1; ",
         FIRST,
     ),
     refused("score roads with a model of crowds", f"{SCORE} pretrained:crowd_eth_ucy/eth", list, ROADS_AND_CROWDS),
-    refused("score metres with a model of pixels", FILE, trained_on(unit="px"), "unit m, but .* px; prepare the raw data again"),
+    refused(
+        "score metres with a model of pixels", FILE, trained_on(unit="px"), "unit m, but .* px; use data in px, or a model for m"
+    ),
     refused("score scenes at 20 Hz in Python", score_in_python, FAST, AT_20_HZ),
     refused("a converted checkpoint knows its clock", f"{WEIGHTS} --store other", converted(FAST), AT_20_HZ),
     accepted("score with a checkpoint of an earlier version", FILE, trained_on(split=None), "file.ckpt "),

@@ -221,7 +221,12 @@ LINES = {  # words: exit status, line
     "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd"),
     "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (1, "--heads and --labels are not allowed for trajformer"),
     "predict --model constant_velocity --store store": (2, "required: out"),
+    "predict --model constant_velocity --store store --out f.csv": (
+        1,
+        "f.csv: the output is a parquet file",
+    ),
     "plot store --out p --random 0": (2, "random"),
+    "plot store --out p.jpg": (1, "p.jpg: the output is a folder; give a name without .jpg"),
     "store": (2, "the following arguments are required"),
     "store info": (2, "the following arguments are required"),
     "store fly store": (2, "invalid choice: 'fly'"),

@@ -21,6 +21,7 @@ KINDS = {  # regular expressions of the first bytes
     "csv": rb"\w+(,\w+)+\r?\n",
     "txt": rb"[^\x00]*\Z",
 }
+SUFFIXES = {f".{kind}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
 
 
 def bars() -> bool:
@@ -33,7 +34,8 @@ def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
 
     An existing file is replaced only with --overwrite, and only by a file of the same kind. An output is never an input of the
     command, and never in a store or another folder that the command reads. A folder receives files only if it is empty, or with
-    --overwrite. Devices and pipes are written to, links are followed (`atomically`).
+    --overwrite. A new name does not end in the suffix of another kind. Devices and pipes are written to, links are followed
+    (`atomically`).
 
     `kinds` has a key of `KINDS` or "folder" for each option with an output; all other paths in `args` are inputs.
     """
@@ -56,6 +58,8 @@ def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwri
     target, folder = Path(os.path.realpath(path)), kind == "folder"
     refuse_inputs(path, inputs)
     existing = next(part for part in (target, *target.parents) if part.exists())
+    if existing != target and path.suffix.lower() in SUFFIXES - {f".{kind}"}:
+        raise TrajformerError(f"{path}: the output is a {kind}{'' if folder else ' file'}; give a name without {path.suffix}")
     if folder or existing != target:
         if not existing.is_dir():
             raise TrajformerError(f"{path}: cannot be written: {existing} is not a folder")

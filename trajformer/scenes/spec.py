@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
+from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.scene import Scene
 
 _COMPARED = ("unit", "period_s", "num_history", "num_future")  # a difference would silently give wrong forecasts
@@ -78,7 +79,9 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
     values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
     others = " and ".join(str(other) for _, other in differ.values())
     if "unit" in differ:
-        remedy = f"prepare the raw data again in {expected.unit}"
+        remedy = f"use data in {expected.unit}, or a model for {scenes.unit}"
+    elif not Path(root, MANIFEST).is_file():
+        remedy = "use a model that was trained on scenes like these"
     elif _too_short(scenes, expected):
         remedy = "too short to be converted; prepare longer scenes"
     else:  # another period changes the numbers of steps, too

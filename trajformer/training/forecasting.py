@@ -43,16 +43,21 @@ class ForecastingModule(TaskModule):
 
         Raises TrajformerError: the scenes or a checkpoint cannot be used.
         """
+        name, model = next(iter(to_plain(self.config)["model"].items()))
+        horizon = model.get("num_future", data.spec.num_future)
+        if horizon != data.spec.num_future:
+            found = f"{data.train.name} has {data.spec.num_future} steps to predict"
+            raise TrajformerError(f"model.{name}.num_future: {horizon}, but {found}")
         if self.config.init:
             self.model.load_state_dict(self._start(data))
             return
-        path, first_stage = self.config.first_stage, None
+        path = self.config.first_stage
         try:
-            if path:
-                first_stage = _load(path, data)[0]
+            first_stage = _load(path, data)[0] if path else None
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
-            raise TrajformerError(f"first_stage: {path}: {error}" if path else str(error)) from error
+            text = str(error).removeprefix(f"{path}: ")
+            raise TrajformerError(f"first_stage: {path}: {text}" if path else text) from error
 
     def _start(self, data: SceneData) -> dict[str, Tensor]:
         """The state dict of the checkpoint `init`; an error if its weights have other shapes."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import median_ms, medians_ms, new_parser, parse, report
+from measure import medians_ms, new_parser, parse, report
 from torch import Tensor
 
 from trajformer.data.batch import Observation
@@ -81,11 +81,13 @@ def one_scene(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str,
 def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Rows of SE2Former for growing scenes."""
     model, o = load("se2former_argoverse2", store, index, "all")
-    first = 0.0
+    runs = {}
     for agents, lanes in SIZES:
         scene = enlarged(o, agents, lanes)
-        time = median_ms(lambda scene=scene: model(scene), repeats)  # type: ignore[misc]
-        first = first or time / agents
+        runs[f"{agents} agents, {lanes} lanes"] = lambda scene=scene: model(scene)  # type: ignore[misc]
+    times = medians_ms(runs, repeats).values()  # alternating, so that all sizes see the same machine
+    first = next(iter(times)) / SIZES[0][0]
+    for (agents, lanes), time in zip(SIZES, times, strict=True):
         yield {"agents": agents, "lanes": lanes, "ms": time, "linear": time / agents / first}
 
 

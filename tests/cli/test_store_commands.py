@@ -300,4 +300,4 @@ def test_export_scene_finds_the_scene(run: Run, error_of: Fails) -> None:
     assert from_npz(Path("scene.npz")).split == "val"
     assert "s: no scene nine in train, val" in error_of("export-scene", "s", "--scene", "nine", "--out", "a.json")
     assert "no split 'moon'" in error_of(*words, "--split", "moon")
-    assert "a.txt: must end in .json or .npz" in error_of("export-scene", "s", "--scene", "scene-1", "--out", "a.txt")
+    assert "a.xyz: must end in .json or .npz" in error_of("export-scene", "s", "--scene", "scene-1", "--out", "a.xyz")

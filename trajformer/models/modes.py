@@ -58,7 +58,7 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
     The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
     single prediction. Each further sample reduces the mean distance from a sample to the nearest selected one the most;
     probabilities are proportional to this reduction (plus 1 cm). Samples with equal reductions are ordered by their mean distance
-    to all others. Agents `together`, bool [B, S], have joint samples: mode k of all of them is one world, scored by means over them.
+    to all others. Agents `together`, bool [B, S], have joint samples: mode k of them is one world, scored by means over them.
     """
     end = forecast.position[..., -1, :].float()
     distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]

@@ -291,8 +291,10 @@ class Progress:
 
 
 # ---- estimates of size and duration from a sample of each split; nothing is written to the store --------------------
+# Most readers parse a file once for all its scenes, so the first scene of a file takes longer than the next ones.
 
-SAMPLE_SIZE = 20  # inputs of each split, all read twice: the first time fills caches (libraries, maps of a city)
+SAMPLE_SIZE = 20  # inputs of each split
+_READS = 3  # of each input: the first fills caches (libraries, maps of a city), the third follows the second
 
 
 class SplitEstimate(NamedTuple):
@@ -326,11 +328,12 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     splits = plan(reader, raw, store, options)
     with tempfile.TemporaryDirectory(prefix="trajformer-") as name, closing(WorkerPool(options.workers)) as pool:
         samples = []
-        for tasks in splits.values():  # a shard of inputs from the whole split, each twice
+        for tasks in splits.values():  # a shard of inputs from the whole split
             inputs = [item for task in tasks for item in task.inputs]
             count = min(SAMPLE_SIZE, len(inputs))
             chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
-            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen * 2))
+            repeated = tuple(item for item in chosen for _ in range(_READS - 1))
+            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen + repeated))
         results = {task.split: result for task, result in pool.run(samples)}
         skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
         write_shard(Path(name) / "empty.arrow", [], ShardInfo(reader.name, ""))
@@ -338,14 +341,16 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
     estimates, costs = [], {}
     for split, tasks in splits.items():
         result = results[split]
-        count = len(result.seconds) // 2  # each input was read twice
-        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / max(2 * count, 1), sum(result.seconds[count:]) / max(count, 1)
-        costs[split] = (scene_bytes, scene_seconds)
+        count = len(result.seconds) // _READS
+        scene_bytes = (result.bytes - shard_bytes) / max(_READS * count, 1)
+        new_file, same_file = (sum(result.seconds[first::2]) / max(count, 1) for first in (count, count + 1))
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
         files = {item.path for task in tasks for item in task.inputs}
+        scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
+        scene_seconds = same_file + (new_file - same_file) * len(files) / max(scenes, 1)
+        costs[split] = (scene_bytes, scene_seconds)
         if (raw / split).is_dir():
             files = set((raw / split).rglob("*"))
-        scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
         estimates.append(
             SplitEstimate(
                 split=split,

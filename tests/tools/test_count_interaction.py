@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from support import interaction as files
 
-
 LOCATIONS = ("DR_CHN_Roundabout_LN", "DR_USA_Roundabout_SR")
 
 
@@ -53,5 +52,5 @@ def test_other_counts_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(count_interaction, "EXPECTED", tuple(np.rint(sums).astype(int).tolist()))
     count_interaction.main()
     monkeypatch.setattr(count_interaction, "MAX_MEDIAN_M", -1.0)
-    with pytest.raises(SystemExit, match="a median distance of .* m to the lanes"):
+    with pytest.raises(SystemExit, match=r"a median distance of .* m to the lanes"):
         count_interaction.main()

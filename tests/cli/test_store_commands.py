@@ -39,7 +39,8 @@ def error_of(fails: Fails) -> Fails:
 def various(root: Path) -> None:
     """A store of scenes with 2, 4 and 9 agents and 1, 0 and 5 polylines."""
     scenes = [random_scene(0, 2, 1), random_scene(1, 4, 0, future=False), random_scene(2, 9, 5, city="")]
-    write_shard(shard_path(root, "train", 0), scenes[:2], ShardInfo("random", "train", skipped=(("bad", "a reason"), ("b", "no"), ("c", "no"), ("d", "no"))))
+    skipped = (("bad", "a reason"), ("b", "no"), ("c", "no"), ("d", "no"))
+    write_shard(shard_path(root, "train", 0), scenes[:2], ShardInfo("random", "train", skipped=skipped))
     write_shard(shard_path(root, "train", 1), scenes[2:], ShardInfo("made", "train", software="0.0.7"))
     write_shard(shard_path(root, "val", 0), [random_scene(3)], ShardInfo("random", "val"))
     write_manifest(root)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.batches import tensors
 from support.scenes import STATES, hide, make_scene, transform_scene, varied_scenes
-from support.tensors import generator
+from support.tensors import generator, tensors
 
 from trajformer.data.augment import shift, thin
 from trajformer.data.batch import Observation, collate

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.batches import edit
 from support.scenes import make_scene
-from support.tensors import draw
+from support.tensors import draw, edit
 
 from trajformer.data.batch import collate
 from trajformer.data.forecast import Forecast

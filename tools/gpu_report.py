@@ -1,4 +1,4 @@
-"""What this package does on a GPU: parity with the CPU, training throughput, latency, memory, kernels, reference tasks, loading.
+"""Measure this package on a GPU: parity with the CPU, training throughput, latency, memory, kernels, reference tasks, loading.
 
     python tools/gpu_report.py --out R.json [--small] [--repeats N]
 

@@ -56,13 +56,6 @@ def test_graph_attention_equals_the_formula(layer: GraphAttention, isolated: lis
     assert all(gradient.isfinite().all() for gradient in actual)
 
 
-def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
-    gat = pytest.importorskip("torch_geometric.nn").GATConv(WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False)
-    gat.load_state_dict({"lin.weight": layer.project.weight, "att_src": layer.key[None], "att_dst": layer.query[None]})
-    (query, key), edges = inputs(), edges_of(MASK)
-    torch.testing.assert_close(layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query])))
-
-
 def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
     (query, key), edges = inputs(), edges_of(MASK)
     position = draw(len(edges.query), WIDTH, seed=3)

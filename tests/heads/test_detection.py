@@ -17,7 +17,7 @@ from trajformer.heads.detr import data, shapes
 from trajformer.heads.detr import model as losses
 from trajformer.heads.detr.data import BoxAugmentConfig, BoxTargets, Example, VocConfig, VocDataset, collate, iou, resize_example
 from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
-from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
@@ -53,6 +53,8 @@ def test_an_image_follows_from_split_seed_epoch_and_index() -> None:
     assert (len(train), len(val), train.sizes(np.arange(2)).tolist()) == (6, 4, [[40, 56]] * 2)
     with pytest.raises(TrajformerError, match="no split 'tset'"):
         ShapesDataset(SMALL, "tset")
+    with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
+        replace(SMALL, objects=(3, 2))
 
 
 def marked(height: int, width: int, box: tuple[int, int, int, int], label: int = 1) -> Example:
@@ -222,17 +224,6 @@ def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     np.testing.assert_allclose(true, [[30, 15, 30, 30, 1, 2]], atol=1e-4)
     np.testing.assert_allclose(other, [[0, 0, 4, 4, 1, 1]], atol=1e-4)
     np.testing.assert_allclose(one, [[1, 2, 2, 2, 0.7, 1]], rtol=1e-6)
-
-
-def test_generated_images_follow_the_config() -> None:
-    examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
-    assert {len(example.label) for example in examples} == set(range(1, 9))
-    for example in examples:
-        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
-        assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
-        assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()
-    with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
-        replace(SMALL, objects=(3, 2))
 
 
 CLASSES, QUERIES = 4, 6

@@ -17,7 +17,7 @@ from trajformer.heads.detr import data, shapes
 from trajformer.heads.detr import model as losses
 from trajformer.heads.detr.data import BoxAugmentConfig, BoxTargets, Example, VocConfig, VocDataset, collate, iou, resize_example
 from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
-from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
+from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
@@ -334,3 +334,12 @@ def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_
     assert [name for name, value in terms.items() if value.requires_grad] == ["loss"]
     terms["loss"].backward()
     assert all(one.logit.grad.any() and one.box.grad.any() for one in outputs)
+
+
+def test_generated_images_follow_the_config() -> None:
+    examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
+    assert {len(example.label) for example in examples} == set(range(1, 9))
+    for example in examples:
+        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
+        assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
+        assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()

@@ -31,7 +31,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def unpack(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Unpacks real recordings into the official layout; words after the name of the data set select some of them."""
+    """Unpacks real recordings into the official layout; words after the name of the data set select a part."""
 
     def run(name: str, *words: str) -> Path:
         out = tmp_path_factory.mktemp(name)

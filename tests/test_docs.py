@@ -1,10 +1,21 @@
-"""Documentation: relative links resolve, anchors exist, and functions named next to a file are defined in it."""
+"""Documentation: links resolve, named functions exist; docs/your-data.md names every column and option, and its example runs."""
 
 import ast
 import re
+import shlex
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+from support.cli import run
+
+from data_prep.readers.table.lanes import read_lanes
+from data_prep.readers.table.reader import NUMBERS, TEXT, Table
+from data_prep.readers.vector_map import distance_to_segments
+from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, PolylineKind
+from trajformer.scenes.store import SceneStore
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -38,3 +49,53 @@ def test_the_path_of_a_scene_names_existing_functions() -> None:
             matching = [n for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
             assert matching, f"{path} has no {name}"
             nodes = matching[0].body
+
+
+GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def run_blocks(text: str) -> list[str]:
+    """Run the fenced python and sh blocks of a text in order, here; returns the commands."""
+    commands = []
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            exec(compile(body, "example", "exec"), {"__name__": "example"})
+        elif language == "sh":
+            for line in body.splitlines():
+                program, *words = shlex.split(line)
+                assert program == "trajformer" and run(*words) == 0, line
+                commands.append(words[0])
+    return commands
+
+
+def test_the_example_of_the_guide_runs(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_blocks(GUIDE) == ["preprocess", "store", "evaluate", "predict", "plot"]
+    text = capsys.readouterr().out
+    assert "val: 1 scenes" in text and "0 skipped" in text and "forecasts of 3 agents in 1 scenes" in text
+    assert Path("pictures/crossing.png").read_bytes().startswith(b"\x89PNG")
+    assert set(pd.read_parquet("forecasts.parquet").track_id) == {"turning", "oncoming", "walker"}
+    [scene] = SceneStore("mystore", "val")
+    assert scene.agent_role.tolist() == [AgentRole.SCORED] * 3
+    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.PEDESTRIAN]  # oncoming, turning, walker
+    assert (scene.num_history, scene.num_steps, scene.num_polylines) == (50, 110, 7)
+    lanes = read_lanes(Path("mydata/lanes.json"))
+    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (lanes.edge_kind == EdgeKind.LEFT).sum() == 2
+    assert lanes.polyline_kind.tolist()[5:] == [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    start, end, owner = lanes.segments
+    cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
+    assert distance_to_segments(cars, start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
+
+
+def test_the_guide_names_every_column_word_and_option() -> None:
+    table = section(GUIDE, "The table")
+    for name in (*TEXT, *NUMBERS, *(kind.name.lower() for kind in AgentKind), *(role.name.lower() for role in AgentRole)):
+        assert f"`{name}`" in table, name
+    rest = section(GUIDE, "Time, windows and scenes") + section(GUIDE, "Lanes")
+    for field in fields(Table):
+        default = str(field.default).removesuffix(".0")
+        assert re.search(rf"`--{field.name.replace('_', '-')}`[^(]*\({default}\)", rest.replace("\n", " ")), field.name

@@ -1,4 +1,4 @@
-"""Experiments of docs/results/simulation.md (`worlds`, `branches`) and of the scene set in docs/results/argoverse1.md.
+"""Experiments of docs/results/simulation.md (`worlds`, `branches`) and the scene set in docs/results/argoverse1.md.
 
     python tools/experiments.py worlds OUT [--scenes 1200] [--epochs 30] [--seeds 0 1] [--json FILE]
     python tools/experiments.py branches OUT [--scenes 400] [--epochs 100] [--seeds 0 1] [--json FILE]
@@ -174,7 +174,7 @@ def covered(checkpoint: Path, store: Path) -> list[float]:
 
 @torch.inference_mode()
 def scene_set(args: argparse.Namespace) -> None:
-    """Recall and precision at each threshold, and of constant velocity."""
+    """Recall and precision at each threshold, then for constant velocity."""
     predictor = load_predictor(args.checkpoint, targets="all")
     if not isinstance(predictor.model, SceneSet):
         raise SystemExit(f"{args.checkpoint} is not a scene set")

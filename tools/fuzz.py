@@ -1,4 +1,4 @@
-"""Open randomly damaged files of every format: each must be valid or refused with one line that names the file.
+"""Open randomly damaged files of all formats: each must be valid or refused with one line that names the file.
 
     nice -n 19 python tools/fuzz.py --count 10000 --json fuzz.json
     python tools/fuzz.py --formats table checkpoint --first 8123 --count 1

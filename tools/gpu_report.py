@@ -1,4 +1,4 @@
-"""What this package does on a GPU: parity with the CPU, training throughput, latency, memory, kernels, reference tasks, loading.
+"""Measure this package on a GPU: parity with the CPU, training throughput, latency, memory, kernels, reference tasks, loading.
 
     python tools/gpu_report.py --out R.json [--small] [--repeats N]
 
@@ -170,16 +170,9 @@ def parity(run: Run, name: str) -> Iterator[Row]:
     yield row | {"equal": "yes" if equal else "NO"}
 
 
-def peak_tflops(run: Run, precision: torch.dtype | None) -> float:
-    """Operations per second of a large matrix product, in 10^12."""
-    size = run.sizes.matrix
-    left, right = (torch.randn(size, size, device=run.device, dtype=precision or torch.float32) for _ in range(2))
-    return 2 * size**3 / run.median_ms(lambda: left @ right) / 1e9
-
-
 def training(run: Run, name: str) -> Iterator[Row]:
-    """Throughput and memory of training steps in both precisions."""
-    recipe = run.recipe(name)
+    """Throughput and memory of training steps in both precisions; the peak is that of a large matrix product."""
+    recipe, size = run.recipe(name), run.sizes.matrix
     batch = run.batch(recipe, run.sizes.batch)
     for label, precision in PRECISIONS.items():
         step = run.step(recipe, batch, precision)
@@ -188,7 +181,9 @@ def training(run: Run, name: str) -> Iterator[Row]:
         time, memory = run.cost(step)
         speed = counter.get_total_flops() / time / 1e9
         row = {"precision": label, "step, ms": time, "scenes/s": 1e3 * batch.num_scenes / time, "TFLOP/s": speed}
-        yield row | {"share of peak": speed / peak_tflops(run, precision), "memory, MB": memory}
+        left, right = (torch.randn(size, size, device=run.device, dtype=precision or torch.float32) for _ in range(2))
+        peak = 2 * size**3 / run.median_ms(lambda left=left, right=right: left @ right) / 1e9  # type: ignore[misc]
+        yield row | {"share of peak": speed / peak, "memory, MB": memory}
 
 
 def latency(run: Run, name: str) -> Iterator[Row]:

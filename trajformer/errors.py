@@ -95,9 +95,7 @@ class Config:
             raise ConfigError(name, f"{number}, expected {low} to {high}")
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def type_problem(kind: Any, value: Any) -> str:

@@ -143,22 +143,6 @@ def test_free_widths_and_no_biases() -> None:
         MultiHeadAttention(10, 3)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_weights_reproduce_the_output_and_do_not_change_it(layer: MultiHeadAttention, masked: bool) -> None:
-    x, memory = draw(2, 5, WIDTH), draw(2, 7, WIDTH, seed=1)
-    mask = mask_with_empty_row(2, 5, 7) if masked else None
-    before = layer(x, memory, mask=mask)
-    weights = weights_of(layer, x, memory, mask=mask)
-    assert torch.equal(layer(x, memory, mask=mask), before)
-    assert weights.shape == (2, HEADS, 5, 7)
-    alive = torch.ones(2, 5, dtype=torch.bool) if mask is None else mask.any(-1)
-    torch.testing.assert_close(weights.sum(-1), alive[:, None].expand(-1, HEADS, -1).float(), atol=1e-6, rtol=0)
-    assert mask is None or not weights.masked_select(~mask[:, None]).any()
-    value = layer.value(memory).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    rebuilt = layer.out((weights @ value).transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(rebuilt, before, atol=1e-5, rtol=1e-5)
-
-
 BLOCK = BlockConfig(16, 2, 16)
 
 

@@ -56,13 +56,6 @@ def test_graph_attention_equals_the_formula(layer: GraphAttention, isolated: lis
     assert all(gradient.isfinite().all() for gradient in actual)
 
 
-def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
-    gat = pytest.importorskip("torch_geometric.nn").GATConv(WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False)
-    gat.load_state_dict({"lin.weight": layer.project.weight, "att_src": layer.key[None], "att_dst": layer.query[None]})
-    (query, key), edges = inputs(), edges_of(MASK)
-    torch.testing.assert_close(layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query])))
-
-
 def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
     (query, key), edges = inputs(), edges_of(MASK)
     position = draw(len(edges.query), WIDTH, seed=3)
@@ -94,3 +87,10 @@ def test_memory_is_linear_in_the_number_of_edges(layer: GraphAttention) -> None:
     assert saved_bytes(layer, 2_000, 8) / saved_bytes(layer, 500, 8) == pytest.approx(4.0, rel=0.05)
     assert saved_bytes(layer, 1_000, 32) / saved_bytes(layer, 1_000, 8) == pytest.approx(4.0, rel=0.25)
     assert saved_bytes(layer, 2_000, 8) < 4 * 2_000**2  # less than one float32 for each pair
+
+
+def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
+    gat = pytest.importorskip("torch_geometric.nn").GATConv(WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False)
+    gat.load_state_dict({"lin.weight": layer.project.weight, "att_src": layer.key[None], "att_dst": layer.query[None]})
+    (query, key), edges = inputs(), edges_of(MASK)
+    torch.testing.assert_close(layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query])))

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.batches import differing, edit, tensors
 from support.scenes import STATES, hide, make_scene
-from support.tensors import generator
+from support.tensors import differing, edit, generator, tensors
 from torch import Tensor
 
 from trajformer.data import augment as augmentation

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.batches import tensors
 from support.cli import run
 from support.scenes import make_scene
+from support.tensors import tensors
 from support.training import recipe
 
 from data_prep.synthetic import synthesize

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.batches import differing, tensors
+from support.tensors import differing, tensors
 from support.training import recipe, training_store
 from torch.utils.data._utils.pin_memory import pin_memory
 

@@ -13,7 +13,7 @@ from support.cli import run as run_command
 from support.recordings import Walk, write_recording
 from torch import Tensor, nn
 
-from trajformer.cli.protocols import CROWD_WEIGHTS, models_of, read_test_sets
+from trajformer.cli.protocols import models_of, read_test_sets
 from trajformer.data.batch import Observation, SceneBatch, Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
@@ -21,7 +21,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.protocols import eth_ucy as protocol
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.forecaster import Predictor
-from trajformer.recipes.checkpoint import describe, load_checkpoint, load_predictor
+from trajformer.recipes.checkpoint import describe, load_predictor
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.scenes.spec import DataSpec
 
@@ -137,12 +137,6 @@ def test_predictions_do_not_depend_on_the_future(raw: Path) -> None:
             if "gone" in change:  # it has an effect
                 [scene] = [scene for scene in reader_sees.windows if scene.scene_id == window]
                 assert protocol.scored(scene).sum() == 1
-
-
-def test_the_spy_detects_windows_that_contain_the_future(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "observed", lambda scene: scene)
-    with pytest.raises(AssertionError, match=r"Arrays are not equal|assert"):
-        test_predictions_do_not_depend_on_the_future(raw)
 
 
 def test_predictions_do_not_depend_on_batch_size_and_order(raw: Path) -> None:
@@ -365,11 +359,3 @@ def test_the_weights_of_the_package_give_the_documented_figures(scored: dict[str
     for scene, counts in protocol.COUNTS.items():
         assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts
         assert crowd[scene]["ADE_1"] < plain[scene]["ADE_1"] and crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]
-
-
-@pytest.mark.parametrize("scene", ["eth", "hotel", "univ", "zara1", "zara2"])
-def test_weights_of_the_package_are_small_and_not_trained_on_their_scene(scene: str) -> None:
-    path = CROWD_WEIGHTS / f"{scene}.safetensors"
-    _, recipe = load_checkpoint(path, TrainConfig)
-    assert recipe.data.train_split == f"{scene}_train" and path.stat().st_size <= 4_000_000
-    assert not Path(recipe.data.train).is_absolute()

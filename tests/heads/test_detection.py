@@ -53,6 +53,8 @@ def test_an_image_follows_from_split_seed_epoch_and_index() -> None:
     assert (len(train), len(val), train.sizes(np.arange(2)).tolist()) == (6, 4, [[40, 56]] * 2)
     with pytest.raises(TrajformerError, match="no split 'tset'"):
         ShapesDataset(SMALL, "tset")
+    with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
+        replace(SMALL, objects=(3, 2))
 
 
 def marked(height: int, width: int, box: tuple[int, int, int, int], label: int = 1) -> Example:
@@ -224,17 +226,6 @@ def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     np.testing.assert_allclose(one, [[1, 2, 2, 2, 0.7, 1]], rtol=1e-6)
 
 
-def test_generated_images_follow_the_config() -> None:
-    examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
-    assert {len(example.label) for example in examples} == set(range(1, 9))
-    for example in examples:
-        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
-        assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
-        assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()
-    with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
-        replace(SMALL, objects=(3, 2))
-
-
 CLASSES, QUERIES = 4, 6
 CONFIG = BoxLossConfig()
 
@@ -343,3 +334,12 @@ def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_
     assert [name for name, value in terms.items() if value.requires_grad] == ["loss"]
     terms["loss"].backward()
     assert all(one.logit.grad.any() and one.box.grad.any() for one in outputs)
+
+
+def test_generated_images_follow_the_config() -> None:
+    examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
+    assert {len(example.label) for example in examples} == set(range(1, 9))
+    for example in examples:
+        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
+        assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
+        assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()

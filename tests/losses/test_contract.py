@@ -1,4 +1,4 @@
-"""Guarantees of every loss of forecasts: frames, unknown steps and agents, earlier layers, and unsuitable forecasts."""
+"""Guarantees of all losses of forecasts: frames, unknown steps and agents, earlier layers, and unsuitable forecasts."""
 
 from collections.abc import Callable
 from dataclasses import replace

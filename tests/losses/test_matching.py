@@ -61,14 +61,3 @@ def test_the_error_for_a_cost_that_is_not_finite_gives_its_index(value: float, t
         match(cost.unflatten(0, (2, 2)), mask.unflatten(0, (2, 2)), ("layer", "image", "query", "box"))
     mask[2, -1] = False
     assert len(match(cost, mask).problem) == 4 * targets - 1
-
-
-def test_layers_and_images_are_independent_problems() -> None:
-    cost, mask = draw(3, 4, 7, 5), torch.rand(4, 5, generator=torch.Generator().manual_seed(2)) > 0.3
-    together = match(cost, mask)
-    pairs = set(zip(*(part.tolist() for part in together), strict=True))
-    expected = set()
-    for layer, image in itertools.product(range(3), range(4)):
-        _, prediction, target = match(cost[layer, image], mask[image])
-        expected |= {(4 * layer + image, k, g) for k, g in zip(prediction.tolist(), target.tolist(), strict=True)}
-    assert pairs == expected and len(pairs) == len(together.problem) == 3 * mask.sum()

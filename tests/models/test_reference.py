@@ -1,4 +1,4 @@
-"""Forecasts, losses and gradients of recipes equal those of an earlier version, with random weights of seed 0.
+"""Forecasts, losses and gradients of recipes equal the values of an earlier version, with random weights of seed 0.
 
 `tests/support/reference.json` has the values and the commit that produced them. Change it only together with an intended change
 of a model, by running the same computation.

@@ -54,7 +54,7 @@ def test_the_map_encoding_does_not_depend_on_agents(model: se2former.SE2Former, 
 
 @torch.no_grad()
 def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
-    """Whatever the network outputs, a path lies in the space of its components."""
+    """For any output of the network, a path is in the space of its components."""
     model = build_random(SE2FORMER).eval()
     time = torch.linspace(0, 1, 12)
     model.basis.copy_(torch.stack([time, time**2, time**3, time**4]).expand(2, -1, -1))
@@ -109,7 +109,7 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
 
 @pytest.mark.parametrize("change", [{}, {"nested": 2}, {"joint": True}], ids=["marginal", "nested", "joint"])
 def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch, change: dict[str, Any]) -> None:
-    """An independent loop over targets; nested modes have a winner of their own, joint modes one for the scene."""
+    """An independent loop over targets; nested modes have a separate winner, joint modes one for the scene."""
     config = se2former.SE2FormerLossConfig(moving=0.5, standing=0.1, endpoint=0.7, median=0.2, score=0.3, worlds=0.0)
     valid = batch.truth.valid.clone()
     valid[0, 1, 5:], valid[1, 0] = False, False  # an incomplete and an unknown future

@@ -98,15 +98,8 @@ def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
     assert float(scale.get_xticklabels()[-1].get_text()) == pytest.approx(values.max(), rel=0.06)
 
 
-def test_the_density_of_other_agents_is_not_called_people() -> None:
-    scene = crowd(2)
-    roads = replace(scene, agent_kind=np.full_like(scene.agent_kind, AgentKind.VEHICLE))
-    scale = draw_density(empty_axes(), roads, match_forecasts(roads, random_walks(scene)[:1])).child_axes[0]
-    assert scale.get_title(loc="left").startswith("agents per m², ")
-
-
-def test_the_density_is_proportional_to_the_probability() -> None:
-    scene = crowd(2)
+def test_the_density_is_proportional_to_the_probability_and_names_the_agents() -> None:
+    scene = replace(crowd(2), agent_kind=np.full(2, AgentKind.VEHICLE, np.uint8))
     distance = np.arange(1, scene.num_future + 1)[:, None] * 0.4
     position = np.stack([distance * (1.0, 0.0), distance * (0.0, 1.0)]) + scene.origin
     forecast = TrackForecast(scene.scene_id, scene.agent_id[0], np.array([0.75, 0.25]), position)
@@ -120,4 +113,5 @@ def test_the_density_is_proportional_to_the_probability() -> None:
         return float(values[int(row), int(column)])
 
     assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(3.0, 3.0)
+    assert ax.child_axes[0].get_title(loc="left").startswith("agents per m², ")
     assert not [line for line in ax.collections if str(line.get_gid()).startswith("modes:")] and not lines(ax, "mode:")

@@ -117,7 +117,7 @@ def counted() -> Iterator[Waits]:
 
 
 def move(module: nn.Module) -> nn.Module:
-    """Move a module to the device; by default PyTorch would divide tied parameters of another tensor type."""
+    """Move a module to the device; by default PyTorch would divide tied parameters if the tensor type changes."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         return module.to(DEVICE)
@@ -137,7 +137,7 @@ def _fused_lstm_cell(gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tenso
 def _fused_lstm_cell_gradient(
     d_hidden: Tensor | None, d_cell: Tensor | None, before: Tensor, after: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the gates, of the cell and of the bias."""
+    """Gradients of the gates, the cell and the bias."""
     i, f, g, o = workspace.chunk(4, 1)
     d_hidden = torch.zeros_like(after) if d_hidden is None else d_hidden
     d_after = (0 if d_cell is None else d_cell) + d_hidden * o * (1 - after.tanh() ** 2)
@@ -152,7 +152,7 @@ _SUBSTITUTES = {  # operators that PyTorch has on accelerators only
 }
 
 
-_MODULE = SimpleNamespace(  # the parts of `torch.cuda` that PyTorch asks of a device
+_MODULE = SimpleNamespace(  # the parts of `torch.cuda` that PyTorch needs for a device
     is_available=lambda: True, is_initialized=lambda: True, device_count=lambda: 1, current_device=lambda: 0,
     _is_in_bad_fork=lambda: False, manual_seed_all=lambda seed: None,  # it uses the random numbers of the CPU
     get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],

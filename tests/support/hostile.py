@@ -263,7 +263,7 @@ STRUCTURED |= {".yaml": random_yaml, ".ckpt": random_checkpoint}
 
 
 def random_damage(suffix: str, rng: random.Random) -> Damage:
-    """Random change of bytes, or of the table or document in the file."""
+    """Random change of the bytes, the table or the document in the file."""
     if suffix in STRUCTURED and rng.random() < 0.6:
         return STRUCTURED[suffix](rng)
     return change_bytes(random_edit(rng))

@@ -9,7 +9,7 @@ LOCATION = "DR_TEST_Intersection"
 CORNER = np.array([1000.0, 950.0])
 Row = tuple[str, int, str, float, float, float, float, str, str, str]  # from track_id to width, without the timestamp
 
-# Two lanes one after the other, and a left neighbor of the first one. Every second way is stored against the traffic.
+# Two consecutive lanes, and a left neighbor of the first one. Every second way is stored against the traffic.
 _LINES = {10: [(0, 2), (20, 2), (50, 2)], 11: [(50, -2), (0, -2)], 12: [(90, 2), (50, 2)]}
 _LINES |= {13: [(50, -2), (90, -2)], 14: [(50, 6), (0, 6)]}
 _LANELETS = {100: (10, 11, (500,)), 101: (12, 13, ()), 102: (14, 10, (500, 501))}  # left, right, rules
@@ -51,7 +51,7 @@ def car(name: str, begin: tuple[float, float], speed: float, frames: Iterable[in
 
 
 def walker(name: str, begin: tuple[float, float], frames: Iterable[int]) -> list[Row]:
-    """Rows of a pedestrian or cyclist who moves along +y with 1.5 m/s; heading and size are empty."""
+    """Rows of a pedestrian or cyclist that moves along +y with 1.5 m/s; heading and size are empty."""
     x, y = CORNER + begin
     return [(name, f, "pedestrian/bicycle", x, y + 0.15 * f, 0.0, 1.5, "", "", "") for f in frames]
 

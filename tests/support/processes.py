@@ -15,7 +15,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in another process; `options` are those of `subprocess.run`."""
+    """Run Python in another process with options of `subprocess.run`."""
     defaults: dict[str, Any] = {"capture_output": True, "text": True, "env": environment(), "check": False}
     return subprocess.run([sys.executable, *map(str, words)], **defaults | options)
 

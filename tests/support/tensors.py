@@ -1,11 +1,13 @@
-"""Seeded random tensors, and PyTorch attention with the weights of a layer of this package."""
+"""Seeded random tensors, PyTorch attention with the weights of a layer of this package, and tensors of a batch by name."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import MultiHeadAttention, recorded_weights
+from trajformer.data.batch import SceneBatch, Truth
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -44,3 +46,21 @@ def weights_of(layer: MultiHeadAttention, *inputs: Tensor, **options: Any) -> Te
     with torch.no_grad(), recorded_weights(layer) as record:
         layer(*inputs, **options)
     return record[""][0]
+
+
+def tensors(batch: SceneBatch) -> dict[str, Tensor]:
+    """The tensors by name; "target" and "target_valid" are the fields of the truth."""
+    values = {item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)}
+    by_name = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return by_name | {"target": batch.truth.position, "target_valid": batch.truth.valid}
+
+
+def edit(batch: SceneBatch, **values: Any) -> SceneBatch:
+    """A copy with some fields replaced, by the names of `tensors`."""
+    truth = Truth(values.pop("target", batch.truth.position), values.pop("target_valid", batch.truth.valid))
+    return SceneBatch(replace(batch.observation, **values), truth)
+
+
+def differing(left: SceneBatch, right: SceneBatch) -> set[str]:
+    """Names of the tensors that are not equal bit by bit."""
+    return {name for name, value in tensors(left).items() if not value.equal(tensors(right)[name])}

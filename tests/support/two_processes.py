@@ -62,7 +62,7 @@ def train_recipe(config: TrainConfig, out: Path, notes: Path | None = None) -> N
 
 
 def record(notes: Path, stop: str = "") -> None:
-    """Write the scenes of every step and the first gradients (after the reduction over processes) to files.
+    """Write the scenes of each step and the first gradients (after the reduction over processes) to files.
 
     The second process sends itself SIGTERM in the step "epoch index" of `stop`.
     """

@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 from compare import models, table, trainings
-from matplotlib.figure import Figure
 from support.cli import run
 from support.scenes import make_scene
 from support.training import recipe
@@ -281,18 +280,3 @@ def test_tables_have_mean_and_deviation_and_no_empty_column() -> None:
     assert "turn 4 agents" in title and by_manoeuvre.columns.tolist() == ["minFDE6 turn", "MR6 turn"]
     assert cost.loc["a"].to_dict() == {"parameters": "12,345", "ms, batch 1": "12.3", "minutes": "4.0 (1.0)"}
     assert {line.count("|") for line in table.markdown("Cost", cost).splitlines()[2:]} == {5}
-
-
-def test_the_plot_names_each_model_without_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["mmTransformer", "Wayformer", "Gatformer", "lane-set transformer"]
-    some = [row_of(name, [1.4 + 0.01 * i, 1.5], parameters=9, latency_1_ms=5.0 + i / 9) for i, name in enumerate(names)]
-    some.append(row_of("constant velocity", [3.5], parameters=0, latency_1_ms=0.3))
-    saved: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: saved.append(self) or save(self, *a, **k))
-    table.plot(some, tmp_path / "p.png")
-    axes = saved[0].axes[0]
-    assert axes.get_xscale() == "log" and [text.get_text().strip() for text in axes.texts] == names
-    assert axes.get_title("left") == "not shown: constant velocity: 3.50 m, 0.3 ms"
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

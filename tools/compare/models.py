@@ -77,7 +77,7 @@ def focal_manoeuvres(store: Path, split: str) -> dict[tuple[str, str], str]:
 
 
 def score(source: Path | str, folder: Path, store: Path, split: str) -> dict[str, Any]:
-    """Figures of a checkpoint, or of a model without training by its name; stored in scores.json and agents.csv."""
+    """Figures of a checkpoint or a named model without training; stored in scores.json and agents.csv."""
     file = folder / "scores.json"
     if isinstance(source, str) or not file.exists():
         evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())

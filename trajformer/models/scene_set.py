@@ -201,7 +201,9 @@ class SceneSet(Forecaster, config=SceneSetConfig):
     def trajectories(self, observation: Observation) -> SceneTrajectories:
         """The trajectories of each scene; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        present = _present(observation)
+        target = torch.zeros_like(observation.agent_mask)
+        target[:, : observation.num_targets] = observation.target_mask
+        present = observation.agent_mask & (observation.valid[..., -1] | target)  # targets, and agents seen in the last step
         pose = _scene_pose(observation, present)
         relative = relative_pose(observation.pose, pose[:, None])
         velocity = rotate(last_velocity(observation), -pose[:, None, 2])
@@ -252,13 +254,6 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         if present is not None:
             logit = logit.masked_fill(~present, -torch.inf)
         return SceneTrajectories(from_frame(position, pose[:, None, None, None]), logit, mode_logit)
-
-
-def _present(observation: Observation) -> Tensor:
-    """Bool [B, A]: targets, and agents that are seen in the last step of the history."""
-    target = torch.zeros_like(observation.agent_mask)
-    target[:, : observation.num_targets] = observation.target_mask
-    return observation.agent_mask & (observation.valid[..., -1] | target)
 
 
 def _scene_pose(observation: Observation, present: Tensor) -> Tensor:

@@ -1,0 +1,125 @@
+"""Tools that measure: rows of the benchmark of SE2Former and of the GPU report, paired comparisons, a sample of the fuzzing."""
+
+import json
+from pathlib import Path
+
+import bench_forecast
+import fuzz
+import gpu_report
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from bench_forecast import enlarged, larger_scenes, one_scene
+from paired import compare
+from support.processes import ROOT, environment, run_python
+
+from trajformer.data.loading import SceneDataset
+from trajformer.data.sample import BatchConfig
+from trajformer.errors import TrajformerError
+from trajformer.recipes.choices import MODELS
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+from trajformer.testing.models import example_scenes
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
+    root = tmp_path_factory.mktemp("store")
+    write_shard(shard_path(root, "train", 0), example_scenes((9,), 50, 60), ShardInfo("synthetic", "train"))
+    return SceneStore(root, "train")
+
+
+def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_forecast, "SIZES", ((8, 16), (16, 32)))
+    rows = list(one_scene(store, 0, 1))
+    assert [row["targets"] > 1 for row in rows] == [True, True, False, False, True, False]
+    assert all(row["ms"] > 0 for row in rows) and "mmTransformer" in rows[-1]["model"]
+    larger = list(larger_scenes(store, 0, 1))
+    assert [row["agents"] for row in larger] == [8, 16] and larger[0]["linear"] == 1.0
+
+
+def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> None:
+    o = SceneDataset(store, BatchConfig(targets="all"))[[0]].observation
+    large = enlarged(o, 30, 50)
+    assert large.num_targets == large.agent_mask.shape[1] == 30 and large.polyline_mask.shape[1] == 50
+    assert torch.equal(large.pose, enlarged(o, 30, 50).pose)
+    torch.testing.assert_close(large.position.diff(dim=2)[0, 0], o.position.diff(dim=2)[0, 0], atol=1e-4, rtol=0)
+
+
+def write(path: Path, error: np.ndarray) -> Path:
+    ids = [f"{n // 2:03}" for n in range(len(error))]  # two agents in each scene
+    pd.DataFrame({"scenario_id": ids, "track_id": [str(n % 2) for n in range(len(error))], "minFDE6": error}).to_csv(path)
+    return path
+
+
+def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
+    """Against the normal approximation; errors of scenes vary far more than the difference."""
+    rng = np.random.default_rng(0)
+    base, gap = rng.gamma(1.0, 2.0, 800), np.repeat(rng.normal(-0.1, 0.4, 400), 2)
+    first = [write(tmp_path / f"a{n}.csv", base + gap + shift) for n, shift in enumerate((-0.2, 0.2))]
+    row = compare(first, [write(tmp_path / "b.csv", base)], ["minFDE6"]).loc["minFDE6"]
+    half = 1.96 * gap[::2].std() / 400**0.5
+    np.testing.assert_allclose(row[["second", "difference"]], [base.mean(), gap.mean()], atol=1e-9)
+    np.testing.assert_allclose(row[["low", "high"]], [gap.mean() - half, gap.mean() + half], atol=0.004)
+
+
+def test_other_agents_are_an_error(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one.csv", np.ones(4)), write(tmp_path / "two.csv", np.ones(6))
+    with pytest.raises(TrajformerError, match=r"two.csv: other agents than .*one.csv"):
+        compare([one], [two], ["minFDE6"])
+
+
+@pytest.mark.parametrize("name", fuzz.OTHERS)
+def test_damaged_files_are_valid_or_refused(tmp_path: Path, name: str) -> None:
+    outcomes = list(fuzz.outcomes(name, tmp_path / name, 0, 25))
+    assert [reason for kind, reason in outcomes if kind == "failure"] == []
+    assert "refused" in {kind for kind, _ in outcomes}
+
+
+def test_another_exception_and_a_reason_without_a_file_are_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "read_forecasts", lambda path: {"a": 1 / (path.stat().st_mtime_ns != 3)})
+    kinds = [kind for kind, _ in fuzz.outcomes("forecasts", tmp_path, 0, 6)]
+    assert kinds == ["valid", "valid", "valid", "failure", "valid", "valid"]
+
+
+PROGRAM = """
+import sys
+for name in ("av2", "jsonargparse", "tensorboard", "ray", "sentencepiece", "pycocotools"):
+    sys.modules[name] = None
+import gpu_report
+from dataclasses import replace
+models = ("constant_velocity", "mmtransformer", "agentformer_sampler")
+gpu_report.SMALL = replace(gpu_report.SMALL, models=models, scenes=4, batch=2, latency=(1,), repeats=1, matrix=64, workers=(0,))
+gpu_report.main()
+"""
+
+
+def test_all_tables_are_measured_without_optional_packages(tmp_path: Path) -> None:
+    words = ("-c", PROGRAM, "--small", "--out", tmp_path / "R.json")
+    done = run_python(*words, env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tools'}"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tables = json.loads((tmp_path / "R.json").read_text())["rows"]
+    assert list(tables) == list(gpu_report.TABLES) and done.stdout.count("\n| --- |") == len(tables)
+    models = [[row["model"] for row in rows] for rows in tables.values()]
+    pair, tasks = ["mmtransformer", "agentformer_sampler"], ["detection", "translation"]
+    assert models[:2] == [["constant_velocity", *pair], sorted(pair * 2, reverse=True)]
+    assert models[2:] == [["constant_velocity", *pair], pair, sorted(tasks * 2), ["mmtransformer"]]
+    numbers = [value for rows in tables.values() for row in rows for value in row.values() if isinstance(value, float)]
+    assert len(numbers) > 40 and min(numbers) >= 0.0 and all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
+
+
+def test_all_models_are_in_the_report_and_an_error_is_a_row(tmp_path: Path) -> None:
+    assert set(MODELS) <= set(gpu_report.Sizes().models)
+    run = gpu_report.Run(torch.device("cpu"), None, gpu_report.SMALL)
+
+    def fail(run: gpu_report.Run, name: str) -> None:
+        raise RuntimeError(f"out of memory\nin {name}")
+
+    assert list(gpu_report.measured(fail, run, "crowd")) == [{"model": "crowd", "error": "RuntimeError: out of memory in crowd"}]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_models_on_a_gpu_equal_those_on_the_cpu(tmp_path: Path) -> None:
+    gpu_report.TABLES = {name: table for name, table in gpu_report.TABLES.items() if name == "Parity with the CPU"}
+    assert gpu_report.report(tmp_path / "R.json", torch.device("cuda"), gpu_report.SMALL, tmp_path)

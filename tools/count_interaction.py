@@ -1,12 +1,14 @@
 """Counts of INTERACTION files, and the distance of driven vehicles to the lanes of the maps.
 
-    python tools/count_interaction.py RAW
+    python tools/count_interaction.py RAW [--check]
 
 RAW has the official layout with the split `val`. A vehicle at 1 m/s or faster is driven; its distance is to the nearest
-centerline, every 5 s. "Aligned" is the share of these vehicles with a centerline within 3 m and 45 degrees.
+centerline, every 5 s. "Aligned" is the share of these vehicles with a centerline within 3 m and 45 degrees. With --check, the
+exit status is 1 if the sums are not those of the 8 locations in docs/results/interaction.md, or if a median exceeds 1.3 m.
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,6 +20,10 @@ from data_prep.readers.vector_map import distance_to_segments
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
 SPEED_M_S, NEAR_M, ALIGNED_COS = 1.0, 3.0, np.cos(np.pi / 4)
+ALL = "all"
+COUNTS = ("recordings", "minutes", "tracks", "cases", "cars, 40 steps", "cars, steps 9 and 39")
+EXPECTED = (132, 596, 19_425, 8_756, 68_449, 72_457)  # of the 8 locations
+MAX_MEDIAN_M = 1.3
 
 
 def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
@@ -32,16 +38,13 @@ def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     return distance.min(1), aligned.any(1)
 
 
-def main() -> None:
-    """Print a row per location and their sums."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("raw", type=Path)
-    raw = parser.parse_args().raw
-    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(6))  # by location, and in all
+def count(raw: Path) -> dict[str, tuple[np.ndarray, float, float]]:
+    """By location and for `ALL`: `COUNTS` [6], the median distance in metres, and the share of aligned vehicles."""
+    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(COUNTS)))
     distances = defaultdict(list)
 
     def add(location: str, *values: float) -> None:
-        for name in (location, "all"):
+        for name in (location, ALL):
             counts[name] += values
 
     for path in sorted((raw / RECORDINGS).glob("*/vehicle_tracks_*.csv")):
@@ -54,14 +57,33 @@ def main() -> None:
         add(scene.city, 0, 0, 0, 1, valid.all(1).sum(), valid[:, -1].sum())
     for item in windows.inputs(raw, RECORDINGS):
         scene = windows.read(item, RECORDINGS, raw)
-        for name in (scene.city, "all"):
+        for name in (scene.city, ALL):
             distances[name].append(lane_distances(scene))
-    print("| location | recordings | minutes | tracks | cases | cars, 40 steps | cars, steps 9 and 39 | median m | aligned |")
-    print(f"| --- |{' ---: |' * 8}")
+    figures = {}
     for name in sorted(counts):
         distance, aligned = (np.concatenate(part) for part in zip(*distances[name], strict=True))
-        cells = [f"{value:,.0f}" for value in counts[name]] + [f"{np.median(distance):.2f}", f"{100 * aligned.mean():.1f} %"]
+        figures[name] = (counts[name], float(np.median(distance)), float(aligned.mean()))
+    return figures
+
+
+def main() -> None:
+    """Print a row per location and their sums."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("raw", type=Path)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    figures = count(args.raw)
+    print(f"| location | {' | '.join(COUNTS)} | median m | aligned |")
+    print(f"| --- |{' ---: |' * (len(COUNTS) + 2)}")
+    for name, (counts, median, aligned) in figures.items():
+        cells = [f"{value:,.0f}" for value in counts] + [f"{median:.2f}", f"{100 * aligned:.1f} %"]
         print(f"| {name.removeprefix('DR_')} | {' | '.join(cells)} |")
+    if args.check:
+        sums = tuple(figures[ALL][0].round().astype(int).tolist())
+        if sums != EXPECTED:
+            sys.exit(f"{args.raw}: {', '.join(COUNTS)}: {sums}, expected {EXPECTED}")
+        if (largest := max(median for _, median, _ in figures.values())) > MAX_MEDIAN_M:
+            sys.exit(f"{args.raw}: a median distance of {largest:.2f} m to the lanes, expected at most {MAX_MEDIAN_M}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
@@ -291,8 +292,9 @@ class Progress:
 
 
 # ---- estimates of size and duration from a sample of each split; nothing is written to the store --------------------
+# Most readers parse a file once for all its scenes, so the first scene of a file takes longer than the next ones.
 
-SAMPLE_SIZE = 20  # inputs of each split, all read twice: the first time fills caches (libraries, maps of a city)
+SAMPLE_SIZE = 20  # inputs of each split, all read twice
 
 
 class SplitEstimate(NamedTuple):
@@ -329,23 +331,28 @@ def estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) ->
         for tasks in splits.values():  # a shard of inputs from the whole split, each twice
             inputs = [item for task in tasks for item in task.inputs]
             count = min(SAMPLE_SIZE, len(inputs))
-            chosen = tuple(inputs[i * len(inputs) // count] for i in range(count))
-            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen * 2))
-        results = {task.split: result for task, result in pool.run(samples)}
+            chosen = tuple(inputs[i // 2 * len(inputs) // count] for i in range(2 * count))
+            samples.append(replace(tasks[0], store=Path(name), strict=False, inputs=chosen))
+        results = {task.split: (task.inputs[::2], result) for task, result in pool.run(samples)}
         skipped = {sample.split: tuple(dict.fromkeys(read_shard_info(sample.path)[0].skipped)) for sample in samples}
         write_shard(Path(name) / "empty.arrow", [], ShardInfo(reader.name, ""))
         shard_bytes = (Path(name) / "empty.arrow").stat().st_size
     estimates, costs = [], {}
     for split, tasks in splits.items():
-        result = results[split]
-        count = len(result.seconds) // 2  # each input was read twice
-        scene_bytes, scene_seconds = (result.bytes - shard_bytes) / max(2 * count, 1), sum(result.seconds[count:]) / max(count, 1)
-        costs[split] = (scene_bytes, scene_seconds)
+        sample, result = results[split]
+        count, again = len(sample), result.seconds[1::2]
+        scene_bytes = (result.bytes - shard_bytes) / max(2 * count, 1)
+        parsing: dict[Path, float] = {}  # seconds of each file; the median is not changed by a first reading that fills caches
+        for item, first, second in zip(sample, result.seconds[::2], again, strict=True):
+            parsing.setdefault(item.path, first - second)
         pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
         files = {item.path for task in tasks for item in task.inputs}
+        scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
+        file_seconds = max(median(parsing.values()), 0.0) if parsing else 0.0
+        scene_seconds = sum(again) / max(count, 1) + file_seconds * len(files) / max(scenes, 1)
+        costs[split] = (scene_bytes, scene_seconds)
         if (raw / split).is_dir():
             files = set((raw / split).rglob("*"))
-        scenes, scenes_to_read = (sum(len(task.inputs) for task in part) for part in (tasks, pending))
         estimates.append(
             SplitEstimate(
                 split=split,

@@ -87,7 +87,8 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
         lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
         outside = scored & ((position[:, last] < corners[0]) | (position[:, last] > corners[1])).any(1)
         if outside.any():
-            raise SceneError(f"{item}: target {present[seen][outside][0]} is outside the raster map_0.1/{name}.png")
+            problem = f"target {present[seen][outside][0]} is outside the raster map_0.1/{name}.png"
+            raise SceneError(f"{item}: {problem}; get the raster and the meta file of this scene")
         lines = lines.near(position[scored, last], self.map_radius_m)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
         ids = [agent_id[index] for index in np.flatnonzero(seen)]

@@ -39,7 +39,8 @@ def error_of(fails: Fails) -> Fails:
 def various(root: Path) -> None:
     """A store of scenes with 2, 4 and 9 agents and 1, 0 and 5 polylines."""
     scenes = [random_scene(0, 2, 1), random_scene(1, 4, 0, future=False), random_scene(2, 9, 5, city="")]
-    write_shard(shard_path(root, "train", 0), scenes[:2], ShardInfo("random", "train", skipped=(("bad", "a reason"),)))
+    skipped = (("bad", "a reason"), ("b", "no"), ("c", "no"), ("d", "no"))
+    write_shard(shard_path(root, "train", 0), scenes[:2], ShardInfo("random", "train", skipped=skipped))
     write_shard(shard_path(root, "train", 1), scenes[2:], ShardInfo("made", "train", software="0.0.7"))
     write_shard(shard_path(root, "val", 0), [random_scene(3)], ShardInfo("random", "val"))
     write_manifest(root)
@@ -55,8 +56,8 @@ def test_info_prints_the_content_of_a_store(run: Run) -> None:
     assert lines[2] == f"    from made, random, prepared by version 0.0.7, {trajformer.__version__}"
     assert lines[3].startswith("    in the median scene: agents 4 (at most 9), polylines 1 (at most 5), points ")
     assert re.fullmatch(r"    first scene: \d steps observed, \d to predict, 0\.\d s apart, positions in m", lines[4])
-    assert lines[5:7] == ["    1 skipped", "    skipped bad: a reason"]
-    assert "  val: 1 scenes" in lines[7] and lines[7].endswith(", 1 shard")
+    assert lines[5:8] == ["    4 skipped", "    skipped bad: a reason", "    skipped b and 2 more: no"]
+    assert "  val: 1 scenes" in lines[8] and lines[8].endswith(", 1 shard")
 
 
 def test_info_of_an_unfinished_store(run: Run) -> None:

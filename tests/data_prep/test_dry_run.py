@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import time
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.odd_readers import Odd, odd_folder, reads, small_scene
 from data_prep.engine.prepare import SAMPLE_SIZE, PrepareOptions, estimate, prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
+from data_prep.readers.raw_file import cached_by_file
 from trajformer.cli import data
 from trajformer.scenes.scene import Scene
 
@@ -29,6 +31,27 @@ class Growing(Odd):
         """Between 2 and 50 agents, if the file does not say otherwise."""
         super().read(item, split, raw)
         return small_scene(item.path.stem, agents=2 + int(item.path.stem) % 49, steps=50)
+
+
+PARSE_S = 0.02
+
+
+@cached_by_file(1)
+def parse(path: Path) -> None:
+    """A file that takes some time to parse."""
+    time.sleep(PARSE_S)
+
+
+@dataclass(frozen=True)
+class Recordings(Odd):
+    """Files with 20 scenes each."""
+
+    def inputs(self, raw: Path, split: str) -> list[Input]:
+        return [Input(item.path, str(part)) for item in super().inputs(raw, split) for part in range(20)]
+
+    def read(self, item: Input, split: str, raw: Path) -> Scene:
+        parse(item.path)
+        return small_scene(f"{item.path.stem}-{item.part}")
 
 
 def files_in(folder: Path) -> set[str]:
@@ -58,6 +81,13 @@ def test_the_estimate_is_close_to_the_prepared_store(tmp_path: Path, monkeypatch
     assert size == pytest.approx(split.store_bytes * 1500 / 200, rel=0.01)
     summary = prepare(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
     assert split.store_bytes == estimated.bytes_to_write == pytest.approx(summary.splits[0].bytes, rel=0.15)
+
+
+def test_the_time_to_parse_a_file_counts_once_for_all_its_scenes(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", *["fine"] * 40)
+    estimated = estimate(Recordings(), raw, tmp_path / "store", OPTIONS)
+    assert estimated.splits[0].scenes == 800
+    assert 40 * PARSE_S <= estimated.seconds < 400 * PARSE_S  # all 800 scenes with parsing: 16 s
 
 
 def test_finished_shards_are_not_counted(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from support import interaction as files
 from support.interaction import CORNER, LOCATION, Row, car, traffic, walker
 from support.scenes import agent, assert_same_history, named_edges, with_role
 
+from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
 from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.reader import Interaction
@@ -133,6 +136,21 @@ def test_lanelets_become_directed_centerlines(raw: Path) -> None:
     assert scene.polyline_flags.tolist() == [0, 0, LaneFlag.TRAFFIC_CONTROL, 0, 0, 0]
     assert lanelets.yields_to.tolist() == [[2], [0]]
     assert np.allclose(lanelets.speed_limit_m_s, [11.176, np.nan, 11.176], equal_nan=True)
+
+
+def test_speed_limits_and_priorities_of_a_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/data.md."""
+    monkeypatch.chdir(tmp_path)
+    reader = Interaction(map_radius_m=10.0)
+    prepare(reader, files.folder(tmp_path / "RAW"), Path("stores/interaction"), PrepareOptions(splits=("val",), progress=False))
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    [example] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "read_lanelets" in code]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["scene"].polyline_id.tolist() == [100, 102, 100, 102]  # not the lane ahead, number 101
+    assert names["limit"] == pytest.approx([11.176] * 4)
+    assert names["limit_of"][101] != names["limit_of"][101]  # NaN
+    assert names["yields"].tolist() == [[102], [100]]
 
 
 def test_real_cars_drive_along_the_lanes(interaction_slice: Path) -> None:

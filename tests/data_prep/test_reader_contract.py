@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import hostile
 from support.raw_folders import FOLDERS
 
 from data_prep.readers.names import READERS
 from trajformer.errors import SceneError, TrajformerError
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
@@ -51,6 +52,25 @@ def test_a_changed_file_is_read_again(tmp_path: Path, name: str) -> None:
         lists = ("img_Sim2_city.json", "dataset_mapping.pkl", "dataset_summary.pkl")  # `read` does not need these
         assert refused or file.name.endswith(lists), f"{file}: an old content is used"
         file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_units_and_sources_agree(tmp_path: Path, name: str) -> None:
+    """Velocities are lengths of the scene's unit per second, and moving vehicles head where they move."""
+    reader = FOLDERS[name](tmp_path)
+    for split in reader.splits(tmp_path):
+        for item in reader.inputs(tmp_path, split):
+            scene = reader.read(item, split, tmp_path).validate()
+            assert (scene.source, scene.unit) == (name, "px" if name == "sdd" else "m")
+            assert (scene.agent_role >= AgentRole.SCORED).any()
+            now = scene.num_history - 1
+            step = scene.position[:, now] - scene.position[:, now - 1]
+            moves = scene.valid[:, [now - 1, now]].all(1) & (np.hypot(*step.T) > 0.5)
+            travel = scene.velocity[moves, now] * scene.period_s
+            np.testing.assert_allclose(travel, step[moves], rtol=0.1, atol=0.2)  # the positions of Argoverse 1 are noisy
+            drives = moves & np.isin(scene.agent_kind, (AgentKind.VEHICLE, AgentKind.BUS))
+            along = np.arctan2(step[drives, 1], step[drives, 0])
+            assert (np.cos(along - scene.heading[drives, now]) > 0.95).all()
 
 
 OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges

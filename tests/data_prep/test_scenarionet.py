@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from support.cli import run
 from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
 from data_prep.readers.scenarionet import ScenarioNet
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
+from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import Damage, change_bytes, read_all
 
 H, F = 8, 7
@@ -217,6 +220,19 @@ def test_the_real_sample_equals_a_walk_over_its_pickles(sample: Path) -> None:
         with path.open("rb") as file:
             data = TrustedUnpickler(file).load()
         compare(found[path.stem], data)
+
+
+def test_weights_of_another_reader_predict_the_sample(sample: Path, tmp_path: Path) -> None:
+    """The commands of docs/data.md: the keyframes of nuScenes become scenes of 4 + 12 steps at 2 Hz."""
+    store, slow, out = tmp_path / "store", tmp_path / "slow", tmp_path / "forecasts.parquet"
+    assert run("preprocess", "scenarionet", sample, store, "--workers", 1) == 0
+    assert run("store", "resample", store, slow, "--period-s", 0.5, "--num-history", 4, "--num-future", 12) == 0
+    for before, after in zip(SceneStore(store, "scenarios"), SceneStore(slow, "scenarios"), strict=True):
+        assert np.array_equal(after.valid, before.valid[:, 5::5])
+        assert np.array_equal(after.position, before.position[:, 5::5])
+    words = ("--checkpoint", "pretrained:se2former_nuscenes", "--store", slow, "--split", "scenarios")
+    assert run("predict", *words, "--out", out) == 0
+    assert len(pd.read_parquet(out)) == 12 * 10
 
 
 def compare(scene: Scene, data: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars
+from trajformer.cli.files import bars, skipped_lines
 from trajformer.cli.parsing import Parser, add_fields, new_parser
 from trajformer.scenes.files import lock_folder
 
@@ -97,8 +97,8 @@ def run_preprocess(args: Namespace) -> None:
     for split in summary.splits:
         kept = f", {split.kept_shards} of {split.shards} shards were already finished" if split.kept_shards else ""
         print(f"{split.split}: {split.scenes} scenes, {split.bytes / 1e6:.1f} MB, {len(split.skipped)} skipped{kept}")
-        for name, reason in split.skipped:
-            print(f"  skipped {name}: {reason}")
+        for line in skipped_lines(split.skipped):
+            print(f"  skipped {line}")
     print(f"{args.store}: {summary.scenes} scenes in {summary.seconds:.1f} s")
 
 
@@ -118,8 +118,8 @@ def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptio
         shards = f"{split.finished_shards} of {split.shards} shards finished"
         print(f"{split.split}: {split.scenes:,} scenes, {size_text(split.raw_bytes)} raw; {shards}")
         print(f"  store about {size_text(split.store_bytes)}, {len(split.skipped)} of {split.sampled} sampled scenes skipped")
-        for name, reason in split.skipped:
-            print(f"    would skip {name}: {reason}")
+        for line in skipped_lines(split.skipped):
+            print(f"    would skip {line}")
     size, free = estimated.bytes_to_write, estimated.free_bytes
     print(f"{store}: about {size_text(size)} to write, about {time(estimated.seconds)} by {by}")
     print(f"  {size_text(free)} free" + (f": WARNING: {size_text(size)} will not fit" if size > free else ""))

@@ -1,10 +1,11 @@
-"""The rule for output files of commands, and progress bars."""
+"""The rule for output files of commands, progress bars, and lines about skipped inputs."""
 
 import argparse
 import errno
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trajformer.errors import TrajformerError
@@ -27,6 +28,16 @@ SUFFIXES = {f".{kind}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
 def bars() -> bool:
     """True if progress bars are shown: on a terminal, not in a log file."""
     return sys.stderr.isatty()
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Input and reason in one line; inputs with the same reason, such as the scenes of a broken map, share a line."""
+    inputs: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        inputs.setdefault(reason, []).append(name)
+    for reason, names in inputs.items():
+        others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        yield f"{names[0]}{others}: {reason}"
 
 
 def check_outputs(args: argparse.Namespace, **kinds: str) -> None:

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.files import bars, check_outputs, skipped_lines
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
@@ -105,8 +105,8 @@ def _print_split(store: Path, split: str) -> None:
         clock = f"{first.num_history} steps observed, {first.num_future} to predict, {first.period_s} s apart"
         print(f"    first scene: {clock}, positions in {first.unit}")
     print(f"    {len(skipped)} skipped")
-    for name, reason in skipped:
-        print(f"    skipped {name}: {reason}")
+    for line in skipped_lines(skipped):
+        print(f"    skipped {line}")
 
 
 def _splits(store: Path, split: str | None = None) -> list[str]:

@@ -39,12 +39,17 @@ class LaneletMap:
     """The lanelets of a location.
 
     A scene holds `lanes` only, in which lanes with a rule to yield have the flag TRAFFIC_CONTROL. It has no field for speed
-    limits and for the lanes with the right of way.
+    limits and for the lanes with the right of way, but its `polyline_id` are the ids of the lanelets.
     """
 
     lanes: VectorMap  # L centerlines with edges, then L outlines as drivable areas, each with the id of its lanelet
     speed_limit_m_s: np.ndarray  # float64 [L], NaN without a limit
     yields_to: np.ndarray  # int64 [2, R], indices of lanes: the first one yields to the second one
+
+    @property
+    def lanelet_id(self) -> np.ndarray:
+        """The ids of the L lanelets, int64 [L]."""
+        return self.lanes.polyline_id[: len(self.speed_limit_m_s)]
 
 
 @dataclass(frozen=True)

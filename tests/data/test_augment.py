@@ -1,4 +1,4 @@
-"""Augmentation: determinism, rigid motions, hidden agents and steps, crops, noise, scaling and temporal shift."""
+"""Augmentation: determinism, rigid motions, hidden agents and steps, crops, noise, scaling, tempo and temporal shift."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
 
 ALL = AugmentConfig(
-    flip=0.5, rotate=math.pi, noise_m=0.1, crop=9, agent_dropout=0.4, shift=0.5, history_mask=0.5, history_mask_steps=6
+    flip=0.5, rotate=math.pi, noise_m=0.1, tempo=0.3, crop=9, agent_dropout=0.4, shift=0.5, history_mask=0.5, history_mask_steps=6
 )
 NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
@@ -145,9 +145,10 @@ def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: 
     assert differing(batch, noisy) == {"position", "velocity"}
     moved, change = after["position"] - before["position"], after["velocity"] - before["velocity"]
     assert (moved[~before["valid"]] == 0).all()
-    known = before["valid"][:, :, 1:] & before["valid"][:, :, :-1]
-    expected = (moved[:, :, 1:] - moved[:, :, :-1]) / batch.observation.period_s
-    torch.testing.assert_close(change[:, :, 1:][known], expected[known], atol=1e-4, rtol=0)
+    steps = round(0.5 / batch.observation.period_s)  # over which a velocity is measured
+    known = before["valid"][:, :, steps:] & before["valid"][:, :, :-steps]
+    expected = (moved[:, :, steps:] - moved[:, :, :-steps]) / 0.5
+    torch.testing.assert_close(change[:, :, steps:][known], expected[known], atol=1e-4, rtol=0)
     torch.testing.assert_close(change[:, :, 0][known[:, :, 0]], expected[:, :, 0][known[:, :, 0]], atol=1e-4, rtol=0)
     repeated = {name: before[name][:1].repeat_interleave(400, 0) for name in ("position", "velocity", "valid")}
     many = edit(batch, scene_id=("",) * 400, **repeated)
@@ -203,6 +204,30 @@ def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
     mask, before, after = batch.observation.agent_mask, batch.observation.pose, noisy.observation.pose
     assert 0.05 < wrap(after[..., 2] - before[..., 2])[mask].std() < 0.2
     assert not after[~mask].any() and torch.equal(after[..., :2], before[..., :2])
+
+
+@pytest.mark.parametrize("limit", [0.2, 0.5])
+def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
+    batch = collate([make_scene(4, seed=seed) for seed in range(16)])
+    o, truth = batch.observation, batch.truth
+    history, targets = o.num_history, o.num_targets
+    time = torch.arange(1 - history, o.num_future + 1) * o.period_s
+    velocity = torch.tensor([3.0, -2.0])
+    path = o.pose[:, :targets, None, :2] + velocity * time[:, None]
+    position, speed = o.position.clone(), o.velocity.clone()
+    position[:, :targets], speed[:, :targets] = path[:, :, :history], velocity
+    straight = edit(batch, position=position, velocity=speed, target=path[:, :, history:])  # at constant velocity
+    fast = augmentation.tempo(straight, generator(), limit)
+    factor = fast.observation.velocity[:, 0, -1, 0] / 3.0
+    assert 1 - limit <= factor.min() < 1 - limit / 2 and 1 + limit / 2 < factor.max() <= 1 + limit
+    expected = o.pose[:, :targets, None, :2] + factor[:, None, None, None] * velocity * time[:, None]
+    for part, steps in ((fast.observation, slice(history)), (fast.truth, slice(history, None))):
+        valid = part.valid[:, :targets]
+        torch.testing.assert_close(part.position[:, :targets][valid], expected[:, :, steps][valid], atol=1e-4, rtol=0)
+    assert torch.equal(fast.observation.pose[:, :targets, :2], o.pose[:, :targets, :2])
+    last = (o.num_future / factor.clamp(min=1)).floor().long()
+    assert torch.equal(fast.truth.valid[:, 0].sum(-1), last) and truth.valid.all()
+    assert torch.equal(tensors(augmentation.tempo(batch, generator(), 0.0))["target"], truth.position)
 
 
 # ---- temporal shift ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ Each augmentation is a function (batch, generator, ...) -> batch; `augment` appl
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ _MOVING_M = 3.0  # agents with a future end at least this far away are moving
 
 
 @dataclass(frozen=True)
-class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "lane_dropout", "shift", "history_mask")):
+class AugmentConfig(Config, shares=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask")):
     """Strength of each augmentation.
 
     Attributes:
@@ -30,13 +32,16 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "lane_drop
         heading_noise: standard deviation in radians of the noise on every agent's reference heading, and so on its frame.
         scale: stretch every scene by a uniform factor in 1 - scale to 1 + scale, speeds included.
         noise_m: add normal noise to the observed positions of half of the scenes, with a standard deviation uniform up to this
-            many metres, and to velocities accordingly; reference poses stay. Recordings differ in their noise.
+            many metres, and to velocities accordingly, which readers measure over about half a second; reference poses stay.
+            Recordings differ in their noise.
         max_targets: keep at most this many targets of each scene: the scored ones, then randomly chosen others, mostly ones that
             move. The rest become context. 0 keeps all targets.
         crop: keep only this many agents of larger crowds: the agents nearest to a randomly chosen target. The cost of models
             that attend over all agents and steps grows with the square of both. 0 keeps all agents.
         agent_dropout: probability of hiding each agent that is not a target.
         lane_dropout: probability of hiding each polyline.
+        tempo: replay every scene faster or slower, by a uniform factor in 1 - tempo to 1 + tempo, on the same lanes. Futures that
+            are replayed faster end earlier.
         shift: probability of a temporal shift: the scene is observed some steps earlier, if all its scored targets are visible
             then, and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
             Other targets that are not visible then are removed.
@@ -50,6 +55,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "agent_dropout", "lane_drop
     heading_noise: float = 0.0
     scale: float = 0.0
     noise_m: float = 0.0
+    tempo: float = 0.0
     max_targets: int = 0
     crop: int = 0
     agent_dropout: float = 0.1
@@ -131,9 +137,11 @@ def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m:
         * (share * deviation_m)[:, None, None, None]
         * o.valid[..., None]
     )
-    known = (o.valid[:, :, 1:] & o.valid[:, :, :-1])[..., None]
-    change = (noise[:, :, 1:] - noise[:, :, :-1]) * known / o.period_s
-    change = torch.cat([change[:, :, :1], change], 2) * o.valid[..., None]  # step 0 takes the change of step 1
+    # Readers measure velocities over about half a second.
+    gap = min(max(round(0.5 / o.period_s), 1), o.num_history - 1)
+    known = (o.valid[:, :, gap:] & o.valid[:, :, :-gap])[..., None]
+    change = (noise[:, :, gap:] - noise[:, :, :-gap]) * known / (gap * o.period_s)
+    change = torch.cat([change[:, :, :1].expand(-1, -1, gap, -1), change], 2) * o.valid[..., None]  # the first steps have one value
     return replace(batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change))
 
 
@@ -199,9 +207,7 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
     seen = o.agent_mask & (valid.any(-1) | (count == 0))
     position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity))
-    last = torch.where(valid, torch.arange(history, device=device), 0).amax(-1)[..., None]
-    point = position.gather(2, last[..., None].expand(-1, -1, -1, 2)).squeeze(2)
-    pose = torch.where(count[..., None] > 0, torch.cat([point, heading.gather(2, last)], -1), o.pose)
+    pose = torch.where(count[..., None] > 0, _last_pose(position, heading, valid), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
     shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
     kept = present | (count == 0)
@@ -215,6 +221,13 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     return transform(result, torch.where(count > 0, home, 0.0))
 
 
+def _last_pose(position: Tensor, heading: Tensor, valid: Tensor) -> Tensor:
+    """Poses [B, A, 3] in the last valid step of positions [B, A, H, 2] and headings [B, A, H]."""
+    last = torch.where(valid, torch.arange(valid.shape[-1], device=valid.device), 0).amax(-1)[..., None]
+    point = position.take_along_dim(last[..., None], 2).squeeze(2)
+    return torch.cat([point, heading.take_along_dim(last, 2)], -1)
+
+
 def _shifted(observed: Tensor, future: Tensor, step: Tensor) -> Tensor:
     """Values at steps [B, F] of observed [B, S, H, ...] followed by future values [B, S, F, ...] or [B, S, G, F, ...]."""
     sets = future if future.ndim == observed.ndim + 1 else future[:, :, None]  # [B, S, G, F, ...]
@@ -225,6 +238,57 @@ def _shifted(observed: Tensor, future: Tensor, step: Tensor) -> Tensor:
 def _at(value: Tensor, step: Tensor) -> Tensor:
     """Values [B, N, T, ...] at steps [B, n]: [B, N, n, ...]."""
     return value.transpose(1, 2)[torch.arange(len(value), device=value.device)[:, None], step].transpose(1, 2)
+
+
+def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
+    """Replay every scene faster or slower, by a uniform factor in 1 - limit to 1 + limit; the last observed step stays.
+
+    States between recorded steps are interpolated. Steps outside the recording are not valid.
+    """
+    o, truth = batch.observation, batch.truth
+    device, history, targets = o.position.device, o.num_history, o.num_targets
+    factor = (1.0 + (2 * _per_scene(batch, generator) - 1) * limit)[:, None]  # [B, 1]
+    past = _times(history - 1 + factor * torch.arange(1 - history, 1, device=device), history)
+    ahead = _times(factor * torch.arange(1, o.num_future + 1, device=device), o.num_future + 1)
+    position, velocity, direction = (
+        _blend(partial(_at, value), past)
+        for value in (o.position, o.velocity * factor[..., None, None], torch.stack([o.heading.cos(), o.heading.sin()], -1))
+    )
+    valid = _known(partial(_at, o.valid), past)
+    heading = torch.atan2(direction[..., 1], direction[..., 0])
+    faster = replace(o, position=position, heading=heading, velocity=velocity, pose=_last_pose(position, heading, valid))
+    path = _blend(partial(_shifted, o.position[:, :targets, -1:], truth.position), ahead)
+    known = _known(partial(_shifted, o.valid[:, :targets, -1:], truth.valid), ahead)
+    return SceneBatch(_hide(faster, valid, o.agent_mask & valid.any(-1)), Truth(path * known[..., None], known))
+
+
+class _Times(NamedTuple):
+    """Times between steps: `before` + `share`, where `share` is 0 to 1; `inside` is False before the first or after the last."""
+
+    before: Tensor  # int64 [B, n]
+    after: Tensor  # int64 [B, n]
+    share: Tensor  # float32 [B, n]
+    inside: Tensor  # bool [B, n]
+
+
+def _times(time: Tensor, steps: int) -> _Times:
+    """Times [B, n], in steps, between steps 0 to `steps` - 1."""
+    before = time.floor().clamp(0, steps - 1)
+    after = time.ceil().clamp(0, steps - 1)
+    return _Times(before.long(), after.long(), (time - before).clamp(0, 1), (time >= 0) & (time <= steps - 1))
+
+
+def _blend(at: Callable[[Tensor], Tensor], times: _Times) -> Tensor:
+    """Linear interpolation [B, N, ..., n, C] of the values that `at` returns for steps [B, n]."""
+    before = at(times.before)
+    share = times.share.reshape(len(times.share), *[1] * (before.ndim - 3), -1, 1)
+    return before.lerp(at(times.after), share)
+
+
+def _known(at: Callable[[Tensor], Tensor], times: _Times) -> Tensor:
+    """Whether both neighbouring steps are valid, of the masks [B, N, ..., n] that `at` returns for steps [B, n]."""
+    before = at(times.before)
+    return before & at(times.after) & times.inside.reshape(len(times.inside), *[1] * (before.ndim - 2), -1)
 
 
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
@@ -276,6 +340,7 @@ _CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that e
     "crop": crop,
     "max_targets": thin,
     "shift": shift,
+    "tempo": tempo,
     "flip": flip,
     "rotate": rotate,
     "heading_noise": jitter_headings,

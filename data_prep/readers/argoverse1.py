@@ -106,16 +106,23 @@ def _face_along_lanes(
     heading: np.ndarray, length: np.ndarray, position: np.ndarray, valid: np.ndarray, lanes: VectorMap
 ) -> np.ndarray:
     """Heading [A, T]; after short displacements (length [A, T]) the direction of the lane at the track's first step."""
-    heading = np.where(length < NOISE_M, 0.0, heading)
     short = (length < LANE_HEADING_M) & valid
     agents = short.any(1).nonzero()[0]
-    start, end, _ = lanes.segments
-    if len(agents) and len(start):
-        distance = distance_to_segments(position[agents, valid[agents].argmax(1)], start, end)
-        along = (end - start)[distance.argmin(1)]
-        replace = short[agents] & (distance.min(1) <= LANE_DISTANCE_M)[:, None]
-        heading[agents] = np.where(replace, np.arctan2(along[:, 1], along[:, 0])[:, None], heading[agents])
-    return heading
+    first = position[agents, valid[agents].argmax(1)]
+    start, end, _ = lanes.segments()
+    x, y = first.T[..., None]
+    margin = 1.01 * LANE_DISTANCE_M  # comparisons are faster than distances
+    low, high = (np.minimum(start, end) - margin).T.copy(), (np.maximum(start, end) + margin).T.copy()
+    candidates = np.flatnonzero((x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1]))
+    agent, segment = np.divmod(candidates, max(len(start), 1))
+    distance = distance_to_segments(first.take(agent, 0), start.take(segment, 0), end.take(segment, 0))
+    order = distance.argsort(kind="stable")[::-1]  # nearest last: of repeated indices, the last assignment remains
+    order = order[distance[order] <= LANE_DISTANCE_M]
+    along = (end - start)[segment[order]]
+    direction = np.full(len(valid), np.nan)
+    direction[agents[agent[order]]] = np.arctan2(along[:, 1], along[:, 0])
+    heading = np.where(length < NOISE_M, 0.0, heading)
+    return np.where(short & ~np.isnan(direction)[:, None], direction[:, None], heading)
 
 
 # ---- vector maps ---------------------------------------------------------------------------------------------------

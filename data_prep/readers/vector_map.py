@@ -95,8 +95,10 @@ def build_map(
     """
     last_lane, count = int(PolylineKind.LANE_BIKE), max(len(heads), 1)
     index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    known = dict.fromkeys((index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index)
-    key = np.fromiter(known, np.int64, len(known))  # unlike a set, a dict keeps the order
+    find = index.get
+    keys = [(i * count + j) * 4 + kind for a, b, kind in links if (i := find(a)) is not None and (j := find(b)) is not None]
+    known = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
+    key = np.fromiter(known, np.int64, len(known))
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     edge = np.empty((2, len(key)), np.int32)
     edge[0], edge[1] = np.divmod(key >> 2, count)

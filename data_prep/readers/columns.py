@@ -84,8 +84,9 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
 def _check_parquet(schema: pa.Schema, metadata: Any, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:
     """Check columns and the declared size before the file is decompressed."""
     check_names(schema.names, names, path)
-    for name in names:  # `metadata.schema` would keep memory until the next garbage collection
-        if pa.types.is_nested(schema.field(name).type):  # a list may expand to any size
+    kinds = dict(zip(schema.names, schema.types, strict=True))  # `metadata.schema` would keep memory until the next collection
+    for name in names:
+        if pa.types.is_nested(kinds[name]):  # a list may expand to any size
             raise SceneError(f"{path}: {name}: not one value a row")
     parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     rows = sum(part.num_rows for part in parts)
@@ -124,7 +125,7 @@ def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether a column of this type becomes float64 without loss of meaning."""
-    return pa.types.is_integer(kind) or (pa.types.is_floating(kind) and kind.bit_width > 16)
+    return (pa.types.is_floating(kind) and kind.bit_width > 16) or pa.types.is_integer(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -86,9 +86,9 @@ def test_the_example_of_the_guide_runs(tmp_path: Path, capsys: Any, monkeypatch:
     lanes = read_lanes(Path("mydata/lanes.json"))
     assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (lanes.edge_kind == EdgeKind.LEFT).sum() == 2
     assert lanes.polyline_kind.tolist()[5:] == [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
-    start, end, owner = lanes.segments
+    start, end, owner = lanes.segments()
     cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
-    assert distance_to_segments(cars, start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
+    assert distance_to_segments(cars[:, None], start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
 
 
 def test_the_guide_names_every_column_word_and_option() -> None:

@@ -1,23 +1,31 @@
 """Speed of data preparation and loading: raw files to shards, shards to scenes, scenes to batches.
 
-    python tools/bench_data.py [--argoverse2 RAW] [--argoverse1 RAW] [--scenes 2000] [--json FILE]
+    python tools/bench_data.py [--argoverse2 RAW] [--argoverse1 RAW] [--scenes 2000] [--against CHECKOUT] [--json FILE]
 
 Argoverse 2 is measured on --scenes scenarios: half are copies of real scenarios of RAW with new ids, half are simulated;
 without RAW all are simulated. "Raw to shard" is the whole of `trajformer preprocess`, from the list of files to the manifest,
 with the start of the worker process. --argoverse1 (unpacked, official layout) adds more rows. References run in the same
 process on the same files: av2's loader and map API, and the lower bound, bytes to arrays without checks (pyarrow without
 threads, msgspec). Figures are medians over alternating repeats. Run it on an idle machine.
+
+--against CHECKOUT only compares processor times with another checkout (a folder of `git worktree add`), in alternating runs:
+`trajformer preprocess` in one process, start included, of the set above and of the first --scenes sequences of each Argoverse 1
+split, then random reading of these stores. Both use this Python.
 """
 
 import argparse
 import importlib.util
 import io
 import itertools
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +44,21 @@ QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost: process(), read
 COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
 COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
+PREPARE = "import sys; from trajformer.cli import main; sys.exit(main(sys.argv[1:]))"
+READ = """
+import sys, time, numpy
+try:
+    from trajformer.scenes.store import SceneStore
+except ImportError:  # version 0.1
+    from trajformer.store import SceneStore
+store = SceneStore(sys.argv[1], "train")
+order = numpy.random.default_rng(0).permutation(len(store)).tolist()
+for warm in (True, False):
+    start = time.process_time()
+    for index in order * (1 if warm else 20_000 // len(order) + 1):
+        store[index]
+print((time.process_time() - start) / (20_000 // len(order) + 1) / len(order))
+"""
 # Worker processes import this file: modules that `trajformer preprocess` does not need are imported inside functions.
 
 
@@ -209,13 +232,46 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield from bench_epoch(root / "av1")
 
 
+def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Processor time of this tree, of another checkout, and the median ratio of the pairs, for preparation and reading."""
+    trees = {"this tree": Path(__file__).resolve().parents[1], "other tree": args.against.resolve(strict=True)}
+
+    def run(tree: str, script: str, *values: object) -> str:
+        environment = os.environ | {"PYTHONPATH": str(trees[tree])}
+        command = [sys.executable, "-c", script, *map(str, values)]
+        return subprocess.run(command, cwd=trees[tree], env=environment, check=True, capture_output=True, text=True).stdout
+
+    def prepare(tree: str, name: str, raw: Path, store: Path) -> None:
+        shutil.rmtree(store, ignore_errors=True)
+        run(tree, PREPARE, "preprocess", name, raw, store, "--limit", args.scenes, "--workers", 1)
+
+    with tempfile.TemporaryDirectory() as name:
+        temporary = Path(name)
+        make_set(temporary, args.argoverse2, args.scenes)
+        raws = {"argoverse2": temporary / "set"} | ({"argoverse1": args.argoverse1.resolve()} if args.argoverse1 else {})
+        for source, raw in raws.items():
+            stores = {tree: temporary / f"{source} of {tree}" for tree in trees}
+            runs = {tree: partial(prepare, tree, source, raw, stores[tree]) for tree in trees}
+            prepared = {tree: times[:, 1] for tree, times in times_s(runs, args.repeats).items()}
+            pairs = [[float(run(tree, READ, stores[tree])) * 1e6 for tree in trees] for _ in range(args.repeats)]
+            read = dict(zip(trees, np.array(pairs).T, strict=True))
+            for what, unit, values in (("prepare", "CPU s", prepared), ("read", "CPU us/scene", read)):
+                yield from rows(f"{source}, {what}", unit, {tree: float(np.median(values[tree])) for tree in trees})
+                ratio = float(np.median(values["this tree"] / values["other tree"]))
+                yield from rows(f"{source}, {what}", "times", {"this tree / other tree": ratio})
+
+
 def main() -> None:
-    """Measure everything."""
+    """Measure everything, or compare two trees."""
     parser = new_parser(__doc__, repeats=20)
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
     parser.add_argument("--argoverse1", type=Path, help="raw folder, unpacked to the official layout")
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
+    parser.add_argument("--against", type=Path, help="another checkout of this repository")
     args = parse(parser)
+    if args.against:
+        report(args, {"Processor time": bench_against(args)})
+        return
     report(args, {"Preparation": bench_argoverse2(args.argoverse2, args.scenes, args.repeats), "Reading": bench_stores(args)})
 
 

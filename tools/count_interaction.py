@@ -32,7 +32,7 @@ def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     driven = (scene.agent_role >= AgentRole.SCORED) & (np.hypot(*scene.velocity[:, now].T) >= SPEED_M_S)
     lines = [scene.polyline(index) for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)]
     start, end = (np.concatenate([line[part] for line in lines]).astype(np.float64) for part in (np.s_[:-1], np.s_[1:]))
-    distance = distance_to_segments(scene.position[driven, now].astype(np.float64), start, end)
+    distance = distance_to_segments(scene.position[driven][:, None, now].astype(np.float64), start, end)
     along = np.arctan2(*(end - start).T[::-1])
     aligned = (distance <= NEAR_M) & (np.cos(along - scene.heading[driven, now, None]) >= ALIGNED_COS)
     return distance.min(1), aligned.any(1)

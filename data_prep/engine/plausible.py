@@ -29,7 +29,7 @@ def check_plausible(scene: Scene, max_speed_m_s: float) -> None:
     if np.abs(scene.velocity[:, start]).max() > max_speed_m_s / 2:
         _check_speed("velocity", scene.velocity, valid, max_speed_m_s, max_speed_m_s)
     last = position[:, scene.num_history - 1][valid[:, scene.num_history - 1]]
-    if not len(last) or (last.max(0) - last.min(0)).max() < MIN_EXTENT_M:
+    if not len(last) or np.abs(last - last[0]).max() < MIN_EXTENT_M:
         everywhere = position[valid]
         extent = float((everywhere.max(0) - everywhere.min(0)).max())
         if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:

@@ -19,7 +19,7 @@ from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
-from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments, without_repeats
+from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments
 from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
@@ -38,6 +38,7 @@ _KINDS = {
 _LIMITS = {"TIMESTAMP": 1e15, "X": MAX_ORIGIN_M, "Y": MAX_ORIGIN_M}  # largest absolute values
 _TEXT = ("TRACK_ID", "OBJECT_TYPE", "CITY_NAME")
 _TURNS = {"NONE": LaneFlag.NONE, "LEFT": LaneFlag.TURN_LEFT, "RIGHT": LaneFlag.TURN_RIGHT}
+_FLAGS = {"is_intersection": LaneFlag.INTERSECTION, "has_traffic_control": LaneFlag.TRAFFIC_CONTROL}
 _LINKS = {
     "successor": EdgeKind.SUCCESSOR,
     "predecessor": EdgeKind.PREDECESSOR,
@@ -106,16 +107,23 @@ def _face_along_lanes(
     heading: np.ndarray, length: np.ndarray, position: np.ndarray, valid: np.ndarray, lanes: VectorMap
 ) -> np.ndarray:
     """Heading [A, T]; after short displacements (length [A, T]) the direction of the lane at the track's first step."""
-    heading = np.where(length < NOISE_M, 0.0, heading)
     short = (length < LANE_HEADING_M) & valid
     agents = short.any(1).nonzero()[0]
-    start, end, _ = lanes.segments
-    if len(agents) and len(start):
-        distance = distance_to_segments(position[agents, valid[agents].argmax(1)], start, end)
-        along = (end - start)[distance.argmin(1)]
-        replace = short[agents] & (distance.min(1) <= LANE_DISTANCE_M)[:, None]
-        heading[agents] = np.where(replace, np.arctan2(along[:, 1], along[:, 0])[:, None], heading[agents])
-    return heading
+    first = position[agents, valid[agents].argmax(1)]
+    start, end, _ = lanes.segments()
+    x, y = first.T[..., None]
+    margin = 1.01 * LANE_DISTANCE_M  # comparisons are faster than distances
+    low, high = (np.minimum(start, end) - margin).T.copy(), (np.maximum(start, end) + margin).T.copy()
+    candidates = np.flatnonzero((x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1]))
+    agent, segment = np.divmod(candidates, max(len(start), 1))
+    distance = distance_to_segments(first.take(agent, 0), start.take(segment, 0), end.take(segment, 0))
+    order = distance.argsort(kind="stable")[::-1]  # nearest last: of repeated indices, the last assignment remains
+    order = order[distance[order] <= LANE_DISTANCE_M]
+    along = (end - start)[segment[order]]
+    direction = np.full(len(valid), np.nan)
+    direction[agents[agent[order]]] = np.arctan2(along[:, 1], along[:, 0])
+    heading = np.where(length < NOISE_M, 0.0, heading)
+    return np.where(short & ~np.isnan(direction)[:, None], direction[:, None], heading)
 
 
 # ---- vector maps ---------------------------------------------------------------------------------------------------
@@ -138,25 +146,34 @@ def load_map(path: Path) -> VectorMap:
     nodes: dict[str, tuple[float, float]] = {}
     heads: list[tuple[int, int, int]] = []
     links: list[tuple[int, int | None, int]] = []
-    lines: list[np.ndarray] = []
+    points: list[tuple[float, float]] = []
+    lengths: list[int] = []
     try:
         for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
             if element.tag == "node":
-                nodes[element.attrib["id"]] = float(element.attrib["x"]), float(element.attrib["y"])
+                value = element.attrib
+                nodes[value["id"]] = float(value["x"]), float(value["y"])
             else:
                 head, tags = _lane(element)
                 heads.append(head)
-                lines.append(without_repeats(np.array([nodes[nd.attrib["ref"]] for nd in element.iter("nd")]).reshape(-1, 2)))
+                line = [nodes[nd.attrib["ref"]] for nd in element.iter("nd")]
+                points += line
+                lengths.append(len(line))
                 links += [(head[0], int(v), int(_LINKS[k])) for k, v in tags if k in _LINKS and v != "None"]
             element.clear()  # frees memory
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
         raise SceneError(f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}") from error
     if not 0 < len(heads) == len({head[0] for head in heads}):
         raise SceneError(f"{path}: way: {'two lanes of one lane_id' if heads else 'no lanes'}")
-    for (lane_id, *_), line in zip(heads, lines, strict=True):
-        if len(line) < 2 or not (np.abs(line) <= MAX_ORIGIN_M).all():
-            raise SceneError(f"{path}: lane {lane_id}: expected two different points within {MAX_ORIGIN_M:g} m of zero")
-    return build_map(heads, [len(line) for line in lines], np.concatenate(lines), links)
+    point, lane = np.array(points).reshape(-1, 2), np.arange(len(heads)).repeat(lengths)
+    changes = np.ones(len(point), bool)  # False where a point repeats the previous one
+    changes[1:] = (lane[1:] != lane[:-1]) | (point[1:] != point[:-1]).any(1)
+    point, lane = point[changes], lane[changes]
+    length, far = (np.bincount(lane, weight, len(heads)) for weight in (None, ~(np.abs(point) <= MAX_ORIGIN_M).all(1)))
+    if (broken := (length < 2) | (far > 0)).any():
+        lane_id = heads[broken.argmax()][0]
+        raise SceneError(f"{path}: lane {lane_id}: expected two different points within {MAX_ORIGIN_M:g} m of zero")
+    return build_map(heads, length, point, links)
 
 
 def _lane(way: ElementTree.Element) -> tuple[tuple[int, int, int], list[tuple[str, str]]]:
@@ -167,7 +184,5 @@ def _lane(way: ElementTree.Element) -> tuple[tuple[int, int, int], list[tuple[st
         raise ValueError("way: lane_id: not within 64 bits")
     if (turn := value.get("turn_direction", "NONE")) not in _TURNS:
         raise ValueError(f"lane {lane_id}: turn_direction: unknown value {turn[:40]!r}")
-    flags = _TURNS[turn]
-    flags |= LaneFlag.INTERSECTION if value.get("is_intersection") == "True" else LaneFlag.NONE
-    flags |= LaneFlag.TRAFFIC_CONTROL if value.get("has_traffic_control") == "True" else LaneFlag.NONE
-    return (lane_id, int(PolylineKind.LANE_VEHICLE), int(flags)), tags
+    flags = int(_TURNS[turn]) + sum(int(flag) for name, flag in _FLAGS.items() if value.get(name) == "True")
+    return (lane_id, int(PolylineKind.LANE_VEHICLE), flags), tags

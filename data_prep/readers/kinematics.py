@@ -34,7 +34,7 @@ def estimate_motion(
         metres of the displacement that gives the heading. A heading with a length below 2 m is less reliable;
         below 0.5 m it is noise. All zero where invalid.
     """
-    agent, step = np.nonzero(valid)
+    agent, step = np.divmod(np.flatnonzero(valid), valid.shape[1])
     velocity, heading, length = np.zeros(position.shape), np.zeros(valid.shape), np.zeros(valid.shape)
     # the first steps share the window of a later one, the last step that the estimate may use
     first, steps = valid.argmax(1), np.arange(valid.shape[1])
@@ -74,25 +74,39 @@ def copy_to_first_step(value: np.ndarray, valid: np.ndarray, num_history: int) -
 def _fit_velocity(
     position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray], period_s: float
 ) -> np.ndarray:
-    """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window that ends at `end`."""
-    agent, step, end = (index[:, None] for index in where)
-    back = np.arange(min(max(round(WINDOW_S / period_s), 3), valid.shape[1]))
-    window = end - back
-    inside = np.maximum(window, 0)
-    weight = np.exp(-back * (period_s / MEMORY_S)) * ((window >= 0) & valid[agent, inside])
-    age = (window - step) * period_s
-    x, y = (position[agent, inside, axis] - position[where[0], where[1], axis][:, None] for axis in (0, 1))
-    first, second = weight * age, weight * age * age / 2  # weighted powers of the age; `weight` is the zeroth
+    """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window of W steps that ends at `end`."""
+    agent, step, end = where
+    back = np.arange(min(max(round(WINDOW_S / period_s), 3), valid.shape[1]))[:, None]
+    before, length = len(back) - 1, len(back) - 1 + valid.shape[1]
+    track = np.zeros((3, len(valid), length))  # preceded by invalid steps, so that all windows are complete
+    track[0, :, before:], track[1:, :, before:] = valid, position.transpose(2, 0, 1)
+    window = agent * length + end + before - back  # [W, N]
+    weight, x, y = (values.take(window) for values in track.reshape(3, -1))
+    weight *= np.exp(-back * (period_s / MEMORY_S))
+    age = (end - step - back) * period_s
+    half = age * 0.5
+    first = weight * age  # weighted powers of the age; `weight` is the zeroth
+    second = first * half
+    third = second * age
     # normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule
-    a, b, c = weight.sum(1), first.sum(1), second.sum(1)
-    d, e = (first * age).sum(1) + VELOCITY_PENALTY, (second * age).sum(1)
-    f = (second * age * age / 2).sum(1) + ACCELERATION_PENALTY
+    a, b, c = _sum(weight), _sum(first), _sum(second)
+    d, e, f = _sum(first * age) + VELOCITY_PENALTY, _sum(third), _sum(third * half) + ACCELERATION_PENALTY
     determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
     tangents = []
-    for offset in (x, y):
-        p, q, r = ((power * offset).sum(1) for power in (weight, first, second))
+    for value, here in zip((x, y), position[agent, step].T, strict=True):
+        value -= here
+        p, q, r = (_sum(power * value) for power in (weight, first, second))
         tangents.append((a * (q * f - e * r) - p * (b * f - c * e) + c * (b * r - c * q)) / determinant)
     return np.stack(tangents, -1)
+
+
+def _sum(values: np.ndarray) -> np.ndarray:
+    """Sum [N] of values [W, N], added in the order of `values.T.copy().sum(1)` (W up to 128), in half of its time."""
+    whole = len(values) // 8
+    part = values[: whole * 8].reshape(whole, 8, values.shape[1]).sum(0)
+    part = part[::2] + part[1::2]
+    part = part[::2] + part[1::2]
+    return np.concatenate([part, values[whole * 8 :]]).sum(0)
 
 
 def _displacement(
@@ -100,13 +114,16 @@ def _displacement(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Direction of travel [N, 2] from the latest usable position 2 m away, else from the farthest one; and its length [N]."""
     agent, step, end = where
-    x, y = (position[agent, step, axis][:, None] - position[agent, :, axis] for axis in (0, 1))  # [N, T]
-    squared = x * x + y * y
-    squared *= valid[agent]
-    squared[np.arange(valid.shape[1]) > end[:, None]] = 0.0
+    here, row, num_steps = position[agent, step], np.arange(len(agent)), valid.shape[1]
+    squared, other = (position[..., axis].take(agent, 0) for axis in (0, 1))  # [N, T]
+    squared -= here[:, :1]
+    other -= here[:, 1:]
+    squared *= squared
+    other *= other
+    squared += other
+    squared *= valid.take(agent, 0) & np.tri(num_steps, dtype=bool).take(end, 0)
     far = squared >= DISPLACEMENT_M**2
-    latest = valid.shape[1] - 1 - far[:, ::-1].argmax(1)
-    row = np.arange(len(agent))
+    latest = num_steps - 1 - far[:, ::-1].argmax(1)
     chosen = np.where(far[row, latest], latest, squared.argmax(1))
     sign = np.where(chosen > step, -1.0, 1.0)  # a later position lies ahead
-    return np.stack([x[row, chosen], y[row, chosen]], -1) * sign[:, None], np.sqrt(squared[row, chosen])
+    return (here - position[agent, chosen]) * sign[:, None], np.sqrt(squared[row, chosen])

@@ -40,7 +40,7 @@ class VectorMap:
             polyline_kind=self.polyline_kind[chosen],
             polyline_flags=self.polyline_flags[chosen],
             polyline_offset=offset,
-            point=self.point[np.arange(offset[-1]) + (start - offset[:-1]).repeat(length)],
+            point=self.point.take(_ranges(start, length), 0),
             edge=new_index[self.edge[:, inner]],
             edge_kind=self.edge_kind[inner],
         )
@@ -51,12 +51,14 @@ class VectorMap:
             return self.select(np.zeros(len(self.polyline_id), bool))
         low, high = positions.min(0) - radius_m, positions.max(0) + radius_m
         box_low, box_high = self._boxes
-        part = self.select((box_high[0] >= low[0]) & (box_low[0] <= high[0]) & (box_high[1] >= low[1]) & (box_low[1] <= high[1]))
-        start, end, owner = part.segments
-        near = ((np.maximum(start, end) >= low) & (np.minimum(start, end) <= high)).all(1).nonzero()[0]
-        keep = np.zeros(len(part.polyline_id), bool)
-        keep[owner[near[distance_to_segments(positions, start[near], end[near]).min(0) <= radius_m]]] = True
-        return part.select(keep)
+        inside = (box_high[0] >= low[0]) & (box_low[0] <= high[0]) & (box_high[1] >= low[1]) & (box_low[1] <= high[1])
+        start, end, owner = self.segments(inside.nonzero()[0])
+        keep = np.zeros(len(self.polyline_id), bool)
+        for query in (positions[-1:], positions):  # one position decides for most polylines
+            rest = (~keep[owner]).nonzero()[0]
+            distance = distance_to_segments(query[:, None], start.take(rest, 0), end.take(rest, 0)).min(0)
+            keep[owner[rest[distance <= radius_m]]] = True
+        return self.select(keep)
 
     @cached_property
     def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -64,16 +66,26 @@ class VectorMap:
         first, axes = self.polyline_offset[:-1], np.ascontiguousarray(self.point.T)
         return np.minimum.reduceat(axes, first, axis=1), np.maximum.reduceat(axes, first, axis=1)
 
-    @cached_property
-    def segments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Start [S, 2] and end [S, 2] of each straight segment, and the index [S] of its polyline."""
-        owner = np.arange(len(self.polyline_id)).repeat(np.diff(self.polyline_offset))
-        inner = (owner[1:] == owner[:-1]).nonzero()[0]
-        return self.point[inner], self.point[inner + 1], owner[inner]
+    def segments(self, polylines: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Start [S, 2], end [S, 2] and polyline [S] of each straight segment of some polylines (int64 [m]) or of all."""
+        polylines = np.arange(len(self.polyline_id)) if polylines is None else polylines
+        first = self.polyline_offset[polylines]
+        count = self.polyline_offset[polylines + 1] - first - 1
+        index = _ranges(first, count)
+        return self.point.take(index, 0), self.point.take(index + 1, 0), polylines.repeat(count)
+
+
+def _ranges(start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """The whole numbers from `start` to `start + length`, one range after the other."""
+    end = length.cumsum()
+    return np.arange(end[-1] if len(end) else 0) + (start - end + length).repeat(length)
 
 
 def build_map(
-    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int], point: np.ndarray, links: Iterable[tuple[int, int | None, int]]
+    heads: Sequence[tuple[int, int, int]],
+    lengths: Sequence[int] | np.ndarray,
+    point: np.ndarray,
+    links: Iterable[tuple[int, int | None, int]],
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 
@@ -83,8 +95,10 @@ def build_map(
     """
     last_lane, count = int(PolylineKind.LANE_BIKE), max(len(heads), 1)
     index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    known = dict.fromkeys((index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index)
-    key = np.fromiter(known, np.int64, len(known))  # unlike a set, a dict keeps the order
+    find = index.get
+    keys = [(i * count + j) * 4 + kind for a, b, kind in links if (i := find(a)) is not None and (j := find(b)) is not None]
+    known = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
+    key = np.fromiter(known, np.int64, len(known))
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     edge = np.empty((2, len(key)), np.int32)
     edge[0], edge[1] = np.divmod(key >> 2, count)
@@ -110,10 +124,10 @@ def without_repeats(points: np.ndarray) -> np.ndarray:
 
 
 def distance_to_segments(query: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Distances [Q, S] in metres from points query [Q, 2] to straight segments start, end [S, 2]."""
-    along_x, along_y = (end - start).T.copy()
+    """Distances in metres from points query [..., 2] to straight segments start, end [S, 2]; `...` is broadcast with S."""
+    (from_x, from_y), (along_x, along_y) = start.T.copy(), (end - start).T.copy()
     length = np.maximum(along_x * along_x + along_y * along_y, 1e-12)
-    x, y = query[:, :1] - start[:, 0], query[:, 1:] - start[:, 1]  # [Q, S]
+    x, y = query[..., 0] - from_x, query[..., 1] - from_y
     share = np.clip((x * along_x + y * along_y) / length, 0.0, 1.0)
     x -= share * along_x
     y -= share * along_y

@@ -163,7 +163,7 @@ def test_real_cars_drive_along_the_lanes(interaction_slice: Path) -> None:
         lines = [scene.polyline(index) for index in lanes]
         start, end = (np.concatenate([line[part] for line in lines]) for part in (slice(None, -1), slice(1, None)))
         at = scene.valid[focal]
-        distance = distance_to_segments(scene.position[focal, at].astype(np.float64), start, end)
+        distance = distance_to_segments(scene.position[focal][at, None].astype(np.float64), start, end)
         along = (end - start)[distance.argmin(1)]
         cos = np.cos(np.arctan2(along[:, 1], along[:, 0]) - scene.heading[focal, at])
         directions.append(np.median(cos[distance.min(1) < 3.0]) if (distance.min(1) < 3.0).any() else 0.0)

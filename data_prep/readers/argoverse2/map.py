@@ -5,7 +5,7 @@ evenly resampled boundaries. Like av2, the reader ignores the stored `centerline
 maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -95,15 +95,21 @@ def read_map(path: Path) -> VectorMap:
     return build_map(heads, lengths, np.concatenate([center.reshape(-1, 2), points[:2, split:].T]), _links(lanes))
 
 
-def _links(lanes: Iterable[_Lane]) -> Iterator[tuple[int, int | None, int]]:
+def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int | None, int]]:
     """(lane id, lane id, `EdgeKind`) of all links."""
+    links: list[tuple[int, int | None, int]] = []
+    add = links.append
     for lane in lanes:
+        lane_id = lane.id
         for other in lane.successors:
-            yield lane.id, other, _SUCCESSOR
+            add((lane_id, other, _SUCCESSOR))
         for other in lane.predecessors:
-            yield lane.id, other, _PREDECESSOR
-        yield lane.id, lane.left_neighbor_id, _LEFT
-        yield lane.id, lane.right_neighbor_id, _RIGHT
+            add((lane_id, other, _PREDECESSOR))
+        if lane.left_neighbor_id is not None:
+            add((lane_id, lane.left_neighbor_id, _LEFT))
+        if lane.right_neighbor_id is not None:
+            add((lane_id, lane.right_neighbor_id, _RIGHT))
+    return links
 
 
 def _decode(path: Path) -> _Archive:

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from data_prep.reader import Input
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, Agents, cells, fill, groups, is_text
@@ -87,6 +86,8 @@ def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
 
 
 def _read_parquet(path: Path, requested: Sequence[str]) -> pa.Table:
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(path) as file:
         return file.read(_select(file.schema_arrow.names, requested, path), use_threads=False)
 

@@ -86,13 +86,18 @@ class Case:
     run: str | tuple[str, ...] | Callable[[], object]  # words after `trajformer` or "tools/x.py", or a function of the API
     line: str = ""  # regular expression in the error line, or in the output if `status` is 0
     prepare: Callable[[], object] = list  # runs before the command, in its process and folder
-    guard: Guard | None = None
+    guard: Guard | tuple[Guard, ...] | None = None  # several: each of them alone stops the command
     _: KW_ONLY
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
     stop: Stop | None = None
     limit_s: float = 30.0
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The checks that are removed together."""
+        return (self.guard,) if isinstance(self.guard, Guard) else self.guard or ()
 
 
 @dataclass(frozen=True)
@@ -224,11 +229,11 @@ def _is_alive(process: BaseProcess) -> bool:
         return process.is_alive()
 
 
-def run_case(case: Case, prepared: Path, folder: Path) -> End:
-    """Run a case in a new folder."""
+def run_case(case: Case, prepared: Path, folder: Path, method: str = "forkserver") -> End:
+    """Run a case in a new folder, in a process that starts by this method of `multiprocessing`."""
     shutil.copytree(prepared, folder, symlinks=True)
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("forkserver").Process(target=_child, args=(case.use, folder, sender))
+    process = multiprocessing.get_context(method).Process(target=_child, args=(case.use, folder, sender))
     with _LOCK:
         process.start()
     sender.close()

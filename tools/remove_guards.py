@@ -81,15 +81,18 @@ def main() -> int:
             (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, copy / part)
         in_process(prepare_silently, Path(files))
         for guards, uses in by_guards.items():
+            before = {guard.file: (copy / guard.file).read_text(encoding="utf-8") for guard in guards}
             for guard in guards:
                 file = copy / guard.file
                 file.write_text(file.read_text(encoding="utf-8").replace(guard.text, guard.replacement), encoding="utf-8")
                 print(f"{guard.file}: {guard.text.strip().splitlines()[0]}", flush=True)
             wrong += not in_process(run_cases, copy, uses, Path(files))
-            for guard in guards:
-                shutil.copy(ROOT / guard.file, copy / guard.file)
+            for name, text in before.items():
+                (copy / name).write_text(text, encoding="utf-8")
     total = sum(map(len, by_guards.values()))
-    print(f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} guards with a case that passes")
+    print(
+        f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} guards with a case that passes"
+    )
     return int(wrong > 0)
 
 

@@ -63,7 +63,7 @@ class Guard:
 
     file: str
     text: str  # occurs once in the file
-    replacement: str = ""
+    replacement: str = "if False:"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Case:
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
+    absent: tuple[str, ...] = ()  # patterns of files that must not exist afterwards
     stop: Stop | None = None
     limit_s: float = 30.0
 
@@ -274,6 +275,7 @@ def problems(case: Case, end: End) -> list[str]:
         if end.after.get(name) != content and not any(Path(name).match(pattern) for pattern in case.changes):
             found.append(f"{name} is changed")
     left = [name for name in end.after if name not in end.before and TEMPORARY.search(Path(name).name)]
+    left += [name for name in end.after if any(Path(name).match(pattern) for pattern in case.absent)]
     found += [f"{name} is left" for name in left]
     for name, content in case.makes:
         if not re.search(content, end.texts.get(name, "")):

@@ -90,9 +90,7 @@ def main() -> int:
             for name, text in before.items():
                 (copy / name).write_text(text, encoding="utf-8")
     total = sum(map(len, by_guards.values()))
-    print(
-        f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} guards with a case that passes"
-    )
+    print(f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} with a case that passes")
     return int(wrong > 0)
 
 

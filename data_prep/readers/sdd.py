@@ -10,6 +10,7 @@ records this unit. The files name no types of agents either. As in the benchmark
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -118,6 +119,8 @@ class Tracks(NamedTuple):
 @cached_by_file(2)
 def read_tracks(path: Path) -> Tracks:
     """Read and check a parquet file; a SceneError names the file and the column."""
+    if multiprocessing.parent_process() is None:  # scenes are listed in the first process, which has to live
+        columns.check_opens(path)
     table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
     values = columns.numbers_within(table, _LIMITS, path)
     splits, _, split = columns.groups(table["split"])

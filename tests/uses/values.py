@@ -177,6 +177,7 @@ TABLE_GUARDS = {
     "with a row twice": Guard("data_prep/readers/columns.py", "if count.max() > 1:"),
     "of a scene in two files": Guard(TABLE, "if twice := next((name for name in scenes if name in owner), None):"),
     "with steps of 0.5": Guard(TABLE, "elif (wrong := bad[begin:stop]).any():", "elif (wrong := bad[begin:stop]) is None:"),
+    "with a word for x": Guard(TABLE, "if (beyond := np.abs(values) > limit).any():"),
     "with lanes of YAML": Guard(
         "data_prep/readers/table/lanes.py",
         "except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:",
@@ -271,7 +272,11 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     "evaluate --model constant_velocity --store ''": (2, "an empty path", EMPTY_PATH),
     "evaluate --model linear --store store": (2, "invalid choice: 'linear'", chosen(MODELS, "--model", "choices=UNTRAINED, ")),
     "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name", WEIGHTS),
-    "evaluate --protocol eth_ucy --data raw": (1, "raw"),
+    "evaluate --protocol eth_ucy --data raw": (
+        1,
+        "raw: no test recording of eth",
+        Guard("trajformer/cli/protocols.py", "if missing := [name for name in COUNTS"),
+    ),
     "evaluate --protocol interaction --data interaction --split train": (
         1,
         "--split is not allowed with --protocol interaction",

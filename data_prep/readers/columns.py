@@ -83,7 +83,7 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
 
 def check_opens(path: Path) -> None:
     """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow. It is tried in another process."""
-    code = "import sys, pyarrow.parquet; pyarrow.parquet.ParquetFile(sys.argv[1]).schema_arrow"
+    code = "import sys, pyarrow.parquet; pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
     if path.is_file() and subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.DEVNULL).returncode < 0:
         raise SceneError(f"{path}: not a readable parquet file: it ends the process that opens it; download it again")
 

@@ -77,6 +77,8 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene; SceneError also if it has no scored agent."""
         if item.path.suffix == ".parquet":
+            if not item.part:  # the file could not be listed
+                columns.check_opens(item.path)
             source = "train" if self.val_scenes and split == "val" else split
             recording, first = read_tracks(item.path).recording(source, item), 0
             name, place = f"{split}-{item.part}", ""

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,4 +92,14 @@ CASES += [
     Case(f"full memory: {use}", run, "out of memory", memory, guards, changes=LOGS, absent=absent)
     for use, (run, _, memory, guards, absent) in WRITERS.items()
     if memory is not None
+]
+
+
+def fail(text: str) -> None:
+    raise RuntimeError(text)
+
+
+CASES += [
+    Case(f"full memory: {text}", partial(fail, text), f"^python: out of memory: {text}", guard=OUT_OF_MEMORY)
+    for text in ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "can't start new thread")
 ]

@@ -3,8 +3,8 @@
     python tools/remove_guards.py [-k EXPRESSION]
 
 A guard is a check in the source that a case names (`Guard` in tests/support/uses.py). A case that passes without its guards is an
-error. The tool prints the first difference of each case from its expected end. Libraries are imported once; a process
-for each guard imports the project from the copy.
+error. The tool prints the first difference of each case from its expected end. Before, all cases must pass with their guards.
+Libraries are imported once; a process for each guard imports the project from the copy.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def in_process(function: Callable[..., object], *arguments: Any) -> bool:
     return process.exitcode == 0
 
 
-def run_cases(copy: Path, uses: list[str], prepared: Path) -> None:
-    """Run cases with the source in a copy; ends with status 1 if any passes."""
+def run_cases(copy: Path, uses: list[str], prepared: Path, passing: bool = False) -> None:
+    """Run cases with the source in a copy; ends with status 1 if any passes, or if `passing` and any fails."""
     for name in list(sys.modules):
         if name.partition(".")[0] in PROJECT:
             del sys.modules[name]
@@ -56,13 +56,14 @@ def run_cases(copy: Path, uses: list[str], prepared: Path) -> None:
         import_module(name)
     support, processes = import_module("support.uses"), import_module("support.processes")
     os.environ |= processes.environment(PYTHONPATH=os.pathsep.join(sys.path[:3]), PYTHONDONTWRITEBYTECODE="1")
-    passed = False
+    wrong = False
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(case for case in support.tables() if case.use in uses):
             found = support.problems(case, support.run_case(case, prepared, Path(folder, str(number)), "fork"))
-            passed |= not found
-            print(f"    {case.use}: {found[0] if found else 'PASSES'}", flush=True)
-    sys.exit(passed)
+            wrong |= passing == bool(found)
+            if found or not passing:
+                print(f"    {case.use}: {found[0] if found else 'PASSES'}", flush=True)
+    sys.exit(wrong)
 
 
 def main() -> int:
@@ -80,6 +81,9 @@ def main() -> int:
         for part in PARTS:
             (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, copy / part)
         in_process(prepare_silently, Path(files))
+        if not in_process(run_cases, copy, [use for uses in by_guards.values() for use in uses], Path(files), True):
+            print("these cases fail with their guards")
+            return 1
         for guards, uses in by_guards.items():
             before = {guard.file: (copy / guard.file).read_text(encoding="utf-8") for guard in guards}
             for guard in guards:

@@ -91,7 +91,7 @@ class Case:
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
-    absent: tuple[str, ...] = ()  # patterns of files that must not exist afterwards
+    absent: tuple[str, ...] = ()  # patterns of new files that must not exist afterwards
     stop: Stop | None = None
     limit_s: float = 30.0
 
@@ -274,8 +274,8 @@ def problems(case: Case, end: End) -> list[str]:
     for name, content in end.before.items():
         if end.after.get(name) != content and not any(Path(name).match(pattern) for pattern in case.changes):
             found.append(f"{name} is changed")
-    left = [name for name in end.after if name not in end.before and TEMPORARY.search(Path(name).name)]
-    left += [name for name in end.after if any(Path(name).match(pattern) for pattern in case.absent)]
+    new = [name for name in end.after if name not in end.before]
+    left = [name for name in new if TEMPORARY.search(Path(name).name) or any(map(Path(name).match, case.absent))]
     found += [f"{name} is left" for name in left]
     for name, content in case.makes:
         if not re.search(content, end.texts.get(name, "")):

@@ -26,7 +26,8 @@ ATOMIC = (  # without these, a file is written under its final name and stays af
 
 
 def full_disk() -> None:
-    """A limit on the size of files, which fails like a full disk."""
+    """A limit on the size of files, which fails like a full disk. The picture p.png exists."""
+    Path("p.png").write_bytes(b"\x89PNG")
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
 
 
@@ -73,7 +74,7 @@ Row = tuple[Any, str, Callable[[], object] | None, Any, tuple[str, ...]]
 WRITERS: dict[str, Row] = {  # command, its file in the message, full memory and its guards, and files that must not appear
     "forecasts": (f"{PREDICT} f.parquet", "f.parquet", NO_MEMORY, RESERVE, ("f.parquet",)),
     "replaced forecasts": (f"{PREDICT} forecasts.parquet --overwrite", "forecasts.parquet", NO_MEMORY, RESERVE, ()),
-    "pictures": ("plot store --out p.png", "p.png", PICTURE, OUT_OF_MEMORY, ("p.png",)),
+    "pictures": ("plot store --out p.png --overwrite", "p.png", PICTURE, OUT_OF_MEMORY, ("p.png",)),
     "weights": (f"{CONVERT} c.ckpt", "c.ckpt", SAVE, OUT_OF_MEMORY, ("c.ckpt",)),
     "replaced weights": (f"{CONVERT} run/best.ckpt --overwrite", "run/best.ckpt", SAVE, OUT_OF_MEMORY, ()),
     "checkpoints": (f"{TRAIN} fresh", "ckpt", SAVE, OUT_OF_MEMORY, ("fresh/*.ckpt",)),

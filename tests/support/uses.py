@@ -86,7 +86,7 @@ class Case:
     run: str | tuple[str, ...] | Callable[[], object]  # words after `trajformer` or "tools/x.py", or a function of the API
     line: str = ""  # regular expression in the error line, or in the output if `status` is 0
     prepare: Callable[[], object] = list  # runs before the command, in its process and folder
-    guard: Guard | tuple[Guard, ...] | None = None  # several: each of them alone stops the command
+    guard: Guard | tuple[Guard, ...] | None = None  # several are removed together: each stops the command
     _: KW_ONLY
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change

@@ -67,7 +67,7 @@ def other(change: Callable[[Scene], Scene], select: Callable[[int], bool] = lamb
 
 
 def same_ids() -> None:
-    """Write the store other/, whose split train has scenes of the ids of val at other places."""
+    """Write the store other/ with a split train that has the ids of val at other places."""
     for split, shift in (("train", 900.0), ("val", 0.0)):
         scenes = [replace(scene, split=split, origin=scene.origin + shift) for scene in SceneStore("store", "val")]
         write_shard(shard_path(Path("other"), split, 0), scenes, ShardInfo("argoverse2", split))
@@ -87,7 +87,7 @@ def with_nan() -> None:
 
 
 def trained_on(**values: Any) -> Callable[[], None]:
-    """The checkpoint file.ckpt with other properties of the training scenes; None removes all of them."""
+    """The checkpoint file.ckpt with other properties of the training scenes; None removes all properties."""
 
     def write() -> None:
         raw = torch.load("run/best.ckpt", weights_only=True)
@@ -99,7 +99,7 @@ def trained_on(**values: Any) -> Callable[[], None]:
 
 
 def flip(path: str, text: bytes | None = None) -> Callable[[], object]:
-    """Change a bit in the middle of a file, or of the first byte of a text in it."""
+    """Change a bit in the middle of a file, or in the first byte of a text."""
 
     def change() -> None:
         content = bytearray(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Stores, raw folders, checkpoints and forecast files that are missing, damaged or of another kind."""
+"""Stores, raw folders, checkpoints and forecast files that are missing, damaged or have another format."""
 
 import pickle
 import shutil

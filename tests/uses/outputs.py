@@ -79,7 +79,7 @@ def copied(source: str, target: str) -> Callable[[], object]:
 
 
 def as_nobody(*folders: str) -> Callable[[], object]:
-    """Continue as a user without rights, who may write to the folder of the case except to these folders."""
+    """Continue as a user without rights. Only the folder of the case is writable, except these folders."""
 
     def change() -> None:
         for path in (Path.cwd(), *Path.cwd().rglob("*")):

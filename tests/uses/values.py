@@ -1,4 +1,4 @@
-"""Values outside their range or of another type, YAML that is no recipe, tables in other units, mistyped command lines."""
+"""Values with a wrong range or type, YAML that is no recipe, tables in other units, mistyped command lines."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -164,7 +164,7 @@ def one_id() -> None:
 
 
 def twice() -> None:
-    """A track whose last row is there twice."""
+    """A track with its last row twice."""
     table = tables.two_tracks(110)
     tables.write(Path("drives/val/drive.csv"), tables.frame(table, table.iloc[[-1]]))
 

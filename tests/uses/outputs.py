@@ -33,11 +33,8 @@ OTHER_MERGE = Guard("trajformer/scenes/merge.py", "if earlier != {copy.target: c
 HAS_STORE = Guard("trajformer/scenes/store.py", "if not self.root.is_dir():")
 NEVER = "except ZeroDivisionError as error:"
 SYSTEM = Guard("trajformer/cli/__init__.py", "except OSError as error:  # no space", f"{NEVER}  # no space")
-IN_STORE = Guard(
-    PREPARE,
-    '    except OSError as error:\n        raise TrajformerError(f"{error.filename or store}',
-    f"    {NEVER}\n        raise",
-)
+STORE_ERROR = '    {}\n        raise TrajformerError(f"{{error.filename or store}}'
+IN_STORE = Guard(PREPARE, STORE_ERROR.format("except OSError as error:"), STORE_ERROR.format(NEVER))
 IN_RUN = Guard("trajformer/training/run.py", "        except OSError as error:", f"        {NEVER}")
 FAILS = Guard(RULE, "        except OSError as error:", f"        {NEVER}")
 IN_FOLDER, A_FOLDER = Guard(RULE, "if not existing.is_dir():"), Guard(RULE, "if target.is_dir():")

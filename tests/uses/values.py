@@ -275,7 +275,7 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     "evaluate --protocol eth_ucy --data raw": (
         1,
         "raw: no test recording of eth",
-        Guard("trajformer/cli/protocols.py", "if missing := [name for name in COUNTS"),
+        Guard("trajformer/cli/protocols.py", 'if missing := [name for name in COUNTS if f"{name}_test" not in splits]:'),
     ),
     "evaluate --protocol interaction --data interaction --split train": (
         1,

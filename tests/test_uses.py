@@ -6,7 +6,6 @@ The cases are the lists `CASES` in the modules of `tests/uses`; see the README t
 import os
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from support.uses import ROOT, Case, End, prepare_files, problems, run_case, start_server, tables
@@ -17,8 +16,7 @@ CASES = tables()
 @pytest.fixture(scope="module")
 def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[End]]:
     """The end of each selected case; the cases run in parallel."""
-    reuse = os.environ.get("TRAJFORMER_USES")  # files that `tools/remove_guards.py` has prepared
-    prepared = Path(reuse) if reuse else prepare_files(tmp_path_factory.mktemp("uses"))
+    prepared = prepare_files(tmp_path_factory.mktemp("uses"))
     start_server()
     items = [item for item in request.session.items if item.path == request.path and "case" in item.fixturenames]
     selected = [item.callspec.params["case"] for item in items]
@@ -37,5 +35,5 @@ def test_use(case: Case, ends: dict[str, Future[End]], tmp_path_factory: pytest.
 
 def test_the_table_is_consistent() -> None:
     assert [use for use, count in Counter(case.use for case in CASES).items() if count > 1] == []
-    guards = {case.guard for case in CASES if case.guard}
+    guards = {guard for case in CASES for guard in case.guards}
     assert [guard for guard in guards if (ROOT / guard.file).read_text().count(guard.text) != 1] == []

@@ -4,6 +4,8 @@ Columns become arrays without `to_numpy`: its first call imports pandas, which t
 is imported when it is needed.
 """
 
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -79,6 +81,13 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
     check_types(arrays, numbers, text, path)
     return arrays
+
+
+def check_opens(path: Path) -> None:
+    """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow. It is tried in another process."""
+    code = "import sys, pyarrow.parquet; pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
+    if path.is_file() and subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.DEVNULL).returncode < 0:
+        raise SceneError(f"{path}: not a readable parquet file: it ends the process that opens it; download it again")
 
 
 def _check_parquet(schema: pa.Schema, metadata: Any, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:

@@ -10,6 +10,7 @@ records this unit. The files name no types of agents either. As in the benchmark
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -76,6 +77,8 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene; SceneError also if it has no scored agent."""
         if item.path.suffix == ".parquet":
+            if not item.part:  # the file could not be listed
+                columns.check_opens(item.path)
             source = "train" if self.val_scenes and split == "val" else split
             recording, first = read_tracks(item.path).recording(source, item), 0
             name, place = f"{split}-{item.part}", ""
@@ -118,6 +121,8 @@ class Tracks(NamedTuple):
 @cached_by_file(2)
 def read_tracks(path: Path) -> Tracks:
     """Read and check a parquet file; a SceneError names the file and the column."""
+    if multiprocessing.parent_process() is None:  # scenes are listed in the first process, which has to live
+        columns.check_opens(path)
     table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
     values = columns.numbers_within(table, _LIMITS, path)
     splits, _, split = columns.groups(table["split"])

@@ -1,5 +1,6 @@
 """The reader of Stanford Drone: both layouts, pixels, and the counts of the published split."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from support.raw_folders import FOLDERS
 
 from data_prep.readers.sdd import Sdd, read_tracks
+from trajformer.errors import SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole
 
 
@@ -52,6 +54,17 @@ def test_a_validation_part_is_cut_from_the_training_part(real_data: Path) -> Non
     assert train + val == [int(item.part) for item in Sdd().inputs(raw, "train")]
     scene = reader.read(reader.inputs(raw, "val")[0], "val", raw).validate()
     assert (scene.scene_id, scene.split) == (f"val-{val[0]}", "val")
+
+
+def test_a_file_that_ends_its_process_is_one_unusable_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, python = FOLDERS["sdd"](tmp_path / "raw"), tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    packed, text = reader.inputs(tmp_path / "raw", "train")
+    assert reader.splits(tmp_path / "raw") == ["test", "train"] and (packed.part, text.part) == ("", "0")
+    with pytest.raises(SceneError, match=r"parquet: not a readable parquet file: it ends the process .*; download it again"):
+        reader.read(packed, "train", tmp_path / "raw")
 
 
 @pytest.mark.parametrize("stride", [1, 3])

@@ -63,7 +63,7 @@ class Guard:
 
     file: str
     text: str  # occurs once in the file
-    replacement: str = ""
+    replacement: str = "if False:"
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,19 @@ class Case:
     run: str | tuple[str, ...] | Callable[[], object]  # words after `trajformer` or "tools/x.py", or a function of the API
     line: str = ""  # regular expression in the error line, or in the output if `status` is 0
     prepare: Callable[[], object] = list  # runs before the command, in its process and folder
-    guard: Guard | None = None
+    guard: Guard | tuple[Guard, ...] | None = None  # several are removed together: each stops the command
     _: KW_ONLY
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
+    absent: tuple[str, ...] = ()  # patterns of new files that must not exist afterwards
     stop: Stop | None = None
     limit_s: float = 30.0
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The checks that are removed together."""
+        return (self.guard,) if isinstance(self.guard, Guard) else self.guard or ()
 
 
 @dataclass(frozen=True)
@@ -224,11 +230,11 @@ def _is_alive(process: BaseProcess) -> bool:
         return process.is_alive()
 
 
-def run_case(case: Case, prepared: Path, folder: Path) -> End:
-    """Run a case in a new folder."""
+def run_case(case: Case, prepared: Path, folder: Path, method: str = "forkserver") -> End:
+    """Run a case in a new folder, in a process that starts by this method of `multiprocessing`."""
     shutil.copytree(prepared, folder, symlinks=True)
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("forkserver").Process(target=_child, args=(case.use, folder, sender))
+    process = multiprocessing.get_context(method).Process(target=_child, args=(case.use, folder, sender))
     with _LOCK:
         process.start()
     sender.close()
@@ -268,7 +274,8 @@ def problems(case: Case, end: End) -> list[str]:
     for name, content in end.before.items():
         if end.after.get(name) != content and not any(Path(name).match(pattern) for pattern in case.changes):
             found.append(f"{name} is changed")
-    left = [name for name in end.after if name not in end.before and TEMPORARY.search(Path(name).name)]
+    new = [name for name in end.after if name not in end.before]
+    left = [name for name in new if TEMPORARY.search(Path(name).name) or any(map(Path(name).match, case.absent))]
     found += [f"{name} is left" for name in left]
     for name, content in case.makes:
         if not re.search(content, end.texts.get(name, "")):

@@ -26,21 +26,31 @@ COMPARED = Guard(SPEC, "    if not differ:\n", "    if True:\n")
 FINITE_CHECK = "if unusable := forecast.find_not_finite(batch.observation):"
 FIRST = Guard("trajformer/evaluation/evaluate.py", 'check_scenes(spec, first, scenes.root, "its first scene has")', "pass")
 FINITE = Guard("trajformer/evaluation/evaluate.py", FINITE_CHECK, "if unusable := '':")
-ZIP = Guard(CHECKPOINT, "if archive.testzip() is not None:", "if False:")
+ZIP = Guard(CHECKPOINT, "if archive.testzip() is not None:")
 SAFE = Guard(CHECKPOINT, "!= int(expected, 16):", "!= int(expected, 16) and False:")
 CRC = Guard("trajformer/scenes/manifest.py", "if head and zlib.crc32", "if False and zlib.crc32")
-CLOCKS = Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:", "if False:")
+CLOCKS = Guard("trajformer/training/forecasting.py", "if len(clocks) > 1:")
 TYPE = Guard(SPEC, "if value is not None and type(value)", "if False and type(value)")
-STEPS = Guard("trajformer/scenes/resample.py", "if not 0 < number <= min(limit, MAX_STEPS):", "if False:")
+STEPS = Guard("trajformer/scenes/resample.py", "if not 0 < number <= min(limit, MAX_STEPS):")
 OCCUPIED = Guard("trajformer/scenes/resample.py", "any(out.iterdir())", "False")
-INSIDE = Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to(store.resolve()):", "if False:")
-RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():", "if False:")
+INSIDE = Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to(store.resolve()):")
+RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():")
 DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
-DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK, "if False:")
+DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK)
 SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
-IN_BATCH = Guard("trajformer/plotting/scene.py", "if scene.scene_id not in batch.observation.scene_id:", "if False:")
+IN_BATCH = Guard("trajformer/plotting/scene.py", "if scene.scene_id not in batch.observation.scene_id:")
 OTHER_SPLIT = Guard("trajformer/cli/models.py", "if expected.split not in (None, found.split) and", "if False and")
-WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:", "if False:")
+WITHOUT_MAP = Guard(SPEC, "if expected.has_map and with_map < total:")
+WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:")
+ANY_CLOCK = Guard("trajformer/data/batch.py", "if other.clock != first.clock:")
+HORIZON = Guard("trajformer/evaluation/evaluate.py", "except TrajformerError as error:", "except ZeroDivisionError as error:")
+FORECASTS, CLI_STORE = "trajformer/evaluation/forecast_file.py", "trajformer/cli/store.py"
+KNOWN_CLOCK = Guard(FORECASTS, "except (ValueError, TrajformerError) as error:", "except ZeroDivisionError as error:")
+ANY_OPTION, HAS_STORE = Guard(CLI_STORE, "if not clock:"), Guard(CLI_STORE, "if not store.is_dir():")
+PERIOD = Guard(CLI_STORE, '"--period-s", type=PositiveFloat', '"--period-s", type=float')
+FINITE_FILE = Guard(FORECASTS, "if not np.isfinite(position).all() or not np.isfinite(probability).all():")
+OPENS = Guard(CHECKPOINT, "except SafetensorError as error:", "except ZeroDivisionError as error:")
+DIFFERS = Guard("trajformer/scenes/manifest.py", "if entry[key] != listed[path][key]]", "if False]")
 SHARED = Guard("trajformer/training/forecasting.py", "            if shared:\n", "            if False:\n")
 
 
@@ -57,7 +67,7 @@ def other(change: Callable[[Scene], Scene], select: Callable[[int], bool] = lamb
 
 
 def same_ids() -> None:
-    """Write the store other/, whose split train has scenes of the ids of val at other places."""
+    """Write the store other/ with a split train that has the ids of val at other places."""
     for split, shift in (("train", 900.0), ("val", 0.0)):
         scenes = [replace(scene, split=split, origin=scene.origin + shift) for scene in SceneStore("store", "val")]
         write_shard(shard_path(Path("other"), split, 0), scenes, ShardInfo("argoverse2", split))
@@ -77,7 +87,7 @@ def with_nan() -> None:
 
 
 def trained_on(**values: Any) -> Callable[[], None]:
-    """The checkpoint file.ckpt with other properties of the training scenes; None removes all of them."""
+    """The checkpoint file.ckpt with other properties of the training scenes; None removes all properties."""
 
     def write() -> None:
         raw = torch.load("run/best.ckpt", weights_only=True)
@@ -89,7 +99,7 @@ def trained_on(**values: Any) -> Callable[[], None]:
 
 
 def flip(path: str, text: bytes | None = None) -> Callable[[], object]:
-    """Change a bit in the middle of a file, or of the first byte of a text in it."""
+    """Change a bit in the middle of a file, or in the first byte of a text."""
 
     def change() -> None:
         content = bytearray(Path(path).read_bytes())
@@ -205,7 +215,7 @@ CASES = [
     refused("train further at 20 Hz", f"{TRAIN} {ON_OTHER} --init run/best.ckpt", FAST, "of run/best.ckpt have 0.1; too"),
     refused("resume on scenes at 20 Hz", f"{RESUME} {ON_OTHER}", FAST, AT_20_HZ),
     refused("train on scenes of two clocks", f"{TRAIN} {ON_OTHER}", MIXED, "data.train: other: .*0.1.*and.*0.05", CLOCKS),
-    refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", None),
+    refused("score scenes of two clocks", SCORE_OTHER, MIXED, "period, H, F and unit", ANY_CLOCK),
     refused(
         "score scenes of two clocks in two batches",
         "evaluate --store other --model constant_velocity --batch-size 1",
@@ -225,35 +235,39 @@ CASES = [
         "evaluate --checkpoint file.ckpt --store other",
         lambda: (trained_on(split=None)(), SHORT()),
         "other: split 'val' does not fit the model: scenes have 30 future steps, the model predicts 60",
-        None,
+        HORIZON,
     ),
-    refused("draw with a damaged clock", DRAW_FILE, damaged_clock, "file: damaged properties of the scenes", None),
+    refused("draw with a damaged clock", DRAW_FILE, damaged_clock, "file: damaged properties of the scenes", KNOWN_CLOCK),
     refused("a word as the clock", FILE, trained_on(period_s="slow"), "recipe and .* do not fit.*: 'slow', expected float", TYPE),
     # ---- resampling
     accepted("score a resampled store", "evaluate --model constant_velocity --store half", resampled, "minADE6"),
-    refused("resample to nothing", f"{RESAMPLE} half", list, "one of --period-s, --num-history and --num-future", None),
+    refused("resample to nothing", f"{RESAMPLE} half", list, "one of --period-s, --num-history and --num-future", ANY_OPTION),
     refused("resample to a longer past", f"{RESAMPLE} half --num-history 80", list, "num_history: 80 .* expected 1 to 50", STEPS),
     refused("resample to a longer horizon", f"{RESAMPLE} half --period-s 0.2 --num-future 31", list, LONGER, STEPS),
     refused("resample into a folder with files", f"{RESAMPLE} raw --period-s 0.2", list, "raw: exists already", OCCUPIED),
     refused("resample into the store", f"{RESAMPLE} store/half --period-s 0.2", list, "must lie outside of store", INSIDE),
-    refused("resample a missing store", "store resample nowhere half --period-s 0.2", list, "nowhere: no such store", None),
-    Case("resample to a period of zero", f"{RESAMPLE} half --period-s 0", "period_s", status=2),
-    refused("resample to an infinite period", f"{RESAMPLE} half --period-s inf", list, "num_future: 0 steps", None),
-    refused("resample to no period", f"{RESAMPLE} half --period-s 1e-320", list, "num_history: 10001 steps", None),
+    refused("resample a missing store", "store resample nowhere half --period-s 0.2", list, "nowhere: no such store", HAS_STORE),
+    Case("resample to a period of zero", f"{RESAMPLE} half --period-s 0", "period_s", guard=PERIOD, status=2),
+    refused("resample to an infinite period", f"{RESAMPLE} half --period-s inf", list, "num_future: 0 steps", STEPS),
+    refused("resample to no period", f"{RESAMPLE} half --period-s 1e-320", list, "num_history: 10001 steps", STEPS),
     refused("prepare raw files into a resampled store", PREPARE_HALF, resampled, "half: was made by .*store resample", RESAMPLED),
     # ---- forecasts that are not finite
     refused("score weights that are not numbers", f"{SCORE} nan.ckpt", with_nan, f"store: split 'val': {NOT_FINITE}", FINITE),
     refused("forecast with weights that are not numbers", PREDICT_NAN, with_nan, NOT_FINITE, FINITE),
     refused("draw a forecast that is not finite in Python", draw_in_python, list, "track .* in scene 'raw-val-0' has NaN", DRAWN),
     refused("draw a forecast of another scene in Python", draw_another_scene, list, "'raw-val-0' is not in the batch", IN_BATCH),
-    refused("draw a forecast file that is not finite", DRAW_FILE, nan_forecasts, "file: forecast of track .*has NaN", None),
+    refused(
+        "draw a forecast file that is not finite", DRAW_FILE, nan_forecasts, "file: forecast of track .*has NaN", FINITE_FILE
+    ),
     # ---- changed bytes
     refused("score a changed checkpoint", f"{SCORE} run/best.ckpt", flip("run/best.ckpt"), f"best.ckpt: {NOT_READABLE}", ZIP),
     refused("resume from a changed checkpoint", RESUME, flip("run/last.ckpt"), f"last.ckpt: {NOT_READABLE}", ZIP),
     refused("score changed safetensors", WEIGHTS, converted(flip("file.safetensors")), f"tensors: {NOT_READABLE}", SAFE),
-    refused("score truncated safetensors", WEIGHTS, converted(cut("file.safetensors")), f"tensors: {NOT_READABLE}", None),
+    refused("score truncated safetensors", WEIGHTS, converted(cut("file.safetensors")), f"tensors: {NOT_READABLE}", OPENS),
     refused("print a changed manifest", "store info store", flip("store/manifest.json", b"argoverse2"), MANIFEST, CRC),
-    refused("verify a changed shard", "store verify store", flip("store/val/00000.arrow"), "arrow: checksum differs from", None),
+    refused(
+        "verify a changed shard", "store verify store", flip("store/val/00000.arrow"), "arrow: checksum differs from", DIFFERS
+    ),
     accepted("verify a store of an earlier version", "store verify store", old_manifest, "store: no problems"),
     refused(
         "score a protocol with a model of its cases",
@@ -279,9 +293,15 @@ CASES = [
         SCORE_OTHER,
         SOME_MAPS,
         r"\A(?!(.*warning){2})(?s:.*)warning: other: split 'val': 2 of 3 scenes have no map, but the training scenes have maps",
-        Guard(SPEC, "if expected.has_map and with_map < total:", "if False:"),
+        WITHOUT_MAP,
     ),
-    accepted("forecast scenes without maps", PREDICT_OTHER, NO_MAP, "3 of 3 scenes have no map"),
+    accepted("forecast scenes without maps", PREDICT_OTHER, NO_MAP, "3 of 3 scenes have no map", WITHOUT_MAP),
     accepted("score scenes with maps, trained without", FILE, trained_on(has_map=False), "3 of 3 scenes have a map", WITH_MAP),
-    accepted("validate on scenes without maps", f"{TRAIN} --data.val other", SOME_MAPS, "data.val: .*: 2 of 3 scenes have no"),
+    accepted(
+        "validate on scenes without maps",
+        f"{TRAIN} --data.val other",
+        SOME_MAPS,
+        "data.val: .*: 2 of 3 scenes have no",
+        WITHOUT_MAP,
+    ),
 ]

@@ -12,6 +12,7 @@ HANDLER = Guard(
     "before = signal.signal(signal.SIGTERM, _terminate) if main_thread else None",
     "before = signal.SIG_DFL",
 )
+STEP = Guard("trajformer/training/resume.py", "signal.signal(number, self._request)", "pass")  # finishes a step of `train`
 LINE = Guard("trajformer/cli/__init__.py", "    except KeyboardInterrupt:\n", "    except ZeroDivisionError:\n")
 RERUN = "run the same command again"
 LONG = "--trainer.epochs 100000"
@@ -47,7 +48,7 @@ CASES = [
         words,
         f"(interrupted|terminated); .*{hint}",
         prepare,
-        LINE if number == signal.SIGINT else HANDLER,
+        LINE if number == signal.SIGINT else STEP if name.startswith("train") else HANDLER,
         stop=Stop(number, file, 0.2),
         status=130 if number == signal.SIGINT or name.startswith("train") else 143,
         limit_s=60.0,

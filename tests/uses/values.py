@@ -1,8 +1,9 @@
-"""Values outside their range or of another type, YAML that is no recipe, tables in other units, mistyped command lines."""
+"""Values with a wrong range or type, YAML that is no recipe, tables in other units, mistyped command lines."""
 
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support import tables
@@ -18,7 +19,11 @@ from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 
 # ---- values of recipes ---------------------------------------------------------------------------------------------
 
-RANGE = Guard("trajformer/errors.py", "if not low <= number <= high:", "if False:")
+ERRORS, MODELS, DATA, PARSING = (f"trajformer/{name}.py" for name in ("errors", "cli/models", "cli/data", "cli/parsing"))
+RANGE = Guard(ERRORS, "if not low <= number <= high:")
+EMPTY = Guard(ERRORS, 'if (value == "" or (value == () and item.name in self.positive)) and item.default != value:')
+TEXT = Guard(ERRORS, 'if "\\0" in part or len(part) > MAX_TEXT:')
+TYPE = Guard(ERRORS, "if not _fits(value, hints[item.name]):")
 BLOCK = "model.mmtransformer"
 VALUES = {  # field: value, and the rest of the line
     "optim.learning_rate": ("1e30", "1e.30, expected 1e-12 to 10.0"),
@@ -57,7 +62,7 @@ CASES = [
         "train --config recipe.yaml --config value.yaml --out r",
         f"^trajformer train: {field}: {line}",
         written(field, value),
-        RANGE if "expected" in line and value[0] != '"' else None,
+        EMPTY if line == "empty" else TEXT if "characters" in line else RANGE,
     )
     for field, (value, line) in VALUES.items()
 ]
@@ -85,11 +90,18 @@ YAML = {  # text: the rest of the line
     "a date": ("seed: 2001-99-99\n", "month must be in 1..12"),
     "bytes that are not text": ("\udc80", "not a text file"),
 }
-_TEXT = "trajformer/recipes/yaml_text.py"
-YAML_GUARDS = {
-    "line 1: aliases are not supported"[:24]: Guard(_TEXT, "if self.check_event(yaml.AliasEvent):", "if False:"),
-    "line 2: clip occurs twice"[:24]: Guard(_TEXT, "if len(values) < len(node.value):", "if False:"),
-    "a whole number of more than"[:24]: Guard(_TEXT, "if abs(value) >= 2**64:", "if False:"),
+_TEXT, _NEVER = "trajformer/recipes/yaml_text.py", "except ZeroDivisionError as error:"
+ALIAS, TWICE = Guard(_TEXT, "if self.check_event(yaml.AliasEvent):"), Guard(_TEXT, "if len(values) < len(node.value):")
+YAML_ERROR = Guard(_TEXT, "except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:", _NEVER)
+YAML_GUARDS = {  # of other texts: YAML_ERROR
+    "a YAML bomb": ALIAS,
+    "a recursive alias": ALIAS,
+    "50 MB": Guard(_TEXT, "if len(text) > MAX_BYTES:"),
+    "a key twice": TWICE,
+    "a key twice in a group": TWICE,
+    "a tag with code": Guard(_TEXT, "class _Loader(yaml.SafeLoader):", "class _Loader(yaml.UnsafeLoader):"),
+    "a number of 30,000 hexadecimal digits": Guard(_TEXT, "if abs(value) >= 2**64:"),
+    "bytes that are not text": Guard(_TEXT, "except (OSError, UnicodeDecodeError) as error:", _NEVER),
 }
 CASES += [
     Case(
@@ -97,7 +109,7 @@ CASES += [
         "train --config file --out r",
         f"^trajformer train: file: (not readable as YAML: )?.*{line}",
         lambda text=text: Path("file").write_bytes(text.encode(errors="surrogateescape")),
-        YAML_GUARDS.get(line[:24]),
+        YAML_GUARDS.get(use, YAML_ERROR),
         limit_s=15.0,
     )
     for use, (text, line) in YAML.items()
@@ -108,8 +120,15 @@ CASES += [
         "tools/compare/models.py --table list.yaml --store store --out out",
         "list.yaml: not readable as YAML: line 2: aliases are not supported",
         lambda: Path("list.yaml").write_text(BOMB),
+        ALIAS,
     ),
-    Case("an alias", "train --config recipe.yaml --optim '&a [*a]' --out r", "optim: .*line 1: aliases are not", status=2),
+    Case(
+        "an alias",
+        "train --config recipe.yaml --optim '&a [*a]' --out r",
+        "optim: .*line 1: aliases are not",
+        guard=Guard(PARSING, 'parse_yaml(text, "value")', "pass"),
+        status=2,
+    ),
 ]
 
 # ---- tables --------------------------------------------------------------------------------------------------------
@@ -145,22 +164,31 @@ def one_id() -> None:
 
 
 def twice() -> None:
-    """A track whose last row is there twice."""
+    """A track with its last row twice."""
     table = tables.two_tracks(110)
     tables.write(Path("drives/val/drive.csv"), tables.frame(table, table.iloc[[-1]]))
 
 
-SPEED = Guard("data_prep/engine/plausible.py", "if largest > limit:", "if False:")
-DIRECTION = Guard("data_prep/readers/table/reader.py", ") > MAX_ACROSS:", ") > 1e9:")
-STEPS = Guard("data_prep/readers/table/reader.py", "if interval > 1:", "if False:")
-TABLE_GUARDS = dict.fromkeys(("in millimetres", "at 300 m/s", "with jumps of 900 m"), SPEED)
-TABLE_GUARDS |= dict.fromkeys(("with milliseconds", "with every tenth frame"), STEPS)
+TABLE, PLAUSIBLE = "data_prep/readers/table/reader.py", "data_prep/engine/plausible.py"
+SPEED, DIRECTION = Guard(PLAUSIBLE, "if largest > limit:"), Guard(TABLE, ") > MAX_ACROSS:", ") > 1e9:")
+STEPS, RATIO = Guard(TABLE, "if interval > 1:"), Guard(TABLE, "if moving.sum() >= MIN_MOVING and not", "if False and not")
+TABLE_GUARDS = {
+    "in degrees": Guard(PLAUSIBLE, "if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:"),
+    "with a row twice": Guard("data_prep/readers/columns.py", "if count.max() > 1:"),
+    "of a scene in two files": Guard(TABLE, "if twice := next((name for name in scenes if name in owner), None):"),
+    "with steps of 0.5": Guard(TABLE, "elif (wrong := bad[begin:stop]).any():", "elif (wrong := bad[begin:stop]) is None:"),
+    "with a word for x": Guard(TABLE, "if (beyond := np.abs(values) > limit).any():"),
+    "with lanes of YAML": Guard(
+        "data_prep/readers/table/lanes.py",
+        "except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:",
+        _NEVER,
+    ),
+    "with timestamps of another period": Guard(TABLE, "if apart > 0 and not any(", "if not ("),
+}
+TABLE_GUARDS |= dict.fromkeys(("in millimetres", "at 300 m/s", "with jumps of 900 m"), SPEED)
+TABLE_GUARDS |= dict.fromkeys(("in feet", "with velocities in mm/s"), RATIO)
+TABLE_GUARDS |= dict.fromkeys(("with milliseconds", "with every tenth frame", "with irregular milliseconds"), STEPS)
 TABLE_GUARDS |= dict.fromkeys(("with compass headings", "with vx and vy exchanged"), DIRECTION)
-TABLE_GUARDS["with timestamps of another period"] = Guard(
-    "data_prep/readers/table/reader.py", "if apart > 0 and not any(", "if not ("
-)
-DEGREES_CHECK = "if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:"
-TABLE_GUARDS["in degrees"] = Guard("data_prep/engine/plausible.py", DEGREES_CHECK, "if False:")
 READ_TABLE = "preprocess table drives s --workers 1"
 TABLES = {
     "in millimetres": (drive(x=lambda t: 1e3 * t.x), "the 99th percentile of the speed is 5000 m/s, expected 150"),
@@ -204,56 +232,129 @@ CASES += [
 
 # ---- command lines and Python --------------------------------------------------------------------------------------
 
-LINES = {  # words: exit status, line
-    "trian --config recipe.yaml": (2, "no command 'trian'"),
-    "train": (2, "the following arguments are required: out"),
-    "train --config recipe.yaml --out ''": (2, "an empty path"),
-    "train --config recipe.yaml --out r --task fly": (2, "invalid choice: 'fly'"),
+OUTPUT, NAMES, NOT_ALLOWED = "trajformer/cli/files.py", "trajformer/recipes/names.py", Guard(MODELS, "if args.protocol and used:")
+COMMAND = Guard("trajformer/cli/__init__.py", "if words[0] not in COMMANDS:")
+EMPTY_PATH = Guard(PARSING, 'if "" in words and Path() in', "if False and Path() in")
+RECIPE, WEIGHTS = Guard(NAMES, "if str(name) in recipe_names():", "if True:"), Guard(NAMES, "if weights not in known:")
+SUFFIX = Guard(OUTPUT, "if existing != target and path.suffix.lower() in", "if False and path.suffix.lower() in")
+
+
+def chosen(file: str, option: str, check: str, instead: str = "") -> Guard:
+    """The guard of an option that the parser checks."""
+    return Guard(file, f'"{option}", {check}', f'"{option}", {instead}')
+
+
+LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard if the check is not of a library
+    "trian --config recipe.yaml": (2, "no command 'trian'", COMMAND),
+    "train": (
+        2,
+        "the following arguments are required: out",
+        chosen(MODELS, "--out", 'type=Path, required=True, help="folder of the run"', "type=Path"),
+    ),
+    "train --config recipe.yaml --out ''": (2, "an empty path", EMPTY_PATH),
+    "train --config recipe.yaml --out r --task fly": (
+        2,
+        "invalid choice: 'fly'",
+        chosen(MODELS, "--task", "choices=tuple(TASKS), "),
+    ),
     "train --config recipe.yaml --out r --optim.speed 3": (2, "optim.speed"),
-    "train --config recipe.yaml --out r --loss.regions '{}'": (1, "RegionLossConfig is not for MMTransformer, expected set"),
-    "train --config heads/vit_digits --out r --labels '[a, a]'": (1, "model.classes"),
-    "train --config compare/models --out r": (1, "no such file and no recipe of this name"),
-    "evaluate --model constant_velocity --store ''": (2, "an empty path"),
-    "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
-    "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name"),
-    "evaluate --protocol eth_ucy --data raw": (1, "raw"),
-    "evaluate --protocol interaction --data interaction --split train": (1, "--split is not allowed with --protocol interaction"),
-    "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd"),
-    "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (1, "--heads and --labels are not allowed for trajformer"),
-    "predict --model constant_velocity --store store": (2, "required: out"),
+    "train --config recipe.yaml --out r --loss.regions '{}'": (
+        1,
+        "RegionLossConfig is not for MMTransformer, expected set",
+        Guard("trajformer/recipes/recipe.py", "if type(config) not in model.losses:"),
+    ),
+    "train --config heads/vit_digits --out r --labels '[a, a]'": (
+        1,
+        "model.classes",
+        Guard("trajformer/heads/vit.py", "if len(labels) != self.model.classes:"),
+    ),
+    "train --config compare/models --out r": (1, "no such file and no recipe of this name", RECIPE),
+    "evaluate --model constant_velocity --store ''": (2, "an empty path", EMPTY_PATH),
+    "evaluate --model linear --store store": (2, "invalid choice: 'linear'", chosen(MODELS, "--model", "choices=UNTRAINED, ")),
+    "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name", WEIGHTS),
+    "evaluate --protocol eth_ucy --data raw": (
+        1,
+        "raw: no test recording of eth",
+        Guard("trajformer/cli/protocols.py", 'if missing := [name for name in COUNTS if f"{name}_test" not in splits]:'),
+    ),
+    "evaluate --protocol interaction --data interaction --split train": (
+        1,
+        "--split is not allowed with --protocol interaction",
+        NOT_ALLOWED,
+    ),
+    "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd", NOT_ALLOWED),
+    "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (
+        1,
+        "--heads and --labels are not allowed for trajformer",
+        Guard(MODELS, "if args.layout == OWN and (args.heads", "if False and (args.heads"),
+    ),
+    "predict --model constant_velocity --store store": (
+        2,
+        "required: out",
+        chosen(MODELS, "--out", 'type=Path, required=True, help="parquet file"', "type=Path"),
+    ),
     "predict --model constant_velocity --store store --out f.csv": (
         1,
         "f.csv: the output is a parquet file",
+        SUFFIX,
     ),
-    "plot store --out p --random 0": (2, "random"),
-    "plot store --out p.jpg": (1, "p.jpg: the output is a folder; give a name without .jpg"),
+    "plot store --out p --random 0": (2, "random", chosen(MODELS, "--random", "type=PositiveInt", "type=int")),
+    "plot store --out p.jpg": (1, "p.jpg: the output is a folder; give a name without .jpg", SUFFIX),
     "store": (2, "the following arguments are required"),
     "store info": (2, "the following arguments are required"),
-    "store fly store": (2, "invalid choice: 'fly'"),
+    "store fly store": (2, "invalid choice: 'fly'", chosen("trajformer/cli/store.py", "action", "choices=chosen, ")),
     "store merge store --out m --split": (2, "split"),
-    "preprocess argoverse2 raw raw/s": (1, "the store must lie outside of the raw folder"),
-    "preprocess argoverse2 raw s --timeout-s .nan": (1, "timeout_s: nan"),
-    "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s: -1.0, expected 0"),
-    "preprocess table table s --period-s .nan": (1, "period_s: nan"),
+    "preprocess argoverse2 raw raw/s": (
+        1,
+        "the store must lie outside of the raw folder",
+        Guard("data_prep/engine/prepare.py", "if store.resolve().is_relative_to(raw.resolve()):"),
+    ),
+    "preprocess argoverse2 raw s --timeout-s .nan": (1, "timeout_s: nan", RANGE),
+    "preprocess argoverse2 raw s --max-speed-m-s -1": (1, "max_speed_m_s: -1.0, expected 0", RANGE),
+    "preprocess table table s --period-s .nan": (1, "period_s: nan", RANGE),
     "preprocess table table s --time-unit h": (2, "time_unit"),
-    "preprocess table table s --num-history 1": (1, "num_history: 1, expected 2 to"),
-    "preprocess table table s --map-radius-m .nan": (1, "map_radius_m: nan"),
-    "synthesize s --scenes 0": (2, "scenes: Not of type"),
-    "recipes ../configs/demo": (1, "no recipe of this name"),
-    "weights convert timm_vit notes.txt out.ckpt": (1, "notes.txt"),
-    "classify --checkpoint run/best.ckpt notes.txt": (1, "run/best.ckpt: holds a model for forecasting, expected"),
+    "preprocess table table s --num-history 1": (1, "num_history: 1, expected 2 to", RANGE),
+    "preprocess table table s --map-radius-m .nan": (1, "map_radius_m: nan", RANGE),
+    "synthesize s --scenes 0": (2, "scenes: Not of type", chosen(DATA, "--scenes", "type=PositiveInt", "type=int")),
+    "recipes ../configs/demo": (1, "no recipe of this name", RECIPE),
+    "weights convert timm_vit notes.txt out.ckpt": (
+        1,
+        "notes.txt",
+        Guard("trajformer/core/weights.py", "    except _UNREADABLE as error:", f"    {_NEVER}"),
+    ),
+    "classify --checkpoint run/best.ckpt notes.txt": (
+        1,
+        "run/best.ckpt: holds a model for forecasting, expected",
+        Guard("trajformer/recipes/checkpoint.py", "if task != expected.task:"),
+    ),
 }
-CASES += [Case(f"trajformer {words}", words, line, status=status) for words, (status, line) in LINES.items()]
-CALLS: dict[str, tuple[Callable[[], object], str]] = {
-    "TrainerConfig(minutes='cpu')": (lambda: TrainerConfig(minutes="cpu"), "minutes: expected float | None, found 'cpu'"),  # type: ignore[arg-type]
-    "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple"),  # type: ignore[arg-type]
-    "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1"),
-    "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True"),
-    "collate no scenes": (lambda: collate([]), "a batch needs at least one scene"),
-    "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe"),
-    "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3"),
-    "read_recipe with an unknown field": (lambda: read_recipe("demo", {"optim.speed": 1}), "optim: unknown field 'speed'"),
-    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: expected s or ms or us or ns, found 'h'"),  # type: ignore[arg-type]
-    "prepare with no workers": (lambda: prepare(Table(), Path("table"), Path("s"), PrepareOptions(workers=0)), "workers: 0"),
+CASES += [
+    Case(f"trajformer {words}", words, line, guard=guard[0] if guard else None, status=status)
+    for words, (status, line, *guard) in LINES.items()
+]
+UNKNOWN = Guard("trajformer/recipes/plain.py", "if unknown := set(value) - known.keys():")
+CALLS: dict[str, tuple[Callable[[], object], str, Guard]] = {
+    "TrainerConfig(minutes='cpu')": (lambda: TrainerConfig(minutes="cpu"), "minutes: expected float | None, found 'cpu'", TYPE),  # type: ignore[arg-type]
+    "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple", TYPE),  # type: ignore[arg-type]
+    "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1", RANGE),
+    "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True", TYPE),
+    "collate no scenes": (
+        lambda: collate([]),
+        "a batch needs at least one scene",
+        Guard("trajformer/data/batch.py", "if not samples:"),
+    ),
+    "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe", RECIPE),
+    "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3", TYPE),
+    "read_recipe with an unknown field": (
+        lambda: read_recipe("demo", {"optim.speed": 1}),
+        "optim: unknown field 'speed'",
+        UNKNOWN,
+    ),
+    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: expected s or ms or us or ns, found 'h'", TYPE),  # type: ignore[arg-type]
+    "prepare with no workers": (
+        lambda: prepare(Table(), Path("table"), Path("s"), PrepareOptions(workers=0)),
+        "workers: 0",
+        RANGE,
+    ),
 }
-CASES += [Case(f"Python: {use}", call, line.replace("|", r"\|")) for use, (call, line) in CALLS.items()]
+CASES += [Case(f"Python: {use}", call, line.replace("|", r"\|"), guard=guard) for use, (call, line, guard) in CALLS.items()]

@@ -43,7 +43,13 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
 }
 
 REPORT = "this is a bug of trajformer; please open an issue with the lines above, the command and its input"
-OUT_OF_MEMORY = ("[enforce fail at alloc_cpu", "DefaultCPUAllocator", "CUDA out of memory")  # texts of torch
+OUT_OF_MEMORY = (  # texts of torch, C++ and Python
+    "[enforce fail at alloc_cpu",
+    "DefaultCPUAllocator",
+    "CUDA out of memory",
+    "std::bad_alloc",
+    "can't start new thread",
+)
 RERUN = "run the same command again"
 HINTS = {  # after an interruption
     "synthesize": f"finished scenes are kept; {RERUN} to resume",

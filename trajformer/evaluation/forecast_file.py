@@ -23,6 +23,7 @@ from trajformer.scenes.files import atomically
 from trajformer.scenes.spec import DataSpec
 
 TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
+FREE_BYTES = 1 << 23  # to write a row group, in addition to its size
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
@@ -99,7 +100,9 @@ def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes
                 if (forecast.scene_id, forecast.track_id) in written:
                     raise TrajformerError(f"track {forecast.track_id!r} of scene {forecast.scene_id!r} is forecast twice")
                 written.add((forecast.scene_id, forecast.track_id))
-            writer.write_batch(_group(group))
+            batch = _group(group)
+            np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)  # a MemoryError: without memory, pyarrow ends the process
+            writer.write_batch(batch)
     return len(written)
 
 

@@ -141,7 +141,8 @@ def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m:
     gap = min(max(round(0.5 / o.period_s), 1), o.num_history - 1)
     known = (o.valid[:, :, gap:] & o.valid[:, :, :-gap])[..., None]
     change = (noise[:, :, gap:] - noise[:, :, :-gap]) * known / (gap * o.period_s)
-    change = torch.cat([change[:, :, :1].expand(-1, -1, gap, -1), change], 2) * o.valid[..., None]  # the first steps have one value
+    first = change[:, :, :1].expand(-1, -1, gap, -1)
+    change = torch.cat([first, change], 2) * o.valid[..., None]
     return replace(batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change))
 
 

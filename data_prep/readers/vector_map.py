@@ -93,15 +93,21 @@ def build_map(
     their numbers of points; `point` the concatenated points, float64 [P, 2], metres in the city frame; `links` (lane id, lane id
     or None, `EdgeKind`). Links to absent lanes and repeated links are dropped.
     """
-    last_lane, count = int(PolylineKind.LANE_BIKE), max(len(heads), 1)
+    last_lane, count = int(PolylineKind.LANE_BIKE), len(heads)
     index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    find = index.get
-    keys = [(i * count + j) * 4 + kind for a, b, kind in links if (i := find(a)) is not None and (j := find(b)) is not None]
+    keys = [(index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index]
+    return join_map(heads, lengths, point, keys)
+
+
+def join_map(
+    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int] | np.ndarray, point: np.ndarray, keys: Iterable[int]
+) -> VectorMap:
+    """As `build_map`, with each link from polyline i to j as one number, (i * M + j) * 4 + `EdgeKind`."""
     known = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
     key = np.fromiter(known, np.int64, len(known))
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     edge = np.empty((2, len(key)), np.int32)
-    edge[0], edge[1] = np.divmod(key >> 2, count)
+    edge[0], edge[1] = np.divmod(key >> 2, max(len(heads), 1))
     offset = np.zeros(len(heads) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return VectorMap(

@@ -5,7 +5,7 @@ evenly resampled boundaries. Like av2, the reader ignores the stored `centerline
 maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta, Raw
 
 from data_prep.readers.raw_file import one_line, read_file
-from data_prep.readers.vector_map import VectorMap, build_map
+from data_prep.readers.vector_map import VectorMap, join_map
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
@@ -92,24 +92,28 @@ def read_map(path: Path) -> VectorMap:
     even = resample(points[:, :split], counts)
     center = (even[::2] + even[1::2]) / 2  # boundaries alternate: left, right
     lengths = [CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings]
-    return build_map(heads, lengths, np.concatenate([center.reshape(-1, 2), points[:2, split:].T]), _links(lanes))
+    point = np.concatenate([center.reshape(-1, 2), points[:2, split:].T])
+    return join_map(heads, lengths, point, _link_keys(lanes, len(heads)))
 
 
-def _links(lanes: Iterable[_Lane]) -> list[tuple[int, int | None, int]]:
-    """(lane id, lane id, `EdgeKind`) of all links."""
-    links: list[tuple[int, int | None, int]] = []
-    add = links.append
-    for lane in lanes:
-        lane_id = lane.id
+def _link_keys(lanes: Collection[_Lane], count: int) -> list[int]:
+    """The links of lanes, the first ones of `count` polylines, as `join_map` needs them; links to absent lanes are left out."""
+    column: dict[int | None, int] = {lane.id: 4 * index for index, lane in enumerate(lanes)}
+    find = column.get
+    keys: list[int] = []
+    for index, lane in enumerate(lanes):
+        row = 4 * count * index
         for other in lane.successors:
-            add((lane_id, other, _SUCCESSOR))
+            if (to := find(other)) is not None:
+                keys.append(row + to + _SUCCESSOR)
         for other in lane.predecessors:
-            add((lane_id, other, _PREDECESSOR))
-        if lane.left_neighbor_id is not None:
-            add((lane_id, lane.left_neighbor_id, _LEFT))
-        if lane.right_neighbor_id is not None:
-            add((lane_id, lane.right_neighbor_id, _RIGHT))
-    return links
+            if (to := find(other)) is not None:
+                keys.append(row + to + _PREDECESSOR)
+        if (to := find(lane.left_neighbor_id)) is not None:
+            keys.append(row + to + _LEFT)
+        if (to := find(lane.right_neighbor_id)) is not None:
+            keys.append(row + to + _RIGHT)
+    return keys
 
 
 def _decode(path: Path) -> _Archive:

@@ -63,22 +63,24 @@ class Argoverse2(StagedReader):
         yield
         number = columns.numbers_within(table, _LIMITS, path)
         step = columns.whole_numbers(number["timestep"], NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep")
-        if step.min() == step.max():
+        last_step = int(step.max())
+        if step.min() == last_step:
             raise SceneError(f"{path}: timestep: one step only")
         agent_id, first, agent = columns.groups(table["track_id"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
-        num_steps = NUM_HISTORY if step.max() < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
+        num_steps = NUM_HISTORY if last_step < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: timestep")
         kind = columns.translate(columns.values_at(table["object_type"], first), _KINDS, "object_type", path)
         category = columns.whole_numbers(number["object_category"][first], len(_ROLES) - 1, f"{path}: object_category")
         role, observed = _ROLES[category], valid[:, :NUM_HISTORY]
-        if not observed.any():
+        seen = observed.any(1)
+        if not seen.any():
             raise SceneError(f"{path}: timestep: no track has an observed step")
         # the origin is the last observed position of the focal agent, else of the ego vehicle, else of the first agent
         rank = 2 * (role == int(AgentRole.FOCAL))
         if EGO_ID in agent_id:
             rank[agent_id.index(EGO_ID)] += 1
-        chosen = int(np.where(observed.any(1), rank, -1).argmax())
+        chosen = int(np.where(seen, rank, -1).argmax())
         row = (cell == chosen * num_steps + observed[chosen].nonzero()[0][-1]).argmax()
         x, y, heading = number["position_x"], number["position_y"], number["heading"]
         origin = np.array([x[row], y[row]])

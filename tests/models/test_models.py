@@ -134,6 +134,8 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
     exact, half = in_both_precisions(lambda: model(observation))
     if not training and name == "mmtransformer-regions":  # other modes may be selected
         return
+    if not training and name == "se2former":  # the most probable mode may replace another one
+        exact, half = (f.select(f.logit.argmax(-1, keepdim=True)) for f in (exact, half))
     real = observation.target_mask
     assert (exact.position - half.position)[real].abs().max() < HALF_ROUNDING_M
     if training or exact.latent is None:  # scores of samples in evaluation come from greedy decisions

@@ -15,7 +15,7 @@ from support.training import training_store
 from trajformer.core.pose import Frames, PoseAttentionConfig
 from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.loading import SceneDataset
-from trajformer.data.sample import BatchConfig
+from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.set_loss import last_valid
 from trajformer.models import se2former
 from trajformer.scenes.geometry import to_frame
@@ -144,15 +144,34 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch,
 
 
 @torch.no_grad()
-def test_the_median_replaces_the_nearest_mode_and_gets_the_highest_score(batch: SceneBatch) -> None:
+def test_the_single_forecast_replaces_the_nearest_mode_and_gets_the_highest_score(batch: SceneBatch) -> None:
+    """It is the middle of the median and the mean of the modes, and the median for agents at rest that do not start."""
     model = build_random(SE2FORMER).train()
+    model.temperature.fill_(0.5)
     free, shown = model(batch.observation), model.eval()(batch.observation)
+    share = se2former.base_path(batch.observation)[1].flatten(2)[..., 0]
+    assert (share == 0).any() and (share == 1).any()
     for b, s in batch.observation.target_mask.nonzero().tolist():
-        paths, median = free.position[b, s], free.median[b, s, 0]
-        nearest = int((paths[:, -1] - median[-1]).norm(dim=-1).argmin())
-        assert shown.logit[b, s, nearest] == shown.logit[b, s].max() == free.logit[b, s].max()
+        paths, median, logit = free.position[b, s], free.median[b, s, 0], free.logit[b, s] / math.exp(0.5)
+        mean = torch.einsum("k,kfc->fc", logit.softmax(0), paths)
+        single = median + share[b, s] * (mean - median) / 2
+        nearest = int((paths[:, -1] - single[-1]).norm(dim=-1).argmin())
+        assert shown.logit[b, s, nearest] == shown.logit[b, s].max() == logit.max()
         for mode, path in enumerate(shown.position[b, s]):
-            torch.testing.assert_close(path, median if mode == nearest else paths[mode], atol=1e-5, rtol=0)
+            torch.testing.assert_close(path, single if mode == nearest else paths[mode], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("share", "far", "mean_share"), [(1.0, 0.9, 0.5), (0.0, 0.7, 0.0), (0.0, 0.9, 1.0)], ids=["moving", "resting", "starting"]
+)
+def test_an_agent_at_rest_starts_if_most_of_its_modes_do(share: float, far: float, mean_share: float) -> None:
+    end = torch.tensor([[1.0, 0.0], [8.0, 0.0]])[:, None].expand(2, 3, 2)  # [K, F, 2], the second mode is far away
+    logit = torch.tensor([1 - far, far]).log()
+    forecast = se2former.WorldForecast(end[None, None], logit[None, None], Frame.AGENT, torch.zeros(1, 1, 3))
+    forecast = replace(forecast, median=torch.zeros(1, 1, 1, 3, 2))
+    single = build_random(SE2FORMER)._single(forecast, torch.full((1, 1, 1, 1, 1), share))
+    expected = mean_share * (1 - far + 8 * far)
+    torch.testing.assert_close(single[0, 0, 0], torch.tensor([[expected, 0.0]]).expand(3, 2))
 
 
 @torch.no_grad()

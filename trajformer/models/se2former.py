@@ -6,12 +6,14 @@ agents are targets at little additional cost, and the encoding of the map can be
 - `encode_map`: pieces of lanes attend to each other.
 - `encode_agents`: agents attend to lanes and agents.
 - `forecast`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the
-  end of its path, attends again from there, and corrects the path. The last path is the median of the target; in evaluation it
-  replaces the mode that ends nearest to it, and counts as the most probable mode.
+  end of its path, attends again from there, and corrects the path. The last path is the median of the target. In evaluation, the
+  middle between the median and the mean of the modes is the single forecast: it replaces the mode that ends nearest to it, and
+  counts as the most probable mode.
 
 A path is the sum of constant velocity, a mean, and C smooth components per axis: the principal components of the residuals from
 constant velocity in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and
-mean count as zero, and the median is rest. The temperature of the probabilities is learned such that they are calibrated.
+mean count as zero, and the single forecast is rest unless most modes start. The temperature of the probabilities is learned such
+that they are calibrated.
 
 Joint futures of all targets select among the modes of single agents. The modes of all targets of a scene are drawn from a mixture
 of W worlds: a world has a probability, and in world w target s takes its mode k with the probability p_ws(k), independently of
@@ -57,6 +59,7 @@ _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _LIMIT = 20.0  # features of agents are clipped; single positions of recordings can be far off
 _REST_M = 0.5, 1.0  # agents that move less are at rest, others move, if they were seen long enough
 _REST_S = 1.5  # between the centres of the first and the last half second of two seconds
+_START_M, _START_SHARE = 7.0, 0.8  # an agent at rest starts if this share of its modes ends this far away
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 MOVED_M = 3.0  # agents that move less in their future are not used for components: most of their residual is noise
 _OUTLIER_M = 40.0  # errors of tracking
@@ -144,7 +147,7 @@ def _scene_mean(error: Tensor, counted: Tensor) -> Tensor:
 
 def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor, together: Callable[[Tensor], Tensor]) -> Tensor:
     """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
-    fixed = {name: getattr(forecast, name).detach() for name in ("position", "median", "logit")}
+    fixed = {name: getattr(forecast, name).detach() for name in ("position", "single", "logit")}
     final = model.finish(replace(forecast, **fixed))
     end = together((final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0])
     logit = final.logit[:, None] if final.is_joint else final.logit
@@ -218,6 +221,7 @@ class WorldForecast(Forecast):
 
     worlds: Callable[[], tuple[Tensor, Tensor]] | None = None  # results of `Worlds`
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
+    single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`
 
     @torch.no_grad()
     def joint_futures(self) -> Forecast:
@@ -434,19 +438,35 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds)
             for path in (proposed, refined)
         )
-        return replace(forecast, auxiliary=(proposal,)) if self.training else self.finish(forecast)
+        forecast = replace(forecast, single=self._single(forecast, share), auxiliary=(proposal,) if self.training else ())
+        return forecast if self.training else self.finish(forecast)
+
+    @torch.no_grad()
+    def _single(self, forecast: WorldForecast, share: Tensor) -> Tensor:
+        """The middle between the median and the mean of the modes, because their errors differ.
+
+        For agents at rest it is the median, which is rest, or the mean of the modes if most of them start.
+        """
+        path, median = forecast.position, forecast.median
+        assert median is not None
+        logit = forecast.logit[:, None] if forecast.is_joint else forecast.logit
+        probability = (logit / self.temperature.exp()).softmax(-1)[..., None, None]  # [B, S or 1, K, 1, 1]
+        away = (path[..., -1:, :] - median[..., -1:, :]).norm(dim=-1, keepdim=True) > _START_M
+        starts = (probability * away).sum(2, keepdim=True) > _START_SHARE
+        mean = (probability * path).sum(2, keepdim=True)
+        return median.lerp(mean, torch.where(starts, 1 - share / 2, share / 2))
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
-        """The forecast of evaluation: the median replaces the mode that ends nearest to it, and is the most probable mode.
+        """The forecast of evaluation: the single forecast replaces the mode with the nearest end, and is the most probable mode.
 
-        Nested modes come before the others in the order of probabilities, and the median replaces one of the nested modes.
+        Nested modes come before the others in the order of probabilities, and the single forecast replaces one of them.
         """
-        path, median, logit = forecast.position, forecast.median, forecast.logit / self.temperature.exp()
-        assert median is not None
+        path, single, logit = forecast.position, forecast.single, forecast.logit / self.temperature.exp()
+        assert single is not None
         if self.joint:
-            return replace(forecast, logit=logit, median=None)
+            return replace(forecast, logit=logit, median=None, single=None)
         nested = self.config.sets[0]
-        nearest = (path[..., :nested, -1, :] - median[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
+        nearest = (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
         logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
@@ -454,7 +474,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             values, order = logit.sort(-1, descending=True)
             first = order.take_along_dim((order >= nested).byte().argsort(stable=True, dim=-1), -1)
             logit = torch.empty_like(logit).scatter(-1, first, values)
-        return replace(forecast, position=torch.where(chosen[..., None, None], median, path), logit=logit, median=None)
+        position = torch.where(chosen[..., None, None], single, path)
+        return replace(forecast, position=position, logit=logit, median=None, single=None)
 
     def _refine(
         self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor | None, mask: Tensor

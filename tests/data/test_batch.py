@@ -232,6 +232,9 @@ def test_slow_targets_keep_a_small_map() -> None:
     near = (apart <= radius).any(1)
     assert 0 < near.sum() < len(near)
     assert torch.equal(small.polyline[0], large.polyline[0, near])
+    # The map does not depend on which agents are targets.
+    focal = collate([scene], replace(ALL, targets="focal", map_radius_m=25.0, map_slack_m=1.0, agent_radius_m=1e4)).observation
+    assert focal.num_targets == 1 and torch.equal(focal.polyline, small.polyline)
 
 
 def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:

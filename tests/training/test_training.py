@@ -1,5 +1,6 @@
 """Training: files of a run, determinism, resuming, precision, clipping, early stopping, and properties of the training scenes."""
 
+import re
 import warnings
 from dataclasses import replace
 from itertools import count
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.cli import run
 from support.scenes import PERIOD_S, make_scene
 from support.training import largest_difference, log_of, logged, recipe, training_store, weights
 
@@ -221,3 +223,25 @@ def test_a_run_keeps_the_properties_of_its_training_scenes(tmp_path: Path) -> No
     expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
     for name in ("best.ckpt", "last.ckpt"):
         assert Predictor(load_checkpoint(tmp_path / "run" / name)[0]).trained_on == expected
+
+
+def test_the_mean_of_checkpoints_is_a_checkpoint(
+    store: Path, whole: dict[float, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, out = whole[0.0] / "last.ckpt", tmp_path / "mean.safetensors"
+    train(recipe(store, init=str(first), seed=3, trainer={"epochs": 1}), TASK, tmp_path / "next", progress=False)
+    second = tmp_path / "next" / "last.ckpt"
+    assert run("average", first, second, "--out", out) == 0
+    states = [load_checkpoint(path)[0].state_dict() for path in (first, second, out)]
+    for name, value in states[2].items():
+        torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2, atol=1e-7, rtol=1e-6)
+    assert any((states[0][name] - value).abs().max() > 1e-4 for name, value in states[2].items())
+    assert run("evaluate", "--checkpoint", out, "--store", store) == 0
+    wider = recipe(store, model={"map_width": 16}, trainer={"epochs": 1})
+    train(wider, TASK, tmp_path / "wider", progress=False)
+    capsys.readouterr()
+    assert run("average", first, tmp_path / "wider" / "last.ckpt", "--out", tmp_path / "odd.ckpt") == 1
+    assert re.search("has model.mmtransformer.map_width 8, not 16 like .*wider/last.ckpt", capsys.readouterr().err)
+    assert run("average", first, "--out", tmp_path / "odd.ckpt") == 1
+    assert "expected at least two checkpoints" in capsys.readouterr().err
+    assert not (tmp_path / "odd.ckpt").exists()

@@ -31,6 +31,7 @@ COMMANDS = {  # modules and summaries; a module is imported for its command only
     "store": ("store", "print, check, merge or resample stores, or export a scene"),
     "recipes": ("models", "list the recipes with data set, size, expected result and time"),
     "train": ("models", "train a recipe"),
+    "average": ("models", "write the mean of the weights of several checkpoints"),
     "evaluate": ("models", "score a model on a store, or print the table of a benchmark"),
     "predict": ("models", "forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": ("models", "draw scenes with their map, tracks and predicted modes"),

@@ -1,4 +1,4 @@
-"""`trajformer recipes`, `pretrained`, `train`, `evaluate`, `predict`, `plot` and `weights`.
+"""`trajformer recipes`, `pretrained`, `train`, `average`, `evaluate`, `predict`, `plot` and `weights`.
 
 To add a layout of published weights, write a function `(StateDictReader, Options) -> Converted` and list it in `layouts`.
 """
@@ -406,7 +406,7 @@ def run_weights(args: Namespace) -> None:
     print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")
 
 
-def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
+def convert(layout: str, path: Path | str, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
     """Recipe, state dict and training scenes of a file of a layout (CheckpointError: unreadable, or of another layout)."""
 
     from trajformer.core.weights import read_state_dict
@@ -425,7 +425,7 @@ def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, T
         if isinstance(recipe, TrainConfig):  # paths of one machine have no meaning on another
             recipe = replace(recipe, data=replace(recipe.data, train="", val=""), first_stage="", init="")
         return recipe, model.state_dict(), Predictor(model).trained_on
-    source = read_state_dict(path)
+    source = read_state_dict(Path(path))
     try:
         recipe, weights = layouts()[layout][1](source, options)
     except ConfigError as error:
@@ -434,6 +434,41 @@ def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, T
     if isinstance(recipe, AgentFormerConfig):
         recipe = TrainConfig(recipe)
     return recipe, weights, DataSpec()
+
+
+def average_parser() -> Parser:
+    """CHECKPOINT CHECKPOINT ... --out OUT."""
+    parser = new_parser(
+        "Write a checkpoint whose weights are the mean of the weights of several checkpoints (model soup, Wortsman et al. 2022). "
+        "It costs no time in inference. The runs must have a common start, such as the same --init: means of unrelated runs are "
+        "useless."
+    )
+    parser.add_argument("checkpoints", nargs="+", help="two or more checkpoints of the same model", metavar="CHECKPOINT")
+    parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write, as safetensors with that suffix")
+    add_overwrite(parser)
+    return parser
+
+
+def run_average(args: Namespace) -> None:
+    """`trajformer average`."""
+
+    from trajformer.core.weights import Options
+    from trajformer.recipes.checkpoint import average_weights, list_changes, write_checkpoint
+    from trajformer.recipes.plain import to_plain
+
+    check_outputs(args, out="safetensors" if args.out.suffix == ".safetensors" else "ckpt")
+    if len(args.checkpoints) < 2:
+        raise TrajformerError(f"{args.checkpoints[0]}: expected at least two checkpoints")
+    parts = [convert(OWN, path, Options(None, ())) for path in args.checkpoints]
+    recipe, last, trained_on = parts[-1]
+    for path, (other, weights, scenes) in zip(args.checkpoints, parts, strict=True):
+        if changes := list_changes(to_plain(other)["model"], to_plain(recipe)["model"], "model"):
+            raise CheckpointError(f"{path}: has {'; '.join(changes)} like {args.checkpoints[-1]}")
+        if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in last.items()}:
+            raise CheckpointError(f"{path}: has other weights than {args.checkpoints[-1]}")
+        check_scenes(scenes, trained_on, path, f"the training scenes of {args.checkpoints[-1]} have")
+    write_checkpoint(args.out, recipe, average_weights([weights for _, weights, _ in parts]), trained_on)
+    print(f"{args.out}: the mean of {len(parts)} checkpoints, a model for {recipe.task}")
 
 
 def _read_labels(path: Path) -> tuple[str, ...]:

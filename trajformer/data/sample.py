@@ -42,8 +42,9 @@ class BatchConfig(
         lost_agents: keep context agents that are not seen in the last observed step.
         agent_radius_m: context agents farther than this from every target are dropped.
         map_radius_m: polylines farther than this from every target are dropped.
-        map_slack_m: if given, the radius of a target that is not a scored one is this many metres plus the way that it covers
-            at its present speed until the horizon, at most `map_radius_m`. So slow agents can be targets without a large map.
+        map_slack_m: if given, polylines near any selected agent are kept, targets or not. The radius of an agent that is not
+            scored is this many metres plus the way that it covers at its present speed until the horizon, at most
+            `map_radius_m`. So slow agents do not need a large map, and the map does not depend on which agents are targets.
         polyline_points: P, points of a resampled polyline.
         polyline_length_m: longer polylines are cut into pieces.
         road_lines: keep road edges and road lines too, not only lanes and crosswalks.
@@ -106,19 +107,20 @@ def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     return rows, len(targets), pose.take(rows, 0)
 
 
-def _map_radius(scene: Scene, targets: np.ndarray, config: BatchConfig) -> np.ndarray:
-    """The radius [S] around each target within which polylines are kept."""
-    full = np.full(len(targets), config.map_radius_m, np.float32)
-    if config.map_slack_m is None:
-        return full
+def _map_radius(scene: Scene, rows: np.ndarray, num_targets: int, config: BatchConfig) -> np.ndarray:
+    """The radius around each of the first agents of `rows` within which polylines are kept."""
+    if config.map_slack_m is None:  # only targets need a map
+        return np.full(num_targets, config.map_radius_m, np.float32)
     now = scene.num_history - 1
-    velocity = scene.velocity[targets, now] * scene.valid[targets, now, None]
+    velocity = scene.velocity[rows, now] * scene.valid[rows, now, None]
     way = np.hypot(velocity[:, 0], velocity[:, 1]) * (scene.num_future * scene.period_s)
-    return np.where(scene.agent_role[targets] >= _SCORED, full, np.minimum(full, config.map_slack_m + way))
+    radius = np.where(scene.agent_role[rows] >= _SCORED, np.inf, config.map_slack_m + way)
+    return np.minimum(radius, config.map_radius_m).astype(np.float32)
 
 
-def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
-    """Resampled polylines near a target, of the kinds that `config` names; `around` is [S, 2], `radius` [S]."""
+def _select_polylines(scene: Scene, pose: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
+    """Resampled polylines near one of the first agents, of the kinds that `config` names; `pose` is [A, 3]."""
+    around = pose[: len(radius), :2]
     piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
     kind = scene.polyline_kind[owner]
     keep = config.receives(kind)
@@ -126,7 +128,7 @@ def _select_polylines(scene: Scene, around: np.ndarray, radius: np.ndarray, conf
         some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]
         apart *= apart
-        near = (apart[0] + apart[1]).min(1) <= (radius * radius)[:, None]  # [S, N]
+        near = (apart[0] + apart[1]).min(1) <= (radius * radius)[:, None]  # [agents, pieces]
         keep &= near.any(0)
     kept = keep.nonzero()[0]
     flags = scene.polyline_flags[owner[kept]]
@@ -179,7 +181,7 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     """
     agents = [_select_agents(scene, config) for scene in scenes]
     lines = [
-        _select_polylines(scene, pose[:count, :2], _map_radius(scene, rows[:count], config), config)
+        _select_polylines(scene, pose, _map_radius(scene, rows, count, config), config)
         for scene, (rows, count, pose) in zip(scenes, agents, strict=True)
     ]
     return [_assemble(*each, config) for each in zip(scenes, agents, lines, strict=True)]

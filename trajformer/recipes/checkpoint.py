@@ -168,9 +168,16 @@ def write_checkpoint(out: Path, recipe: Any, weights: dict[str, Tensor], trained
             temporary.write_bytes(buffer.getbuffer())
 
 
-def recipe_name(path: Path) -> str:
+def average_weights(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of state dicts with the same names and shapes; integers are those of the last one."""
+    last = states[-1]
+    stacks = {n: torch.stack([state[n].double() for state in states]) for n, tensor in last.items() if tensor.is_floating_point()}
+    return last | {name: stack.mean(0).to(last[name].dtype) for name, stack in stacks.items()}
+
+
+def recipe_name(path: Path | str) -> str:
     """The task of a checkpoint's model (CheckpointError: it is damaged or foreign)."""
-    return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))
+    return str(_read(Path(path))[CONFIG_KEY].get("task", TrainConfig.task))
 
 
 def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:

@@ -242,6 +242,8 @@ def test_the_mean_of_checkpoints_is_a_checkpoint(
     capsys.readouterr()
     assert run("average", first, tmp_path / "wider" / "last.ckpt", "--out", tmp_path / "odd.ckpt") == 1
     assert re.search("has model.mmtransformer.map_width 8, not 16 like .*wider/last.ckpt", capsys.readouterr().err)
+    assert run("average", first, second, "--out", second, "--overwrite") == 1
+    assert "is an input of this command" in capsys.readouterr().err
     assert run("average", first, "--out", tmp_path / "odd.ckpt") == 1
     assert "expected at least two checkpoints" in capsys.readouterr().err
     assert not (tmp_path / "odd.ckpt").exists()

@@ -406,7 +406,7 @@ def run_weights(args: Namespace) -> None:
     print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")
 
 
-def convert(layout: str, path: Path | str, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
+def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:
     """Recipe, state dict and training scenes of a file of a layout (CheckpointError: unreadable, or of another layout)."""
 
     from trajformer.core.weights import read_state_dict
@@ -425,7 +425,7 @@ def convert(layout: str, path: Path | str, options: Options) -> tuple[Any, dict[
         if isinstance(recipe, TrainConfig):  # paths of one machine have no meaning on another
             recipe = replace(recipe, data=replace(recipe.data, train="", val=""), first_stage="", init="")
         return recipe, model.state_dict(), Predictor(model).trained_on
-    source = read_state_dict(Path(path))
+    source = read_state_dict(path)
     try:
         recipe, weights = layouts()[layout][1](source, options)
     except ConfigError as error:
@@ -443,7 +443,9 @@ def average_parser() -> Parser:
         "It costs no time in inference. The runs must have a common start, such as the same --init: means of unrelated runs are "
         "useless."
     )
-    parser.add_argument("checkpoints", nargs="+", help="two or more checkpoints of the same model", metavar="CHECKPOINT")
+    parser.add_argument(
+        "checkpoints", type=Path, nargs="+", help="two or more checkpoints of the same model", metavar="CHECKPOINT"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write, as safetensors with that suffix")
     add_overwrite(parser)
     return parser

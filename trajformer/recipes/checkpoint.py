@@ -175,9 +175,9 @@ def average_weights(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return last | {name: stack.mean(0).to(last[name].dtype) for name, stack in stacks.items()}
 
 
-def recipe_name(path: Path | str) -> str:
+def recipe_name(path: Path) -> str:
     """The task of a checkpoint's model (CheckpointError: it is damaged or foreign)."""
-    return str(_read(Path(path))[CONFIG_KEY].get("task", TrainConfig.task))
+    return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))
 
 
 def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:

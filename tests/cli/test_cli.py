@@ -122,9 +122,12 @@ def test_errors_of_all_agents_by_motion(line: Path, tmp_path: Path, capsys: pyte
     words = ("--model", "constant_velocity", "--store", line / "store", "--agents", "all", "--csv", table)
     assert run("evaluate", *words) == 0
     rows = pd.read_csv(table)
-    standing = rows[(rows.history_m < 0.5) & (rows.future_m < 0.5)]
-    assert 0 < len(standing) < len(rows)
-    printed = [text.split()[-6:] for text in capsys.readouterr().out.splitlines() if " standing " in text]  # by type
+    brief = rows.history_s < 0.95
+    standing = rows[(rows.history_m < 0.5) & (rows.future_m < 0.5) & ~brief]
+    assert 0 < len(standing) < len(rows) and brief.any()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(int(text.split()[-6]) for text in lines if " brief " in text) == brief.sum()
+    printed = [text.split()[-6:] for text in lines if " standing " in text]  # by type
     counts, *figures = np.array(printed, float).T
     assert counts.sum() == len(standing)
     assert set(rows.manoeuvre) <= {kind.label for kind in Manoeuvre} and rows.manoeuvre.nunique() > 1

@@ -96,7 +96,7 @@ def test_arguments_of_other_types(run: Path) -> None:
 def test_all_agents_have_the_distances_that_they_moved(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
     per_agent = evaluate(load_predictor("constant_velocity", targets="all"), scenes).per_agent
-    moved = per_agent.set_index(["scenario_id", "track_id"])[["history_m", "future_m"]]
+    moved = per_agent.set_index(["scenario_id", "track_id"])[["history_s", "history_m", "future_m"]]
     assert len(moved) > evaluate(load_predictor("constant_velocity"), scenes).figures["num_agents"]
     for scene in (scenes[index] for index in range(len(scenes))):
         for a, track in enumerate(scene.agent_id):
@@ -104,7 +104,8 @@ def test_all_agents_have_the_distances_that_they_moved(run: Path) -> None:
                 parts = np.arange(scene.num_steps) < scene.num_history, np.arange(scene.num_steps) >= scene.num_history
                 past, future = (scene.position[a][part & scene.valid[a]] for part in parts)
                 points = past[:5].mean(0), past[-5:].mean(0), future[-5:].mean(0)
-                expected = [math.dist(*points[:2]), math.dist(*points[1:])]
+                seen_s = (scene.num_history - 1 - scene.valid[a].argmax()) * scene.period_s
+                expected = [seen_s, math.dist(*points[:2]), math.dist(*points[1:])]
                 assert moved.loc[(scene.scene_id, track)].tolist() == pytest.approx(expected, abs=1e-3)
 
 

@@ -46,6 +46,7 @@ MAX_LABELS = 10_000_000  # bytes
 DEFAULT_COUNT = 8  # pictures
 SPLIT = "val"  # that is scored by default
 STANDING_M, NEAR_M = 0.5, 0.5
+BRIEF_S = 1.0  # a motion of half a metre needs time
 OWN = "trajformer"  # the layout of this project's checkpoints
 
 
@@ -257,10 +258,12 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
 def print_groups(per_agent: pd.DataFrame) -> None:
     """Print errors by type and motion, and by manoeuvre.
 
-    "standing" agents move less than `STANDING_M` in their history and in their future, and "near" is minFDE1 up to `NEAR_M`.
+    "standing" agents move less than `STANDING_M` in their history and in their future. Nobody can tell whether an agent stands
+    that was first seen less than `BRIEF_S` ago: it is "brief". "near" is minFDE1 up to `NEAR_M`.
     """
-    still = per_agent[["history_m", "future_m"]].max(axis=1).lt(STANDING_M)
-    named = per_agent.assign(motion=still.map({True: "standing", False: "moving"}), agents=1, near=per_agent.minFDE1 <= NEAR_M)
+    motion = per_agent[["history_m", "future_m"]].max(axis=1).lt(STANDING_M).map({True: "standing", False: "moving"})
+    motion = motion.where(per_agent.history_s > BRIEF_S - 1e-3, "brief")
+    named = per_agent.assign(motion=motion, agents=1, near=per_agent.minFDE1 <= NEAR_M)
     rules = {"agents": "sum", "minADE6": "mean", "minFDE6": "mean", "MR6": "mean", "minFDE1": "mean", "near": "mean"}
     for groups in (["type", "motion"], ["manoeuvre"]):
         print(named.groupby(groups).agg(rules).round(3).to_string())

@@ -127,7 +127,7 @@ def evaluate(
             columns["type"].append(AgentKind(kinds[b][s]).name.lower())
         errors.pop("minFDE")  # of all modes
         pose = observation.pose[:, : observation.num_targets]
-        errors["history_m"], errors["future_m"] = _moved(scene_batch)
+        errors["history_s"], errors["history_m"], errors["future_m"] = _moved(scene_batch)
         for name, value in errors.items():
             columns[name] += value[scored].tolist()
         kind, _ = manoeuvres(scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s)
@@ -139,17 +139,18 @@ def evaluate(
     return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]), known)
 
 
-def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor]:
-    """Distances [B, S] in metres that targets move in their history and in their future.
+def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Seconds [B, S] since targets were first seen, and the metres that they move in their history and in their future.
 
-    They are distances between means over half a second, because single positions of recordings are noisy.
+    Metres are distances between means over half a second, because single positions of recordings are noisy.
     """
     o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
     position, valid = o.position[:, :targets], o.valid[:, :targets]
+    seen_s = (o.num_history - 1 - valid.int().argmax(-1)) * o.period_s
     first = first_centre(position, valid, o.period_s)
     last = first_centre(position.flip(2), valid.flip(2), o.period_s)
     end = first_centre(truth.position.flip(2), truth.valid.flip(2), o.period_s)
-    return (last - first).norm(dim=-1), (end - last).norm(dim=-1)
+    return seen_s, (last - first).norm(dim=-1), (end - last).norm(dim=-1)
 
 
 def track_forecasts(

@@ -1,11 +1,12 @@
-"""Latency of SE2Former for all agents of a scene, with a fresh and with a kept map, and its growth with the size of a scene.
+"""Latency of SE2Former with a fresh and with a kept map, its growth with the size of a scene, and the cost of a training.
 
     python tools/bench_forecast.py --store STORE [--scene ID] [--repeats N] [--threads 1] [--json FILE]
 
 STORE holds Argoverse 2 scenarios (`trajformer preprocess argoverse2`), and ID is the beginning of a scene id. Weights are random:
 they do not change the time. The peer in the same run is mmTransformer. Larger scenes consist of copies of the agents and lanes of
 this scene at random places, with its density: one agent in 1,250 square metres, and five pieces of lanes for each agent. "linear"
-is the time for an agent relative to that in the scene with 64 agents.
+is the time for an agent relative to that in the scene with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of
+the split, repeated; "epoch, h" is the time for the training part of the full data set.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import medians_ms, new_parser, parse, report
+from measure import median_ms, medians_ms, new_parser, parse, peak_mb, report, reset_peak, training_step
 from torch import Tensor
 
+from trajformer.data.augment import augment
 from trajformer.data.batch import Observation
 from trajformer.data.loading import SceneDataset
 from trajformer.models.forecaster import Forecaster
@@ -27,6 +29,7 @@ SCENE = "0a1e6f0a"
 PEER = "mmtransformer_argoverse2"
 SIZES = ((64, 320), (128, 640), (256, 1280), (512, 2560), (256, 2000))  # agents and pieces of lanes
 AREA_M2 = 1250.0  # of an agent
+FULL_SCENES = 199_908  # of the training part of Argoverse 2
 
 
 def load(recipe: str, store: SceneStore, index: int, targets: str) -> tuple[Forecaster, Observation]:
@@ -91,8 +94,23 @@ def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[
         yield {"agents": agents, "lanes": lanes, "ms": time, "linear": time / agents / first}
 
 
+def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """A row for a training step, augmentation and optimiser included; `index` is not used."""
+    recipe, scenes = read_recipe("se2former_argoverse2"), len(store)
+    torch.manual_seed(0)
+    model, loss = recipe.build_model().train(), SE2Former.losses[0]().build()
+    size = recipe.data.batch_size
+    batch = SceneDataset(store, recipe.data.train_batch)[[i % scenes for i in range(size)]]
+    random = torch.Generator().manual_seed(0)
+    step = training_step(lambda: loss(model, augment(batch, recipe.augment, random))["loss"], model, loss, recipe.optim)
+    start = reset_peak("cpu")
+    time = median_ms(step, repeats)
+    hours = FULL_SCENES / size * time / 3.6e6
+    yield {"scenes": size, "step, ms": time, "scenes/s": 1e3 * size / time, "epoch, h": hours, "MB": peak_mb("cpu") - start}
+
+
 def main() -> None:
-    """Measure and print both tables."""
+    """Measure and print the tables."""
     parser = new_parser(__doc__, repeats=15)
     parser.add_argument("--store", required=True)
     parser.add_argument("--split", default="train")
@@ -102,7 +120,7 @@ def main() -> None:
     found = [index for index, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
     if not found:
         raise SystemExit(f"{args.store}: no scene {args.scene} in split {args.split}")
-    tables = {"One scene": one_scene, "Larger scenes": larger_scenes}
+    tables = {"One scene": one_scene, "Larger scenes": larger_scenes, "Training": training}
     report(args, {title: rows(store, found[0], args.repeats) for title, rows in tables.items()})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from bench_forecast import enlarged, larger_scenes, one_scene
+from bench_forecast import enlarged, larger_scenes, one_scene, training
 from paired import compare
 from support.processes import ROOT, environment, run_python
 
@@ -37,6 +37,8 @@ def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch)
     assert all(row["ms"] > 0 for row in rows) and "mmTransformer" in rows[-1]["model"]
     larger = list(larger_scenes(store, 0, 1))
     assert [row["agents"] for row in larger] == [8, 16] and larger[0]["linear"] == 1.0
+    (step,) = training(store, 0, 1)
+    assert step["scenes"] == 32 and step["scenes/s"] * step["step, ms"] == pytest.approx(32e3)
 
 
 def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> None:

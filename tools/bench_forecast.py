@@ -5,8 +5,8 @@
 STORE holds Argoverse 2 scenarios (`trajformer preprocess argoverse2`), and ID is the beginning of a scene id. Weights are random:
 they do not change the time. The peer in the same run is mmTransformer. Larger scenes consist of copies of the agents and lanes of
 this scene at random places, with its density: one agent in 1,250 square metres, and five pieces of lanes for each agent. "linear"
-is the time for an agent relative to that in the scene with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of
-the split, repeated; "epoch, h" is the time for the training part of the full data set.
+is the time for an agent relative to that in the scene with 64 agents. A training step of the recipe for Argoverse 2
+has the scenes of the split, repeated; "epoch, h" is the time for the training part of the full data set.
 """
 
 from collections.abc import Callable, Iterator

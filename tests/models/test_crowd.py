@@ -68,12 +68,3 @@ def test_mode_0_is_the_most_probable(model: CrowdForecaster) -> None:
     probability = model(batch).probability()
     assert (probability.argmax(-1) == 0).all() and torch.allclose(probability.sum(-1), torch.ones(()))
     assert (probability[..., 0] < 1.01 * probability[..., 1:].amax(-1)).all()
-
-
-def test_trust_moves_mode_0_towards_constant_velocity_in_evaluation(model: CrowdForecaster) -> None:
-    batch = walkers(line((0, 0), (0.3, 0)))
-    raw, moved = model.train()(batch).position, model.eval()(batch).position
-    straight = raw.new_tensor([0.3, 0.0]) * torch.arange(1, 13)[:, None]
-    assert not torch.allclose(raw[0, 0, 0], straight, atol=1e-3)
-    assert torch.allclose(moved[0, 0, 0] - straight, 0.7 * (raw[0, 0, 0] - straight), atol=1e-4)
-    assert torch.equal(moved[0, 0, 1:], raw[0, 0, 1:])

@@ -28,9 +28,7 @@ from trajformer.scenes.geometry import rotate, to_frame
 
 
 @dataclass(frozen=True)
-class CrowdConfig(
-    ModelConfig, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history"), shares=("trust",)
-):
+class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history")):
     """Sizes and reach.
 
     Attributes:
@@ -43,8 +41,6 @@ class CrowdConfig(
         max_history: longest history, which determines the number of learned positions.
         step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
-        trust: factor of the offset from constant velocity of mode 0, which is trained as the best single prediction
-            (`SetLossConfig.single`), in evaluation. Below 1, errors on data sets that differ from the training data are smaller.
     """
 
     num_future: int = 12
@@ -57,7 +53,6 @@ class CrowdConfig(
     max_history: int = 20
     step_m: float = 0.1
     consensus_m: float = 1.0
-    trust: float = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +149,9 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
-        if not self.training:
-            offset = torch.cat([self.config.trust * offset[:, :, :1], offset[:, :, 1:]], 2)
         forecast = Forecast(straight[:, :, None] + offset, self.score(x).float(), Frame.AGENT, tracks.pose[:, :targets])
         if self.training:
             return forecast
         logit = consensus(forecast, self.config.consensus_m).logit
-        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0 becomes the most probable mode
+        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0, trained as the best single prediction, is the most probable mode
         return replace(forecast, logit=torch.cat([most, logit[..., 1:]], -1))

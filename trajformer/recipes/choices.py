@@ -49,7 +49,7 @@ LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
 LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.losses")}
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors", "start": "init"}
-_REMOVED = {"reach_m": 0.0, "first": True, "coverage": False}  # removed options, with the values that today's models have
+_REMOVED = {"reach_m": 0.0, "first": True, "coverage": False, "trust": 1.0}  # removed options and today's values
 _LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
 _MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
 _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}

@@ -52,6 +52,18 @@ def test_the_written_recipe_is_read_again(store: Path, tmp_path: Path, monkeypat
     assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(again, seed=7)
 
 
+def test_a_part_of_a_block_keeps_the_other_values_of_its_model(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe("se2former_argoverse1")
+    change = {"model.se2former.block.dropout": 0.3}
+    block = replace(recipe.model.block, dropout=0.3)
+    assert read_recipe("se2former_argoverse1", change).model.block == block and block.width == 64
+    assert parsed(monkeypatch, "--config", "se2former_argoverse1", "--model.se2former.block.dropout", 0.3).model.block == block
+    (tmp_path / "part.yaml").write_text("model: {se2former: {num_future: 30, block: {dropout: 0.3}}}")
+    assert read_recipe(tmp_path / "part.yaml").model.block == block
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_recipe_parses_and_builds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = parsed(monkeypatch, "--config", path, *ROOTS.get(path.stem, ()))

@@ -48,41 +48,49 @@ def _field_to_plain(item: Field, value: Any) -> Any:
     return {names[0]: to_plain(value)}
 
 
-def from_plain(kind: Any, value: Any, where: str = "") -> Any:
+def from_plain(kind: Any, value: Any, where: str = "", default: Any = None) -> Any:
     """The inverse of `to_plain` for a type `kind`, a dataclass for example, checked field by field; nothing is imported by name.
 
-    `where` is the path of the value in a recipe. Raises TrajformerError with the field: an unknown one, or a value of the wrong
-    type or outside its range.
+    `where` is the path of the value in a recipe. Fields that are not given have the values of `default`, or the class's own. In a
+    dataclass inside a dataclass they have the values of the outer one's default, as on the command line. Raises TrajformerError
+    with the field: an unknown one, or a value of the wrong type or outside its range.
     """
     if get_origin(kind) in (Union, UnionType):
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
     if isinstance(kind, type) and is_dataclass(kind):
-        return value if isinstance(value, kind) else _dataclass_from_plain(kind, value, where)
+        return value if isinstance(value, kind) else _dataclass_from_plain(kind, value, where, default)
     return _leaf(kind, value, where)
 
 
-def _dataclass_from_plain(kind: Any, value: Any, where: str) -> Any:
+def _dataclass_from_plain(kind: Any, value: Any, where: str, default: Any) -> Any:
     if not isinstance(value, Mapping):
         raise TrajformerError(f"{where or 'recipe'}: expected fields of {kind.__name__}, found {reprlib.repr(value)}")
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     if unknown := set(value) - known.keys():
         raise TrajformerError(f"{where or 'recipe'}: unknown field '{min(unknown)}' (known: {', '.join(known)})")
-    if missing := [name for name, item in known.items() if name not in value and _is_required(item)]:
+    values = {name: getattr(default, name) for name in known} if isinstance(default, kind) else {}
+    if missing := [name for name, item in known.items() if name not in value and name not in values and _is_required(item)]:
         raise TrajformerError(f"{where or 'recipe'}: no field '{missing[0]}'")
-    values = {}
     for name, item in value.items():
         path = f"{where}.{name}" if where else name
         choices = known[name].metadata.get(_CHOICES)
         if choices is None:
-            values[name] = from_plain(hints[name], item, path)
+            values[name] = from_plain(hints[name], item, path, values.get(name, _default(known[name])))
         else:
             values[name] = _choice_from_plain(choices, item, path, required=_is_required(known[name]))
     try:
         return kind(**values)
     except ConfigError as error:
         raise TrajformerError(f"{where}.{error}" if where else str(error)) from error
+
+
+def _default(item: Field[Any]) -> Any:
+    """The default of a field, None if it is required."""
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return None if item.default is MISSING else item.default
 
 
 def _choice_from_plain(choices: Mapping[str, type[Any]], value: Any, where: str, required: bool) -> Any:

@@ -52,9 +52,7 @@ def test_the_written_recipe_is_read_again(store: Path, tmp_path: Path, monkeypat
     assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(again, seed=7)
 
 
-def test_a_part_of_a_block_keeps_the_other_values_of_its_model(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_block_keeps_the_other_values_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = read_recipe("se2former_argoverse1")
     change = {"model.se2former.block.dropout": 0.3}
     block = replace(recipe.model.block, dropout=0.3)

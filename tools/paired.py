@@ -16,6 +16,7 @@ from scipy.stats import bootstrap
 from trajformer.errors import TrajformerError
 
 AGENT = ["scenario_id", "track_id"]
+COLUMNS = ["minADE6", "minFDE6", "MR6", "minFDE1"]
 
 
 def mean_errors(files: list[Path]) -> pd.DataFrame:
@@ -47,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=Path, nargs="+", required=True, metavar="CSV")
     parser.add_argument("--second", type=Path, nargs="+", required=True, metavar="CSV")
-    parser.add_argument("--columns", nargs="+", default=["minADE6", "minFDE6", "MR6", "minFDE1"])
+    parser.add_argument("--columns", nargs="+", default=COLUMNS)
     args = parser.parse_args()
     try:
         table = compare(args.first, args.second, args.columns)

@@ -121,13 +121,20 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
 
-def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings run in this process, and no cost is measured."""
+
     def train_here(command: list[str], **_: Any) -> SimpleNamespace:
         code = run(*command[3:])
         return SimpleNamespace(poll=lambda: code, wait=lambda: code)
 
     monkeypatch.setattr(trainings, "subprocess", SimpleNamespace(Popen=train_here))
     monkeypatch.setattr(models, "cost", lambda *_: {})
+
+
+@pytest.mark.usefixtures("trained_here")
+def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Path) -> None:
     data = "data: {batch_size: 4, batch: {max_agents: 4, targets: focal}}\n"
     (folder / "first.yaml").write_text("model:\n  agentformer:" + indent(CVAE, "    ") + data)
     second = "model:\n  agentformer_sampler:\n    hidden: [8, 8]\n    cvae:"
@@ -146,6 +153,27 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
     other = trainings.plan(row, 4, folder / "store", folder / "out", 8)
     assert other.recipe.first_stage == str(folder / "out" / "first" / "seed4" / "best.ckpt")
     assert compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0  # moved folders are the same run
+
+
+@pytest.mark.usefixtures("trained_here")
+def test_rows_for_processor_minutes_are_scored_at_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": name, "config": "focal.yaml", "arguments": {"trainer.minutes": 0.005}} for name in ("usual", "fast")]
+    rows[1]["arguments"]["optim.learning_rate"] = 0.01
+    (folder / "minutes.yaml").write_text(yaml.safe_dump([*rows, {"name": "cv", "model": "constant_velocity"}]))
+    (folder / "minutes.md").write_text("<!-- table: minutes -->\n<!-- end -->\n")
+    files = {"table": "minutes.yaml", "markdown": "minutes.md", "json": "m.json"}
+    assert compare(folder, *(f"--{name}={folder / file}" for name, file in files.items()), "--seeds", 1, 2, "--paired") == 0
+    assert "usual/seed1: 0.005 processor minutes" in capsys.readouterr().out
+    usual, fast, still = rows_in(folder / "m.json")
+    assert usual["seeds"]["1"]["run"] | {"minutes": 0} == {"minutes": 0, "epochs": None, "futures": None}
+    last = folder / "out" / "fast" / "seed2" / "last.ckpt"
+    assert run("evaluate", "--checkpoint", last, "--store", folder / "store", "--json", folder / "m-last.json") == 0
+    assert fast["seeds"]["2"]["scores"] == pytest.approx(json.loads((folder / "m-last.json").read_text()), rel=1e-6)
+    text = (folder / "minutes.md").read_text()
+    assert "Differences from 'usual' with paired 95 % intervals over scenes:" in text and "futures" not in text
+    [line] = [line for line in text.split("\n") if line.startswith("| cv | ") and " to " in line]
+    gap, low, high = (float(word) for word in line.split(" | ")[2].replace("(", "").replace(")", "").replace("to ", "").split())
+    assert gap == pytest.approx(still["mean"]["minFDE6"] - usual["mean"]["minFDE6"], abs=6e-4) and low <= gap <= high
 
 
 def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]) -> None:

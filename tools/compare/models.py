@@ -1,12 +1,14 @@
 """Train models on the same number of futures and compare accuracy, also by manoeuvre, latency, memory and training time.
 
     python tools/compare/models.py --store stores/av1 --out runs/compare --table configs/compare/models.yaml \
-        [--futures 300000] [--seeds 0 1] [--jobs 2] [--json FILE] [--markdown docs/results/argoverse1.md] [--plot FILE]
+        [--futures 300000] [--seeds 0 1] [--jobs 2] [--paired] [--json FILE] [--markdown docs/results/argoverse1.md] [--plot FILE]
 
 A table file is a YAML list of {name, config, arguments, epochs, after} and {name, model}. Each row is trained on one thread, for
 its epochs or for the number of epochs that is closest to --futures (agents with a known future); the learning rate schedule ends
 with the training. Second stages (`after`) are trained after their first stages. The best checkpoint is scored as by `trajformer
-evaluate`. Cost is measured after all trainings: forecasts of recorded scenes on one thread.
+evaluate`. A row whose recipe has `trainer.minutes` is trained for this time, and its last checkpoint is scored. --paired adds the
+differences of all rows from the first one, with the intervals of `tools/paired.py`. Cost is measured after all trainings:
+forecasts of recorded scenes on one thread.
 
 Finished runs are reused, interrupted runs (Ctrl-C) resume, failed runs are repeated. A run is a folder OUT/<row>/seed<N> with
 run.json (minutes, epochs, futures, recipe), log.txt, scores.json and agents.csv. The cost is in OUT/<row>/cost.json; remove the
@@ -25,8 +27,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a subfolder of tools
 
+import paired
 from compare import table
 from compare.cost import cost
 from compare.trainings import Row, Training, folder_of, plan, read_table, train_all
@@ -113,9 +118,24 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
         record = one.record()
         with result.list_failure(f"seed {one.seed}: "):
             if record["done"]:
-                figures = score(one.folder / "best.ckpt", one.folder, args.store, one.recipe.data.val_split)
+                figures = score(one.checkpoint, one.folder, args.store, one.recipe.data.val_split)
                 run = {name: record[name] for name in ("minutes", "epochs", "futures")}
                 result.seeds[str(one.seed)] = figures | {"run": run}
+
+
+def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
+    """Table of the differences from the first row, over the agents and the means of all seeds, with paired intervals."""
+    files = {}
+    for one in results:
+        folder = out / folder_of(one.row.name)
+        files[one.row.name] = [(folder if seed == "-" else folder / f"seed{seed}") / "agents.csv" for seed in one.seeds]
+    first, *others = (name for name, of in files.items() if of)
+    lines = {}
+    for name in others:
+        found = paired.compare(files[name], files[first], paired.COLUMNS)
+        lines[name] = [f"{gap:+.3f} ({low:+.3f} to {high:+.3f})" for gap, low, high in found.iloc[:, 2:].to_numpy()]
+    title = f"Differences from '{first}' with paired 95 % intervals over scenes"
+    return {title: pd.DataFrame.from_dict(lines, orient="index", columns=paired.COLUMNS)} if lines else {}
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -134,6 +154,8 @@ def compare(args: argparse.Namespace) -> None:
                     result.cost = cost(result.row.recipe, args.out / folder_of(result.row.name), args.store, args.repeats)
     rows = [{"name": result.row.name, **asdict(result), **table.summarize(result.seeds)} for result in results]
     tables = table.tables(rows)
+    if args.paired:
+        tables |= differences(results, args.out)
     failures = [f"- {result.row.name}: {reason}" for result in results for reason in result.failed]
     failed = ["\n".join(["Failed:", "", *failures])] if failures else []
     print("\n" + "\n\n".join([*(f"{title}:\n{cells.to_string()}" for title, cells in tables.items()), *failed]))
@@ -158,6 +180,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--futures", type=int, default=300_000, help="approximate number of training futures per model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=2, help="parallel trainings, one thread each")
+    parser.add_argument("--paired", action="store_true", help="add the differences from the first row")
     parser.add_argument("--untrained", action="store_true", help="measure the cost only")
     parser.add_argument("--finished", action="store_true", help="do not train, use the finished runs")
     parser.add_argument("--repeats", type=int, default=30, help="forecasts for the median latency")

@@ -29,6 +29,7 @@ from trajformer.scenes.store import SceneStore
 
 COMMAND = [sys.executable, "-m", "trajformer.cli"]
 VALIDATIONS = 8  # approximate number in a training
+NEVER = 1_000_000  # epochs between validations
 STOP_S = 3.0  # for trainings to end after an interruption
 
 
@@ -95,16 +96,22 @@ class Training:
     seed: int
     folder: Path  # of the run; the output of the process is in log.txt
     recipe: TrainConfig  # the recipe of the row with stores, seed and length
-    futures: int  # targets with a known future in the whole training
+    futures: int | None  # targets with a known future in the whole training; None for a length in processor minutes
     process: subprocess.Popen[bytes] | None = None  # `trajformer train`, once it has started
     start_time: float = 0.0  # of the process
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint to score: the best one, or the last one of a training for processor minutes, where none is selected."""
+        return self.folder / ("best.ckpt" if self.futures else "last.ckpt")
 
     def record(self) -> dict[str, Any]:
         """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command."""
         path = self.folder / "run.json"
         recipe = replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=self.row.recipe.first_stage)
         if not path.exists():
-            progress = {"minutes": 0.0, "epochs": recipe.trainer.epochs, "futures": self.futures, "done": False}
+            epochs = recipe.trainer.epochs if self.futures else None
+            progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "done": False}
             return progress | origin() | {"recipe": to_plain(recipe)}
         record: dict[str, Any] = json.loads(path.read_text())
         try:
@@ -142,8 +149,14 @@ class Training:
 
 
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
-    """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row."""
-    data = replace(row.recipe.data, train=str(store), val=str(store))
+    """The training of a row for about this number of futures, in whole epochs, or for the epochs of the row.
+
+    A recipe with `trainer.minutes` is trained for this time instead, without validation before the end.
+    """
+    data, folder = replace(row.recipe.data, train=str(store), val=str(store)), out / folder_of(row.name) / f"seed{seed}"
+    if row.recipe.trainer.minutes:
+        trainer = replace(row.recipe.trainer, threads=1, validate_every=NEVER)
+        return Training(row, seed, folder, replace(row.recipe, data=data, trainer=trainer, seed=seed), None)
     per_epoch = count_futures(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
     if not per_epoch:
         raise TrajformerError(f"{store}: no agent has a known future to train on")
@@ -151,7 +164,7 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
     trainer = replace(row.recipe.trainer, threads=1, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
     first_stage = str(out / folder_of(row.after) / f"seed{seed}" / "best.ckpt") if row.after else ""
     recipe = replace(row.recipe, data=data, trainer=trainer, seed=seed, first_stage=first_stage)
-    return Training(row, seed, out / folder_of(row.name) / f"seed{seed}", recipe, epochs * per_epoch)
+    return Training(row, seed, folder, recipe, epochs * per_epoch)
 
 
 def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
@@ -165,7 +178,9 @@ def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
             while waiting and len(running) < jobs:
                 running.append(waiting.pop(0))
                 running[-1].start()
-                print(f"{running[-1].folder}: {running[-1].recipe.trainer.epochs} epochs", flush=True)
+                trainer = running[-1].recipe.trainer
+                length = f"{trainer.minutes:g} processor minutes" if trainer.minutes else f"{trainer.epochs} epochs"
+                print(f"{running[-1].folder}: {length}", flush=True)
             time.sleep(0.1)
             for training in [one for one in running if one.process and one.process.poll() is not None]:
                 running.remove(training)

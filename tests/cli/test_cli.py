@@ -1,6 +1,7 @@
 """The commands from raw files to pictures; the figures are computed again from the raw files."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,17 @@ def test_figures_of_evaluate_equal_figures_of_the_forecast_file(line: Path, tmp_
         assert pd.read_csv(table)[name].mean() == pytest.approx(expected[name], abs=1e-4)
     assert list((written := pd.read_parquet(out)).columns) == COLUMNS
     assert np.allclose(written.groupby(["scenario_id", "track_id"]).probability.sum(), 1.0)
+
+
+def test_files_of_evaluate_are_written_even_if_the_reader_of_the_output_has_ended(line: Path, tmp_path: Path, capfd: Any) -> None:
+    words = ["evaluate", "--model", "constant_velocity", "--store", line / "store", "--json", tmp_path / "a.json"]
+    command = [sys.executable, "-m", "trajformer.cli", *words, "--csv", tmp_path / "a.csv"]
+    read, write = os.pipe()
+    os.close(read)
+    subprocess.run(command, stdout=write, check=False, env=environment())
+    os.close(write)
+    assert json.loads((tmp_path / "a.json").read_text())["num_agents"] == len(pd.read_csv(tmp_path / "a.csv")) > 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_plots_of_named_worst_and_random_scenes(line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

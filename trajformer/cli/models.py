@@ -230,15 +230,17 @@ def run_evaluate(args: Namespace) -> None:
     check_outputs(args, json="json", csv="csv")
     scenes, predictor, source = _load(args, checkpoints[0] if checkpoints else None)
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
-    if scenes.unit != METRES:
-        print(f"lengths in {scenes.unit}")
-    print_table({source + " (on its training split)" * evaluation.on_training_split: evaluation.figures})
-    if args.agents != "scored":
-        print_groups(evaluation.per_agent)
-    if args.json is not None:
-        write_atomically(args.json, json.dumps(evaluation.figures, indent=1) + "\n")
-    if args.csv is not None:
-        write_atomically(args.csv, evaluation.per_agent.round(6).to_csv(index=False))
+    try:
+        if args.json is not None:
+            write_atomically(args.json, json.dumps(evaluation.figures, indent=1) + "\n")
+        if args.csv is not None:
+            write_atomically(args.csv, evaluation.per_agent.round(6).to_csv(index=False))
+    finally:  # a full disk does not lose the figures, and a reader of this output that ends early (head) does not lose the files
+        if scenes.unit != METRES:
+            print(f"lengths in {scenes.unit}")
+        print_table({source + " (on its training split)" * evaluation.on_training_split: evaluation.figures})
+        if args.agents != "scored":
+            print_groups(evaluation.per_agent)
 
 
 def print_table(rows: dict[str, dict[str, float]]) -> None:

@@ -234,7 +234,7 @@ DEVICES = [
     on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
     on(PLOT, "--out full.png", "full.png: No space left on device", SPECIAL, linked("full.png", "/dev/full")),
     works("figures to nowhere", f"{SCORE} --json /dev/null", "minFDE6", guard=SPECIAL),
-    works("figures to the screen", f"{SCORE} --json /dev/stdout", r'(?s)constant_velocity .*"minFDE6": ', guard=SCREEN),
+    works("figures to the screen", f"{SCORE} --json /dev/stdout", r'(?s)"minFDE6": .*constant_velocity ', guard=SCREEN),
     works("figures to a pipe", f"{SCORE} --json pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     works("forecasts to a pipe", f"{PREDICT} --out pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
     on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),

@@ -169,6 +169,7 @@ def test_rows_for_processor_minutes_are_scored_at_the_end(folder: Path, capsys: 
     last = folder / "out" / "fast" / "seed2" / "last.ckpt"
     assert run("evaluate", "--checkpoint", last, "--store", folder / "store", "--json", folder / "m-last.json") == 0
     assert fast["seeds"]["2"]["scores"] == pytest.approx(json.loads((folder / "m-last.json").read_text()), rel=1e-6)
+    assert models.differences([models.Result(row) for row in trainings.read_table(folder / "minutes.yaml")], folder) == {}
     text = (folder / "minutes.md").read_text()
     assert "Differences from 'usual' with paired 95 % intervals over scenes:" in text and "futures" not in text
     [line] = [line for line in text.split("\n") if line.startswith("| cv | ") and " to " in line]
@@ -219,6 +220,13 @@ def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
     [row] = trainings.read_table(folder / "epochs.yaml")
     made = trainings.plan(row, 0, folder / "store", folder / "plans", 1)
     assert made.recipe.trainer.epochs == 7 and made.futures == 7 * per_epoch["all"]
+
+
+def test_a_second_stage_for_processor_minutes_has_its_first_stage(folder: Path) -> None:
+    row = trainings.Row("b", str(folder / "focal.yaml"), {"trainer.minutes": 1}, after="a")
+    made = trainings.plan(row, 2, folder / "store", folder / "plans", 8)
+    assert made.recipe.first_stage == str(folder / "plans" / "a" / "seed2" / "best.ckpt")
+    assert (made.recipe.trainer.threads, made.checkpoint.name) == (1, "last.ckpt")
 
 
 def test_a_failed_training_does_not_affect_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,12 +126,11 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
 def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
     """Table of the differences from the first row, over the agents and the means of all seeds, with paired intervals."""
     files = {}
-    for one in results:
+    for one in (result for result in results if result.seeds):
         folder = out / folder_of(one.row.name)
         files[one.row.name] = [(folder if seed == "-" else folder / f"seed{seed}") / "agents.csv" for seed in one.seeds]
-    first, *others = (name for name, of in files.items() if of)
-    lines = {}
-    for name in others:
+    first, lines = next(iter(files), ""), {}
+    for name in list(files)[1:]:
         found = paired.compare(files[name], files[first], paired.COLUMNS)
         lines[name] = [f"{gap:+.3f} ({low:+.3f} to {high:+.3f})" for gap, low, high in found.iloc[:, 2:].to_numpy()]
     title = f"Differences from '{first}' with paired 95 % intervals over scenes"

@@ -153,18 +153,18 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
 
     A recipe with `trainer.minutes` is trained for this time instead, without validation before the end.
     """
-    data, folder = replace(row.recipe.data, train=str(store), val=str(store)), out / folder_of(row.name) / f"seed{seed}"
-    if row.recipe.trainer.minutes:
-        trainer = replace(row.recipe.trainer, threads=1, validate_every=NEVER)
-        return Training(row, seed, folder, replace(row.recipe, data=data, trainer=trainer, seed=seed), None)
-    per_epoch = count_futures(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
-    if not per_epoch:
-        raise TrajformerError(f"{store}: no agent has a known future to train on")
-    epochs = row.epochs or max(round(futures / per_epoch), 1)
-    trainer = replace(row.recipe.trainer, threads=1, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
+    data, trainer = replace(row.recipe.data, train=str(store), val=str(store)), replace(row.recipe.trainer, threads=1)
+    if trainer.minutes:
+        total, trainer = None, replace(trainer, validate_every=NEVER)
+    else:
+        per_epoch = count_futures(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
+        if not per_epoch:
+            raise TrajformerError(f"{store}: no agent has a known future to train on")
+        epochs = row.epochs or max(round(futures / per_epoch), 1)
+        total, trainer = epochs * per_epoch, replace(trainer, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
     first_stage = str(out / folder_of(row.after) / f"seed{seed}" / "best.ckpt") if row.after else ""
     recipe = replace(row.recipe, data=data, trainer=trainer, seed=seed, first_stage=first_stage)
-    return Training(row, seed, folder, recipe, epochs * per_epoch)
+    return Training(row, seed, out / folder_of(row.name) / f"seed{seed}", recipe, total)
 
 
 def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:

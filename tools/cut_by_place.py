@@ -5,12 +5,13 @@
 Windows of a data set overlap, so a part that is cut by scene id contains recorded seconds of the training part. Here all scenes
 whose origin is in the same square of the city go to the same part: half of the squares to `val`, chosen by a checksum of their
 names, the others to `train`. Squares differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train`
-6,106. Choices are made on this `val`.
+6,106. Choices are made on this `val`. Scenes state their origin: their split is `train.train` or `train.val`.
 """
 
 import argparse
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,8 @@ def cut(store: Path, out: Path, side_m: float) -> dict[str, int]:
     """Write both parts of the split `train`; returns their numbers of scenes. Raises TrajformerError: `out` is not empty."""
     parts: dict[str, list[Scene]] = {"train": [], "val": []}
     for scene in SceneStore(store, "train"):
-        parts["val" if held_out(scene, side_m) else "train"].append(scene)
+        part = "val" if held_out(scene, side_m) else "train"
+        parts[part].append(replace(scene, split=f"{scene.split}.{part}"))
     if not all(parts.values()):
         raise TrajformerError(f"{store}: all scenes are in one part; use a smaller --side-m")
     out.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from cut_by_place import cut
 from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import verify_store
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import example_scenes
 
@@ -23,6 +24,9 @@ def test_scenes_of_a_square_stay_together(tmp_path: Path) -> None:
     train, val = (list(SceneStore(tmp_path / "parts", split)) for split in ("train", "val"))
     squares = [{int(scene.origin[0] // 100) for scene in part} for part in (train, val)]
     assert not squares[0] & squares[1] and len(squares[0] | squares[1]) == 10
+    trained_on_part, trained_on_all = DataSpec.of(train[0]), replace(DataSpec.of(train[0]), split="train")
+    assert trained_on_part.contains(train[1]) and not trained_on_part.contains(val[0])
+    assert trained_on_all.contains(val[0]) and trained_on_part.contains(replace(val[0], split="train"))
     assert sorted(scene.scene_id for scene in train + val) == sorted(scene.scene_id for scene in scenes)
     assert verify_store(tmp_path / "parts", lambda paths, total: paths) == []
     with pytest.raises(TrajformerError, match="parts: is not empty"):

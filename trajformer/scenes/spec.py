@@ -55,8 +55,12 @@ class DataSpec:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def contains(self, scene: Scene) -> bool:
-        """Whether a scene is from this split of this data set; an unknown data set counts as equal."""
-        return self.split == scene.split and self.source in (None, scene.source)
+        """Whether a scene is from this split of this data set, or one split is a part of the other, as `train.val` is of `train`.
+
+        An unknown data set counts as equal.
+        """
+        same = f"{self.split}.".startswith(f"{scene.split}.") or f"{scene.split}.".startswith(f"{self.split}.")
+        return same and self.source in (None, scene.source)
 
 
 def longest(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:

@@ -44,8 +44,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """[...] -> [...], scaled to keep the mean."""
-        share = keep_probability(self.p, x.device)
-        if not self.training or share == 1.0:
+        if not self.training or (share := keep_probability(self.p, x.device)) == 1.0:
             return x
         if x.device.type != "cpu" or share == 0.0 or torch.compiler.is_compiling():
             return F.dropout(x, self.p)

@@ -96,7 +96,8 @@ class Frames:
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
         self.position, self.direction = position, direction
-        self._spread: dict[PoseAttentionConfig, tuple[Tensor, ...]] = {}
+        self._every: dict[PoseAttentionConfig, Tensor] = {}  # [..., N, 1, 6 columns]
+        self._spread: dict[tuple[PoseAttentionConfig, int], tuple[Tensor, ...]] = {}
 
     @classmethod
     def of(cls, pose: Tensor) -> Frames:
@@ -105,24 +106,29 @@ class Frames:
         return cls(pose[..., :2], torch.stack([pose[..., 2].cos(), pose[..., 2].sin()], -1))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Frames:
-        """Frames with both tensors changed in the same way, for example selected."""
-        return Frames(change(self.position), change(self.direction))
+        """Frames with all tensors [..., N, *] changed in the same way, for example selected along N."""
+        changed = Frames(change(self.position), change(self.direction))
+        changed._every = {config: change(every) for config, every in self._every.items()}
+        return changed
 
-    def spread(self, config: PoseAttentionConfig, count: int) -> list[Tensor]:
+    def spread(self, config: PoseAttentionConfig, count: int) -> tuple[Tensor, ...]:
         """Six tensors [..., N, 1, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
 
         The columns are the vectors for each multiple of the heading, then the points; `count` takes the last ones.
         Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames.
         """
-        if config not in self._spread:
+        if config not in self._every:
             (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / config.scale_m))
-            turns = (cos, cos * cos - sin * sin, cos), (sin, 2 * sin * cos, sin)
-            zero, places = torch.zeros_like(x), (x, y, -x * cos - y * sin, x * sin - y * cos)
-            parts = [part for turn in turns for part in turn] + [part for place in places for part in (zero, zero, place)]
-            counts = 6 * (config.vectors, config.vectors, config.points)
-            every = torch.cat([part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)], -1)
-            self._spread[config] = every.chunk(6, -1)
-        return [part[..., -count:] for part in self._spread[config]]
+            turns = cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin
+            places, zero = (x, y, -x * cos - y * sin, x * sin - y * cos), torch.zeros_like(x)
+            parts = [*turns, *(part for place in places for part in (zero, place))]
+            vectors, points = config.vectors, config.points
+            counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
+            columns = [part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)]
+            self._every[config] = torch.cat(columns, -1)
+        if (config, count) not in self._spread:
+            self._spread[config, count] = tuple(part[..., -count:] for part in self._every[config].chunk(6, -1))
+        return self._spread[config, count]
 
 
 class Memory:
@@ -230,7 +236,7 @@ class PoseAttention(nn.Module):
                 mean = attend(query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3))
                 alive = None if mask is None else mask.any(-1)
             mean = mean.transpose(-3, -2)
-        seen, x, y, _ = mean.split([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
+        seen, x, y, _ = mean.split_with_sizes([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
         return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
 
 
@@ -272,7 +278,7 @@ def _place(
     them turned, and points moved, into the outer frame."""
     n = MULTIPLES * vectors + config.points
     cos, sin, left, top = frames.spread(config, n)[:4]
-    rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split([scalars, n, n], -1)
+    rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split_with_sizes([scalars, n, n], -1)
     turned = torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1), torch.addcmul(torch.addcmul(top, x, sin), y, cos)
     return rest, *turned
 

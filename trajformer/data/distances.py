@@ -12,10 +12,15 @@ def pairwise_distances(first: Tensor, second: Tensor) -> Tensor:
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def half_second(period_s: float) -> int:
+    """Steps of half a second, at least one."""
+    return max(round(0.5 / period_s), 1)
+
+
 def first_centre(position: Tensor, valid: Tensor, period_s: float) -> Tensor:
     """Means [..., 2] of the valid positions [..., T, 2] of the first half second, `valid` bool [..., T]; zeros if none is valid.
 
     Single positions of recordings are noisy. The last half second is the first one of flipped steps.
     """
-    share = (valid & (valid.cumsum(-1) <= max(round(0.5 / period_s), 1))).to(position.dtype)[..., None]
+    share = (valid & (valid.cumsum(-1) <= half_second(period_s))).to(position.dtype)[..., None]
     return (position * share).sum(-2) / share.sum(-2).clamp(min=1)

@@ -40,7 +40,7 @@ from trajformer.core.attention import useful_mask
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation, SceneBatch
-from trajformer.data.distances import first_centre
+from trajformer.data.distances import half_second
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
@@ -535,9 +535,13 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     time = torch.arange(observation.num_history, device=seen.device) * period_s
     point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
     point = torch.cat([point, time[:, None].expand(*seen.shape, 1)], -1)
-    late = seen & (seen.cumsum(-1) > seen.sum(-1, keepdim=True) // 2)
-    last = first_centre(point.flip(2), late.flip(2), period_s)
-    gap = last - first_centre(point, seen & ~late, period_s)
+    number, steps = seen.cumsum(-1), half_second(period_s)
+    seen_steps = number[..., -1:]
+    late = number > seen_steps // 2
+    counted = torch.stack([~late & (number <= steps), late & (number > seen_steps - steps)], -2) & seen[..., None, :]
+    centres = (point[:, :, None] * counted[..., None]).sum(-2) / counted.sum(-1, keepdim=True).clamp(min=1)
+    first, last = centres.unbind(2)  # [B, S, 3] with times, zeros if no step counts
+    gap = last - first
     part = gap[..., 2].clamp(min=period_s) / _REST_S
     moved = gap[..., :2].norm(dim=-1) * part.clamp(max=1).rsqrt()
     share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]

@@ -81,7 +81,7 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
 
 def _precise(x: Tensor) -> Tensor:
     """x in float32, or float64 if it is."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 class Frames:
@@ -96,7 +96,7 @@ class Frames:
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
         self.position, self.direction = position, direction
-        self._every: dict[PoseAttentionConfig, Tensor] = {}  # [..., N, 1, 6 columns]
+        self._every: dict[PoseAttentionConfig, Tensor] = {}  # [..., N, 1, 6, columns]
         self._spread: dict[tuple[PoseAttentionConfig, int], tuple[Tensor, ...]] = {}
 
     @classmethod
@@ -125,9 +125,9 @@ class Frames:
             vectors, points = config.vectors, config.points
             counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
             columns = [part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)]
-            self._every[config] = torch.cat(columns, -1)
+            self._every[config] = torch.cat(columns, -1).unflatten(-1, (6, -1))
         if (config, count) not in self._spread:
-            self._spread[config, count] = tuple(part[..., -count:] for part in self._every[config].chunk(6, -1))
+            self._spread[config, count] = self._every[config][..., -count:].unbind(-2)
         return self._spread[config, count]
 
 

@@ -58,8 +58,8 @@ def test_paths_are_sums_of_smooth_components(batch: SceneBatch) -> None:
     model = build_random(SE2FORMER).eval()
     time = torch.linspace(0, 1, 12)
     model.basis.copy_(torch.stack([time, time**2, time**3, time**4]).expand(2, -1, -1))
-    position = model(batch.observation).position
-    rest = (position - se2former.base_path(batch.observation)[0])[batch.observation.target_mask]
+    o = batch.observation
+    rest = (model(o).position - se2former.base_path(o, se2former.Motion.of(o))[0])[o.target_mask]
     # After the refinement, x mixes components of both axes, which are the same here.
     space = torch.linalg.qr(model.basis[0].T).Q  # [F, C]
     rest = rest.transpose(-1, -2)
@@ -81,7 +81,7 @@ def test_an_agent_that_was_seen_shortly_is_not_at_rest(batch: SceneBatch) -> Non
     for seen in (2, 4, 7, o.num_history):
         valid = torch.arange(o.num_history) >= o.num_history - seen
         moving = replace(o, position=5.0 * time[:, None] + torch.zeros_like(o.position), valid=valid.expand_as(o.valid))
-        assert (se2former.base_path(moving)[1][:, :targets] == 1).all()
+        assert (se2former.base_path(moving, se2former.Motion.of(moving))[1][:, :targets] == 1).all()
 
 
 def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_prepare_stores_mean_and_components_of_moving_targets(tmp_path: Path) ->
     path = to_frame(truth.position, observation.pose[:, : observation.num_targets, None])
     moves = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > 3.0)
     focal = moves & (observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL))
-    rest = path - se2former.base_path(observation)[0][:, :, 0]
+    rest = path - se2former.base_path(observation, se2former.Motion.of(observation))[0][:, :, 0]
     rest = torch.cat([rest[moves], rest[focal]]) - mean
     for axis, components in zip(rest.unbind(-1), full, strict=True):
         size = components.norm(dim=1, keepdim=True)
@@ -149,7 +149,7 @@ def test_the_single_forecast_replaces_the_nearest_mode_and_gets_the_highest_scor
     model = build_random(SE2FORMER).train()
     model.temperature.fill_(0.5)
     free, shown = model(batch.observation), model.eval()(batch.observation)
-    share = se2former.base_path(batch.observation)[1].flatten(2)[..., 0]
+    share = se2former.base_path(batch.observation, se2former.Motion.of(batch.observation))[1].flatten(2)[..., 0]
     assert (share == 0).any() and (share == 1).any()
     for b, s in batch.observation.target_mask.nonzero().tolist():
         paths, median, logit = free.position[b, s], free.median[b, s, 0], free.logit[b, s] / math.exp(0.5)

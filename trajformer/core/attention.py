@@ -8,6 +8,7 @@ heads at a time and recomputed in the backward pass, so that none are kept. In a
 since the compiler chooses the values to recompute; other weights are dropped there.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -348,7 +349,8 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """[..., L, D] to [N, heads, L, d]; N is the product of the leading axes, because kernels accept four axes."""
-        return x.reshape(x.shape[:-2].numel(), *x.shape[-2:]).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        *lead, length, width = x.shape
+        return x.reshape(math.prod(lead), length, self.heads, width // self.heads).transpose(1, 2)
 
     def _join(self, x: Tensor) -> Tensor:
         return self.out(x.transpose(-3, -2).flatten(-2))  # [N, heads, L, d] -> [N, L, D]

@@ -49,7 +49,7 @@ from trajformer.losses.matching import match
 from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms, total
 from trajformer.models.forecaster import Forecaster, ModelConfig
-from trajformer.models.horizon import check_lengths, constant_velocity_path
+from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
 from trajformer.scenes.scene import AgentKind, AgentRole
@@ -300,6 +300,7 @@ class MapEncoding(NamedTuple):
 class AgentEncoding(NamedTuple):
     """Encoded agents of a scene."""
 
+    motion: Motion
     token: Tensor  # [B, A, D]
     frames: Frames  # [B, A]
     memory: Memory  # of the decoder layers and the refinement
@@ -403,11 +404,12 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         mask = observation.agent_mask & (observation.valid[..., -1] | targets)
         position = observation.pose[..., :2] - lanes.centre[:, None]
         frames = Frames.of(torch.cat([position, observation.pose[..., 2:]], -1))
-        token = self.embed_agent(agent_features(observation, self.config.max_history))
+        motion = Motion.of(observation)
+        token = self.embed_agent(agent_features(observation, motion, self.config.max_history))
         seen = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
         for layer, keys, road in zip(self.agent_layers, self.agent_keys, lanes.memories[:-1], strict=True):
             token = layer(token, frames, Memory.join(road, keys(token, frames)), seen)
-        return AgentEncoding(token, frames, self.decoder_keys(token, frames), mask)
+        return AgentEncoding(motion, token, frames, self.decoder_keys(token, frames), mask)
 
     def forecast(self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding) -> WorldForecast:
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
@@ -422,7 +424,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             x = layer(x, start, memory, seen)
         if self.joint:
             x = self.world_layers[0](x, start, observation.target_mask)
-        base, share = base_path(observation, self.mean)
+        base, share = base_path(observation, agents.motion, self.mean)
         gain = torch.cat([torch.ones_like(share).expand(-1, -1, modes - 1, -1, -1), share], 2)  # no gain: the median is rest
         proposed = base + gain * self._curve(self.proposal(x))
         x, change = self._refine(x, proposed.detach(), frames, memory, seen, observation.target_mask)
@@ -502,17 +504,27 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
 
 
-def agent_features(observation: Observation, max_history: int) -> Tensor:
+class Motion(NamedTuple):
+    """Observed motion of agents, each in its own frame."""
+
+    position: Tensor  # [B, A, H, 2], metres
+    velocity: Tensor  # [B, A, 2] in the last step, m/s
+
+    @classmethod
+    def of(cls, o: Observation) -> Motion:
+        """The motion of all agents."""
+        return cls(to_frame(o.position, o.pose[:, :, None]), rotate(last_velocity(o), -o.pose[..., 2]))
+
+
+def agent_features(observation: Observation, motion: Motion, max_history: int) -> Tensor:
     """Features [B, A, C] of agents in their own frames.
 
     For each of `max_history` steps, the last one being the present: the residual from a constant velocity in metres / 2, the
     displacement from the step before in metres * 2, and whether the step was seen. Then the velocity in m/s / 10, whether the
     agent is a focal one, and its type.
     """
-    pose, seen = observation.pose, observation.valid[..., None].float()
-    velocity = rotate(last_velocity(observation), -pose[..., 2])
-    time = torch.arange(1 - observation.num_history, 1, device=pose.device) * observation.period_s
-    xy = to_frame(observation.position, pose[:, :, None])
+    (xy, velocity), seen = motion, observation.valid[..., None].float()
+    time = torch.arange(1 - observation.num_history, 1, device=xy.device) * observation.period_s
     residual = (xy - velocity[:, :, None] * time[:, None]) / 2 * seen
     step = nn.functional.pad((xy[:, :, 1:] - xy[:, :, :-1]) * 2 * seen[:, :, 1:] * seen[:, :, :-1], (0, 0, 1, 0))
     steps = torch.cat([residual.clamp(-_LIMIT, _LIMIT), step.clamp(-_LIMIT, _LIMIT), seen], -1)
@@ -522,7 +534,7 @@ def agent_features(observation: Observation, max_history: int) -> Tensor:
     return torch.cat([steps, velocity / 10, focal, kind], -1)
 
 
-def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+def base_path(observation: Observation, motion: Motion, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
     The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
@@ -532,9 +544,10 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     """
     targets = slice(0, observation.num_targets)
     seen, period_s = observation.valid[:, targets], observation.period_s
-    time = torch.arange(observation.num_history, device=seen.device) * period_s
-    point = to_frame(observation.position[:, targets], observation.pose[:, targets, None])
-    point = torch.cat([point, time[:, None].expand(*seen.shape, 1)], -1)
+    position, velocity = (part[:, targets] for part in motion)
+    past = torch.arange(observation.num_history, device=seen.device) * period_s
+    future = torch.arange(1, observation.num_future + 1, device=seen.device) * period_s
+    point = torch.cat([position, past[:, None].expand(*seen.shape, 1)], -1)
     number, steps = seen.cumsum(-1), half_second(period_s)
     seen_steps = number[..., -1:]
     late = number > seen_steps // 2
@@ -545,7 +558,7 @@ def base_path(observation: Observation, mean: Tensor | float = 0.0) -> tuple[Ten
     part = gap[..., 2].clamp(min=period_s) / _REST_S
     moved = gap[..., :2].norm(dim=-1) * part.clamp(max=1).rsqrt()
     share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]
-    return share * (constant_velocity_path(observation) + mean) + (1 - share) * last[:, :, None, None, :2], share
+    return share * (velocity[:, :, None, None] * future[:, None] + mean) + (1 - share) * last[:, :, None, None, :2], share
 
 
 def _eight_points(point: Tensor) -> Tensor:
@@ -578,7 +591,7 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
         pose = observation.pose[:, : observation.num_targets]
         path = to_frame(truth.position, pose[:, :, None])
         complete = truth.valid.all(-1) & (path[..., -1, :].norm(dim=-1) > MOVED_M)
-        residual = path - base_path(observation)[0][:, :, 0]
+        residual = path - base_path(observation, Motion.of(observation))[0][:, :, 0]
         focal = observation.agent_role[:, : observation.num_targets] == int(AgentRole.FOCAL)
         parts += [residual[complete], residual[complete & focal]]
     residual = torch.cat(parts)

@@ -230,6 +230,32 @@ def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     assert torch.equal(tensors(augmentation.tempo(batch, generator(), 0.0))["target"], truth.position)
 
 
+def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
+    """Scored agents may be lost early; a state between steps needs both of them."""
+    seen_once = hide(hide(make_scene(12), 1, slice(0, 5)), 1, slice(6, 10))
+    result = augmentation.tempo(collate([seen_once] * 64), generator(), 0.3)
+    o, truth = result.observation, result.truth
+    assert not o.valid[:, 1].any() and not truth.valid[:, 1].any()
+    assert not (o.target_mask & ~o.agent_mask[:, : o.num_targets]).any()
+    assert_padding_is_zero(result)
+
+
+def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
+    batch = collate([make_scene(20, num_scored=0, seed=seed) for seed in range(8)], BatchConfig(targets="all"))
+    truth, targets = batch.truth, batch.observation.num_targets
+    still = batch.observation.pose[:, :targets, None, :2].expand_as(truth.position)
+    both = edit(batch, target=torch.stack([still, truth.position], 2), target_valid=torch.stack([truth.valid] * 2, 2))
+    left, right = augmentation.thin(batch, generator(), 3), augmentation.thin(both, generator(), 3)
+    assert left.observation.agent_id == right.observation.agent_id
+    assert torch.equal(left.truth.position, right.truth.position[:, :, 1])
+
+
+def test_a_batch_without_targets_is_not_cropped(batch: SceneBatch) -> None:
+    o, truth = batch.observation, batch.truth.map(lambda value: value[:, :0])
+    empty = SceneBatch(replace(o, num_targets=0, target_mask=o.target_mask[:, :0]), truth)
+    assert augmentation.crop(empty, generator(), 3) is empty
+
+
 # ---- temporal shift ---------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +314,14 @@ def test_several_futures_of_one_past_are_shifted_together() -> None:
     assert torch.equal(result.position[:, :, 1, 3:], single.position[:, :, 3:] + single.valid[:, :, 3:, None])
 
 
+def test_a_missing_future_of_several_stays_missing() -> None:
+    batch = collate([make_scene(12)])
+    position, valid = batch.truth.position, batch.truth.valid
+    missing = [torch.stack([value, torch.zeros_like(value)], 2) for value in (position, valid)]
+    result = shifted(edit(batch, target=missing[0], target_valid=missing[1]), 3).truth
+    assert result.valid[:, :, 0].any() and not result.valid[:, :, 1].any() and not result.position[:, :, 1].any()
+
+
 def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
     batch = collate([make_scene(12), hide(make_scene(seed=3), 1, slice(3, 9))])
     before, after = tensors(batch), tensors(augmentation.shift(batch, generator(), 1.0, 1))
@@ -301,5 +335,7 @@ def test_shifts_have_the_requested_lengths_and_leave_two_steps() -> None:
     for steps, longest in ((3, 3), (100, 8)):
         removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[:, 0].sum(-1)
         assert removed.unique().tolist() == list(range(1, longest + 1))
+    short = collate([make_scene(num_history=2)])
+    assert augmentation.shift(short, generator(), 1.0, 8) is short
     half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())
     assert 16 < (half.observation.valid[:, 0].sum(-1) < 10).sum() < 48

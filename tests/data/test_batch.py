@@ -88,6 +88,10 @@ def test_near_polylines_are_kept_without_drivable_areas() -> None:
     near = collate([scene], BatchConfig(map_radius_m=25.0)).observation.polyline[0]
     gap, all_gaps = ((lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (near, observation.polyline[0]))
     assert gap.max() <= 25.0 and 0 < len(near) == (all_gaps <= 25.0).sum() < 96
+    ends = collate([scene], BatchConfig(map_radius_m=25.0, polyline_points=2)).observation.polyline[0]
+    every = collate([scene], replace(WIDE, polyline_points=2)).observation.polyline[0]
+    gap, all_gaps = ((lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (ends, every))
+    assert gap.max() <= 25.0 and len(ends) == (all_gaps <= 25.0).sum()  # both ends count
     few = collate([scene], replace(WIDE, polyline_points=4, polyline_length_m=100.0)).observation
     assert few.polyline.shape == (1, (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(), 4, 2)
 

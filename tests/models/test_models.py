@@ -109,6 +109,16 @@ def test_all_agents_can_be_targets(kind: str) -> None:
     assert position.isfinite().all() and position.shape[1] == observation.num_targets
 
 
+@pytest.mark.parametrize("change", [{"recorded": True}, {"recorded": True, "along_heading": True}], ids=["recorded", "heading"])
+def test_a_lost_agent_moves_on_with_the_chosen_velocity(change: dict[str, bool]) -> None:
+    observation = collate([varied_scenes()[0]]).observation
+    o = replace(observation, velocity=torch.tensor([3.0, 4.0]).expand_as(observation.velocity))
+    path = ConstantVelocityConfig(**change).build()(o).position[0, 1, 0]  # target 1 is seen until step 6 of 0 to 9
+    heading = o.pose[0, 1, 2]
+    step = 0.1 * 5 * torch.stack([heading.cos(), heading.sin()]) if "along_heading" in change else 0.1 * torch.tensor([3.0, 4.0])
+    torch.testing.assert_close(path[0], o.position[0, 1, 6] + 4 * step, atol=1e-4, rtol=0)
+
+
 def in_both_precisions(run: Callable[[], Any]) -> tuple[Any, Any]:
     """The results in float32 and under bfloat16 autocast, with the same random numbers."""
     torch.manual_seed(0)

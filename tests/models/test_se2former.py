@@ -16,6 +16,7 @@ from trajformer.core.pose import Frames, PoseAttentionConfig
 from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig, Frame
+from trajformer.errors import ConfigError, TrajformerError
 from trajformer.losses.set_loss import last_valid
 from trajformer.models import se2former
 from trajformer.scenes.geometry import to_frame
@@ -222,6 +223,38 @@ def test_a_joint_forecast_takes_each_mode_in_the_world_that_fits_best(model: se2
         orders = permutations(range(SE2FORMER.modes), SE2FORMER.worlds)
         best = max(orders, key=lambda order, gain=gain: sum(float(gain[w, mode]) for w, mode in enumerate(order)))
         assert torch.equal(joint.position[b, s], forecast.position[b, s, list(best)])
+
+
+@torch.no_grad()
+def test_worlds_choose_among_selected_modes(model: se2former.SE2Former, batch: SceneBatch) -> None:
+    forecast = model(batch.observation)
+    order = torch.arange(SE2FORMER.modes).flip(0).expand(*batch.observation.target_mask.shape, -1)
+    torch.testing.assert_close(forecast.select(order).joint_futures().position, forecast.joint_futures().position)
+    few = forecast.select(order[..., :2])
+    pick, _ = few.worlds()
+    torch.testing.assert_close(pick.exp().sum(-1), torch.ones(pick.shape[:-1]))
+    ends = few.joint_futures().position[..., -1, :]  # [B, S, W, 2]
+    gaps = (ends[:, :, :, None] - few.position[:, :, None, :, -1]).norm(dim=-1).amin(-1)
+    assert not gaps[batch.observation.target_mask].any()
+
+
+@torch.no_grad()
+def test_paths_are_computed_in_single_precision(model: se2former.SE2Former) -> None:
+    coefficient = torch.randn(1, 3, 2, 2 * SE2FORMER.components)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model._curve(coefficient)
+    assert torch.equal(half, model._curve(coefficient))
+
+
+def test_few_moving_targets_and_options_without_effect_are_errors(tmp_path: Path) -> None:
+    training_store(tmp_path, 1, 1)
+    few = SceneDataset(SceneStore(tmp_path, "train"), BatchConfig(targets="focal"))
+    with pytest.raises(TrajformerError, match="too few for 4 components"):
+        se2former.residual_basis(few, 4)
+    with pytest.raises(ConfigError, match=r"components: 13, expected at most num_future, 12"):
+        replace(SE2FORMER, components=13)
+    with pytest.raises(ConfigError, match=r"block.attention_dropout: pose attention does not have it; leave it at 0.0"):
+        replace(SE2FORMER, block=replace(BLOCK, attention_dropout=0.1))
 
 
 def test_worlds_learn_which_modes_go_together() -> None:

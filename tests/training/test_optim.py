@@ -7,6 +7,7 @@ import torch
 from support.tensors import draw
 from torch import nn
 
+from trajformer.core.attention import SeparateLinear
 from trajformer.recipes.recipe import OptimConfig
 from trajformer.training.muon import Muon
 from trajformer.training.optim import build_optimizer, parameter_groups, rate_factor
@@ -37,7 +38,9 @@ def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
 
 
 def test_muon_optimises_hidden_matrices_only() -> None:
-    model = nn.ModuleDict({"input": nn.Linear(3, 4), "hidden": nn.Linear(4, 4), "kind": nn.Embedding(5, 4)})
+    model = nn.ModuleDict(
+        {"input": nn.Linear(3, 4), "hidden": nn.Linear(4, 4), "kind": nn.Embedding(5, 4), "modes": SeparateLinear(2, 4, 3)}
+    )
     model.outer = ("input.weight",)  # type: ignore[assignment]
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
     optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))
@@ -46,6 +49,7 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     assert muon["lr"] == pytest.approx(2e-3) and muon["weight_decay"] == 0.1
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay[id(model["input"].weight)] == 0.1 and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
+    assert decay[id(model["modes"].weight)] == 0.1 and decay[id(model["modes"].bias)] == 0
     assert len(decay) == len(list(model.parameters()))
 
 

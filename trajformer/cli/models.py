@@ -31,7 +31,7 @@ from trajformer.recipes.names import (
 )
 from trajformer.scenes.files import read_file, write_atomically
 from trajformer.scenes.scene import METRES
-from trajformer.scenes.spec import DataSpec, check_scenes
+from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -330,7 +330,8 @@ def run_plot(args: Namespace) -> None:
     scenes = SceneStore(args.store, args.split or split_of(args.store, args.scene or list(modes), expected.split))
     if len(scenes):
         check_scenes(found := DataSpec.of(scenes[0]), expected, args.store, "the scenes of the forecasts have")
-        if expected.split not in (None, found.split) and scenes.indices(modes):  # ids recur between splits
+        same = expected.split is None or same_split(expected.split, found.split or "")
+        if not same and scenes.indices(modes):  # ids recur between splits
             reason = f"forecasts of split '{expected.split}', but the scenes of {args.store} are of split '{found.split}'"
             raise TrajformerError(f"{args.forecasts}: {reason}; give --split or forecast these scenes")
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT

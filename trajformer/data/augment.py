@@ -149,7 +149,7 @@ def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m:
 def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
     """Keep the `count` agents of each scene that are nearest to a random target, including it."""
     o = batch.observation
-    if o.agent_mask.shape[1] <= count:
+    if o.agent_mask.shape[1] <= count or not o.num_targets:
         return batch
     scene = torch.arange(batch.num_scenes, device=o.pose.device)
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
@@ -166,8 +166,9 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
     if targets <= count:
         return batch
-    end = truth.position[:, :, -1] - o.pose[:, :targets, :2]
-    moving = (end.norm(dim=-1) >= _MOVING_M) & truth.valid[..., -1]
+    end = truth.position[..., -1, :].reshape(*o.target_mask.shape, -1, 2)  # of each future
+    moved = (end - o.pose[:, :targets, None, :2]).norm(dim=-1) >= _MOVING_M
+    moving = (moved & truth.valid[..., -1].reshape(moved.shape)).any(-1)
     scored = o.agent_role[:, :targets] >= int(AgentRole.SCORED)
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
     first = (drawn + 1.0 * moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
@@ -195,9 +196,11 @@ def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
 
 
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
-    """Observe scenes 1 to `steps` steps earlier; agents that appear later are removed."""
+    """Observe scenes 1 to `steps` steps earlier, with at least two observed steps; agents that appear later are removed."""
     o, truth = batch.observation, batch.truth
     device, history, targets = o.position.device, o.num_history, o.num_targets
+    if history < 3:
+        return batch
     count = (_per_scene(batch, generator) * min(steps, history - 2)).long() + 1
     chosen = _per_scene(batch, generator) < probability
     now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
@@ -212,7 +215,8 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
     shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
     kept = present | (count == 0)
-    shifted = shifted.map(lambda value: value * kept.view(*kept.shape, *[1] * (value.ndim - 2)))
+    known = kept[..., None] & truth.valid.any(-1) if truth.valid.ndim > 3 else kept  # one of several futures may be missing
+    shifted = shifted.map(lambda value: value * known.view(*known.shape, *[1] * (value.ndim - known.ndim)))
     earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose, target_mask=o.target_mask & kept)
     result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
     if o.frame is not Frame.FOCAL:
@@ -260,7 +264,11 @@ def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneB
     faster = replace(o, position=position, heading=heading, velocity=velocity, pose=_last_pose(position, heading, valid))
     path = _blend(partial(_shifted, o.position[:, :targets, -1:], truth.position), ahead)
     known = _known(partial(_shifted, o.valid[:, :targets, -1:], truth.valid), ahead)
-    return SceneBatch(_hide(faster, valid, o.agent_mask & valid.any(-1)), Truth(path * known[..., None], known))
+    seen = o.agent_mask & valid.any(-1)
+    kept = seen[:, :targets]
+    faster = replace(faster, target_mask=o.target_mask & kept)
+    known &= kept.view(*kept.shape, *[1] * (known.ndim - 2))
+    return SceneBatch(_hide(faster, valid, seen), Truth(path * known[..., None], known))
 
 
 class _Times(NamedTuple):

@@ -125,7 +125,7 @@ def _select_polylines(scene: Scene, pose: np.ndarray, radius: np.ndarray, config
     kind = scene.polyline_kind[owner]
     keep = config.receives(kind)
     if len(around) and len(piece):
-        some = np.ascontiguousarray(piece[:, ::3].T)  # every third point, [2, points, N]
+        some = np.ascontiguousarray(piece[:, :: 3 if config.polyline_points > 3 else 1].T)  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]
         apart *= apart
         near = (apart[0] + apart[1]).min(1) <= (radius * radius)[:, None]  # [agents, pieces]

@@ -49,14 +49,16 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
         self.register_buffer("noise", noise, persistent=False)
 
     def forward(self, observation: Observation) -> Forecast:
-        """Extrapolate the mean velocity of the last observed steps of each target."""
-        start, velocity = extrapolate(observation, observation.num_targets)
+        """Extrapolate the velocity of each target from the step in which it was last seen."""
+        targets = observation.num_targets
+        start, mean = extrapolate(observation, targets)
+        velocity, last = mean, last_valid(observation.valid[:, :targets])[..., None]
         if self.config.recorded:
-            last = last_valid(observation.valid[:, : observation.num_targets])[..., None, None]
-            velocity = observation.velocity[:, : observation.num_targets].take_along_dim(last, 2).squeeze(2)
+            velocity = observation.velocity[:, :targets].take_along_dim(last[..., None], 2).squeeze(2)
         if self.config.along_heading:
             speed = velocity.norm(dim=-1, keepdim=True)
-            velocity = rotate(torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, : observation.num_targets, 2])
+            velocity = rotate(torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, :targets, 2])
+        start = start + (velocity - mean) * (observation.num_history - 1 - last) * observation.period_s
         factor = (1.0 + SPEED_SPREAD * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
         turn = TURN_SPREAD * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]

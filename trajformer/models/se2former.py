@@ -44,7 +44,7 @@ from trajformer.data.distances import half_second
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import Frame
-from trajformer.errors import ConfigError
+from trajformer.errors import ConfigError, TrajformerError
 from trajformer.losses.matching import match
 from trajformer.losses.set_loss import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms, total
@@ -206,6 +206,12 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
         super().__post_init__()
         if not 0 <= self.nested < self.modes:
             raise ConfigError("nested", f"{self.nested}, expected 0 to {self.modes - 1}, less than the number of modes")
+        if self.components > self.num_future:
+            raise ConfigError("components", f"{self.components}, expected at most num_future, {self.num_future}")
+        plain = BlockConfig()
+        for name in ("attention_dropout", "bias", "d_k", "d_v", "agent_aware", "squeeze"):
+            if getattr(self.block, name) != getattr(plain, name):
+                raise ConfigError(f"block.{name}", f"pose attention does not have it; leave it at {getattr(plain, name)}")
         if self.nested and self.joint:
             raise ConfigError("nested", "joint modes have no nested modes; set one of both only")
 
@@ -223,6 +229,12 @@ class WorldForecast(Forecast):
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
     single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`
 
+    def select(self, index: Tensor) -> Forecast:
+        """As of any forecast; each world chooses among the selected modes."""
+        chosen = super().select(index)
+        assert isinstance(chosen, WorldForecast)
+        return replace(chosen, worlds=self.worlds and partial(_of_modes, self.worlds, index))
+
     @torch.no_grad()
     def joint_futures(self) -> Forecast:
         """W joint futures: mode k of all targets is world k. A target takes each of its modes in at most one of K worlds."""
@@ -235,6 +247,12 @@ class WorldForecast(Forecast):
         mode.flatten(0, 1)[pairs.problem, pairs.target] = pairs.prediction
         chosen = self.select(mode)
         return Forecast(chosen.position, world, self.frame, self.pose)
+
+
+def _of_modes(worlds: Callable[[], tuple[Tensor, Tensor]], index: Tensor) -> tuple[Tensor, Tensor]:
+    """Results of `Worlds` for the modes `index` [B, S, k]."""
+    pick, world = worlds()
+    return pick.take_along_dim(index[:, None], -1).log_softmax(-1), world
 
 
 class Worlds(nn.Module):
@@ -500,8 +518,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return x, _turn(self._curve(self.refinement(x)), facing[..., None, :], 1)
 
     def _curve(self, coefficient: Tensor) -> Tensor:
-        """[..., 2 C] to [..., F, 2]."""
-        return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
+        """[..., 2 C] to [..., F, 2], metres, also under autocast in single precision."""
+        with torch.autocast(coefficient.device.type, enabled=False):
+            return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
 
 
 class Motion(NamedTuple):
@@ -539,8 +558,9 @@ def base_path(observation: Observation, motion: Motion, mean: Tensor | float = 0
 
     The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
     moved less than .5 m in their history to 1 for those that moved more than 1 m. A distance in less than 1.5 s is divided by
-    the square root of this share of time, because motion grows with time and noise does not. The path is constant velocity
-    plus `mean` [F, 2] times the share, plus the centre of the last half second times the rest.
+    the square root of this share of time, because motion grows with time and noise does not. An agent that was seen once counts
+    as at rest. The path is constant velocity plus `mean` [F, 2] times the share, plus the centre of the last half second times
+    the rest.
     """
     targets = slice(0, observation.num_targets)
     seen, period_s = observation.valid[:, targets], observation.period_s
@@ -582,7 +602,7 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
     """Mean [F, 2] and components [2, C, F] of the residuals of all targets with a complete future that move.
 
     Residuals are in metres in the frame of the target. Focal agents count twice. Each axis has its own components, scaled by
-    their standard deviation.
+    their standard deviation. Raises TrajformerError: there are not more residuals than components.
     """
     parts: list[Tensor] = []
     for start in range(0, len(scenes), _CHUNK):
@@ -596,6 +616,11 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
         parts += [residual[complete], residual[complete & focal]]
     residual = torch.cat(parts)
     residual = residual[residual.abs().amax((1, 2)) < _OUTLIER_M]
+    if len(residual) <= components:
+        raise TrajformerError(
+            f"only {len(residual)} training futures are complete and at least {MOVED_M:g} m long, too few for {components} "
+            "components; use more scenes"
+        )
     mean = residual.mean(0)
     basis = []
     for axis in (residual - mean).unbind(-1):

@@ -67,7 +67,7 @@ class OptimConfig(
         schedule: a cosine or a line to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017),
             or one drop to a tenth of the rate (DETR).
         drop: share of the steps before the drop.
-        weight_decay: weight decay of AdamW, without biases, norms and embeddings.
+        weight_decay: of both optimisers, without biases, norms and embeddings.
         betas: betas of AdamW.
         warmup: share of the steps with a linear warm-up.
         clip: largest norm of the gradient, 0 for no clipping.

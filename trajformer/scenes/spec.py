@@ -55,12 +55,13 @@ class DataSpec:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def contains(self, scene: Scene) -> bool:
-        """Whether a scene is from this split of this data set, or one split is a part of the other, as `train.val` is of `train`.
+        """Whether a scene is from this split of this data set (see `same_split`); an unknown data set counts as equal."""
+        return self.split is not None and same_split(self.split, scene.split) and self.source in (None, scene.source)
 
-        An unknown data set counts as equal.
-        """
-        same = f"{self.split}.".startswith(f"{scene.split}.") or f"{scene.split}.".startswith(f"{self.split}.")
-        return same and self.source in (None, scene.source)
+
+def same_split(first: str, second: str) -> bool:
+    """Whether two splits are equal, or one is a part of the other, as `train.val` is of `train`."""
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
 def longest(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from trajformer.training.muon import Muon
 
 
 def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
-    """Groups of parameters: matrices of linear layers and attention have weight decay; vectors and embeddings have none.
+    """Groups of parameters: weights with two or more axes have weight decay; biases, norms and embeddings have none.
 
     With a `muon_rate`, the matrices of linear layers form a group for Muon, except in layers that read features or give
     results, which the model names in its attribute `outer` (endings of names).
@@ -26,7 +26,7 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
     for name, parameter in model.named_parameters():
         if config.muon_rate and id(parameter) in linear and not name.endswith(outer):
             hidden.append(parameter)
-        elif parameter.ndim >= 2 and id(parameter) not in embeddings:
+        elif parameter.ndim >= 2 and id(parameter) not in embeddings and not name.endswith("bias"):
             decayed.append(parameter)
         else:
             others.append(parameter)

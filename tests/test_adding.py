@@ -34,7 +34,7 @@ from trajformer.recipes.recipe import DataConfig, TrainConfig, TrainerConfig
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
-MODELS["best_mode"] = BestModeConfig
+assert MODELS["best_mode"] is BestModeConfig
 plain = {{"model": {{"best_mode": {{"num_future": 60}}}}, "loss": {{"best_mode": {{}}}}}}
 assert from_plain(TrainConfig, plain).loss == BestModeLossConfig()
 data = DataConfig(train="store", val="store", batch_size=8)

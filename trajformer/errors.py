@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from importlib.metadata import entry_points
 from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,19 @@ class StoreError(TrajformerError):
 
 class CheckpointError(TrajformerError):
     """A file is not a checkpoint of this project, or does not fit its model."""
+
+
+def load_plugins(group: str) -> dict[str, Any]:
+    """The entry points of a group by name (TrajformerError: one cannot be imported)."""
+    loaded = {}
+    for plugin in entry_points(group=group):
+        try:
+            loaded[plugin.name] = plugin.load()
+        except Exception as error:
+            package = plugin.dist.name if plugin.dist else "unknown"
+            reason = f"{plugin.value} of the package {package} cannot be imported: {type(error).__name__}: {error}"
+            raise TrajformerError(f"entry point {plugin.name} of {group}: {reason}") from error
+    return loaded
 
 
 class TrajformerWarning(UserWarning):

@@ -1,7 +1,5 @@
 """The list of data sets: a new reader needs its file and one line here."""
 
-from importlib.metadata import entry_points
-
 from data_prep.reader import Reader
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
@@ -12,7 +10,8 @@ from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.scenarionet import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
+from trajformer.errors import load_plugins
 
 _READERS = (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Interaction, NuscenesPrediction, ScenarioNet, Sdd, Table)
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
-READERS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.readers")}
+READERS |= load_plugins("trajformer.readers")

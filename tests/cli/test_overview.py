@@ -69,11 +69,18 @@ def test_optional_words_are_not_called_required(capsys: pytest.CaptureFixture[st
     assert "(required" not in capsys.readouterr().out
 
 
-def test_config_takes_a_name_or_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_takes_a_name_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(recipe_file("mmtransformer_argoverse1"))
     for words in (["--config", "mmtransformer_argoverse1"], [f"--config={file}"]):
         assert read_words(words) == (["--config", file], "")
     assert read_words(["--seed", "1", *words, "--resume"])[0] == ["--config", file, "--seed", "1", "--resume"]
+    (tmp_path / "config.yaml").write_text("task: detection\n")
+    resume = ["--resume", "--out", str(tmp_path)]
+    assert read_words(resume) == (["--config", str(tmp_path / "config.yaml"), *resume], "detection")
+    timed = ["train", "--config", "se2former_argoverse1", "--trainer.epochs", "3", "--out", "r"]
+    assert "the length is trainer.minutes 25; add --trainer.minutes null" in error_line(capsys, *timed)
+    assert "trainer.minutes 2;" in error_line(capsys, *timed, "--trainer.minutes=2")
+    assert read_words([*timed[1:], "--trainer.minutes", "null"])
     assert read_words(["--config", "heads/vit_digits"])[1] == read_words(["--task=classification"])[1] == "classification"
     assert "moon: no such file and no recipe of this name" in error_line(capsys, "train", "--config", "moon", "--out", "r")
 

@@ -41,6 +41,8 @@ def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     model, config = load_checkpoint(run / "last.ckpt")
     expected = evaluate(load_predictor(run / "last.ckpt"), scenes)
     assert trajformer.evaluate(model.train(), scenes, config.data.batch).figures == expected.figures
+    assert trajformer.evaluate(model, scenes).figures == expected.figures  # the settings of the checkpoint
+    assert trajformer.evaluate(model, scenes, BatchConfig()).figures != expected.figures
     assert len(expected.per_agent) == expected.figures["num_agents"] == expected.table.num_agents[0]
     with pytest.raises(TypeError, match="a Predictor has its own"):
         evaluate(load_predictor(run / "last.ckpt"), scenes, config.data.batch)

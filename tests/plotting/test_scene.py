@@ -156,6 +156,9 @@ def test_worst_scenes_come_first_and_unknown_futures_do_not_count(store: SceneSt
     assert plotting.choose_scenes(store, forecasts, worst=2) == [1, 3]
     assert plotting.choose_scenes(store, forecasts, worst=10) == [1, 3, 0]
     assert plotting.choose_scenes(store, {}, worst=3) == []
+    focal, other = forecasts["s0"]
+    far = replace(other, position=other.position + 50.0)
+    assert plotting.choose_scenes(store, forecasts | {"s0": [focal, far]}, worst=2) == [1, 3]  # the title shows the focal agent
     assert plotting.choose_scenes(store, forecasts, worst=1, scene_ids=["s4", "s1"]) == [4, 1]
 
 

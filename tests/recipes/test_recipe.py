@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -11,6 +12,7 @@ import yaml
 from support.cli import run
 from support.training import recipe, training_store
 
+from trajformer import errors
 from trajformer.cli.tasks import TASKS
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
@@ -208,3 +210,12 @@ def test_every_field_of_every_config_has_a_type_and_a_range(kind: Any) -> None:
             with pytest.raises(TrajformerError) as error:
                 pytest.fail(f"{name} accepts {wrong!r}: {from_plain(kind, plain | {name: wrong})}")
             assert name in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = EntryPoint("mine", "no_such_package.model:Config", "trajformer.models")
+    monkeypatch.setattr(errors, "entry_points", lambda group: [missing])
+    with pytest.raises(
+        TrajformerError, match=r"entry point mine of trajformer\.models: no_such_package.* cannot be imported: Mod"
+    ):
+        errors.load_plugins("trajformer.models")

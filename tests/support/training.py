@@ -13,6 +13,7 @@ from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig
 from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
+from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 
@@ -21,6 +22,7 @@ def training_store(root: Path, train: int, val: int) -> Path:
     for split, seeds in (("train", range(train)), ("val", range(20, 20 + val))):
         scenes = [make_scene(4 + 3 * (seed % 4), seed=seed) for seed in seeds]
         write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
+    write_manifest(root)
     return root
 
 

@@ -120,6 +120,9 @@ def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_pat
     assert len(log_of(tmp_path / "on")) == 2  # the loss does not change
     train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), TASK, tmp_path / "rare", progress=False)
     assert log_of(tmp_path / "rare").index.tolist() == [14, 19] and weights(tmp_path / "rare", key="global_step") == 20
+    with pytest.raises(CheckpointError, match=r"has 4 epochs, more than trainer\.epochs 2"):
+        train(recipe(store, trainer={"epochs": 2}), TASK, tmp_path / "rare", resume=True, progress=False)
+    assert "epochs: 4\n" in (tmp_path / "rare" / "config.yaml").read_text()
 
 
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
@@ -133,6 +136,7 @@ def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> 
         (replace(config, model=other), r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml"),
         (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
         (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
+        (replace(config, data=replace(config.data, limit_train=2)), r"data\.limit_train null, not 2"),
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
     ):
         with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + message):

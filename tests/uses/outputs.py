@@ -186,9 +186,17 @@ OTHERS: dict[str, Any] = {"changes": ("store/**", "store/*/*"), "makes": (("stor
 FROM = r"was prepared from argoverse2 .*\braw, not from argoverse"
 SOURCES = [
     on(PREPARE_OTHER, "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
+    on("preprocess argoverse2 copy", "store", f"store/test: {FROM}2 .*/copy: ", SOURCE, lambda: shutil.copytree("raw", "copy")),
     on("preprocess argoverse1 argoverse1", "store --split train", f"{FROM}1 ", SOURCE),
     on(f"{PREPARE_RAW} --limit 1", "store", f"{FROM}2 ", SOURCE),
     on(PREPARE_OTHER, "store --split val", UNKNOWN, SOURCE, lambda: os.remove("store/val/source.json")),
+    works(
+        "score an incomplete store",
+        "evaluate --model constant_velocity --store store",
+        "store: has no manifest.json: its preparation did not end",
+        lambda: os.remove("store/manifest.json"),
+        Guard("trajformer/cli/models.py", "    _warn_if_interrupted(args.store)\n", ""),
+    ),
     works("prepare the same store again", f"{PREPARE_RAW} store", FINISHED_SHARDS, **RECORD),
     works("prepare from a moved raw folder", PREPARE_MOVED, FINISHED_SHARDS, lambda: Path("raw").rename("moved"), **RECORD),
     works("replace the scenes of another raw folder on request", f"{PREPARE_OTHER} store --overwrite", "val: 2 scenes", **OTHERS),

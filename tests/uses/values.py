@@ -186,7 +186,7 @@ TABLE_GUARDS = {
     "with timestamps of another period": Guard(TABLE, "if apart > 0 and not any(", "if not ("),
 }
 TABLE_GUARDS |= dict.fromkeys(("in millimetres", "at 300 m/s", "with jumps of 900 m"), SPEED)
-TABLE_GUARDS |= dict.fromkeys(("in feet", "with velocities in mm/s"), RATIO)
+TABLE_GUARDS |= dict.fromkeys(("in feet", "with velocities of zero", "with velocities in mm/s"), RATIO)
 TABLE_GUARDS |= dict.fromkeys(("with milliseconds", "with every tenth frame", "with irregular milliseconds"), STEPS)
 TABLE_GUARDS |= dict.fromkeys(("with compass headings", "with vx and vy exchanged"), DIRECTION)
 READ_TABLE = "preprocess table drives s --workers 1"
@@ -203,6 +203,7 @@ TABLES = {
     "with steps of 0.5": (drive(step=lambda t: t.step / 2), "step: 0.5, expected a whole number"),
     "with a word for x": (drive(x="east"), "x: infinite or no number"),
     "with lanes of YAML": (lambda: (drive()(), Path("drives/lanes.json").write_text("a: 1")), "lanes.json: "),
+    "with velocities of zero": (drive(vx=0.0, vy=0.0), "vx: speeds are 0 times the displacements per second"),
     "with velocities in mm/s": (drive(vx=5e3, vy=1e3), "vx: speeds are 1e.03 times the displacements per second"),
     "with compass headings": (
         drive(heading=np.pi / 2 - np.arctan2(1, 5)),

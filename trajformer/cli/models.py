@@ -30,8 +30,9 @@ from trajformer.recipes.names import (
     recipe_names,
 )
 from trajformer.scenes.files import read_file, write_atomically
+from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.scene import METRES
-from trajformer.scenes.spec import DataSpec, check_scenes, same_split
+from trajformer.scenes.spec import DataSpec, check_scenes, same_split, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,16 +93,20 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     """Resolve the recipes of a command line of `trajformer train`.
 
     Returns the words with the names of recipes after `--config` replaced by their files, or by the text of their present form if
-    they are of version 0.1. These words are the first, so that all other options override the recipes. Also returns the task of
-    `--task`, else of the first recipe that names one, else an empty string. Raises TrajformerError: a value of `--config` is
-    neither a file nor the name of a recipe, or not usable as YAML.
+    they are of version 0.1. These words are the first, so that all other options override the recipes. Without a recipe,
+    `--resume` uses that of the run. Also returns the task of `--task`, else of the first recipe that names one, else an empty
+    string. Raises TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML; or
+    epochs are given, but the recipe has a length in minutes.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.yaml_text import read_yaml
 
+    if "--resume" in words and not any(word.split("=")[0] == "--config" for word in words):
+        used = Path(_last(words, "--out") or "", "config.yaml")  # the recipe of the run
+        words = [*(["--config", str(used)] if used.is_file() else []), *words]
     start = ("--config=", "--task=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]
-    resolved, tasks = list(words), [value for option, value in pairwise(words) if option == "--task"]
+    resolved, tasks, minutes = list(words), [value for option, value in pairwise(words) if option == "--task"], None
     for index, (option, value) in enumerate(pairwise(words), 1):
         if option != "--config":
             continue
@@ -109,13 +114,24 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
         resolved[index] = str(file)
         recipe = read_yaml(file)
         if isinstance(recipe, dict):
+            minutes = trainer.get("minutes", minutes) if isinstance(trainer := recipe.get("trainer"), dict) else minutes
             tasks += [str(recipe["task"])] if "task" in recipe else []
             if recipe.get("task", "forecasting") == "forecasting" and (upgraded := upgrade_recipe(recipe)) != recipe:
                 resolved[index] = yaml.safe_dump(upgraded)
+    minutes = _last(words, "--trainer.minutes") or minutes
+    if _last(words, "--trainer.epochs") and minutes not in (None, "null"):
+        raise TrajformerError(f"--trainer.epochs: the length is trainer.minutes {minutes}; add --trainer.minutes null for epochs")
     first = [index for index, (option, _) in enumerate(pairwise(words)) if option == "--config"]
     first += [index + 1 for index in first]
     order = sorted(range(len(words)), key=lambda index: index not in first)  # stable
     return [resolved[index] for index in order], tasks[0] if tasks else ""
+
+
+def _last(words: Sequence[str], option: str) -> str | None:
+    """The last value of an option on a command line."""
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    values = [value for name, value in pairwise(parts) if name == option]
+    return values[-1] if values else None
 
 
 def train_parser(task: str = "") -> Parser:
@@ -150,6 +166,8 @@ def run_train(args: Namespace) -> None:
     recipe = from_plain(task.recipe, {item.name: plain[item.name] for item in fields(task.recipe)})
     stores = [(f"data.{part}", Path(store)) for part in ("train", "val") if (store := getattr(recipe.data, part, ""))]
     refuse_inputs(args.out, stores)
+    for store in {store for _, store in stores} if args.task == "forecasting" else ():
+        _warn_if_interrupted(store)
     if not args.resume:
         refuse_inputs(args.out / CONFIG, [("config", Path(str(path))) for path in args.config or []])
     rank_zero_only(print)(train(recipe, task, args.out, resume=args.resume))
@@ -167,6 +185,12 @@ def _add_model_options(parser: Parser) -> None:
     add_overwrite(parser)
 
 
+def _warn_if_interrupted(store: Path) -> None:
+    """Warn if the preparation of a store did not end: scenes may be missing."""
+    if store.is_dir() and not (store / MANIFEST).exists():
+        warn(f"{store}: has no {MANIFEST}: its preparation did not end, so scenes may be missing; run `trajformer preprocess`")
+
+
 def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predictor, str]:
     """The scenes of a command line, its model, and the name of the model."""
     from trajformer.recipes.checkpoint import load_predictor, pick_device
@@ -176,6 +200,7 @@ def _load(args: Namespace, checkpoint: Path | None) -> tuple[SceneStore, Predict
     if source is None or (checkpoint and args.model):
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
     predictor = load_predictor(source, pick_device(args.accelerator), args.agents, args.joint)
+    _warn_if_interrupted(args.store)
     return SceneStore(args.store, args.split), predictor, str(source)
 
 

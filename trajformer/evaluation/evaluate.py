@@ -20,7 +20,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
-from trajformer.models.forecaster import Predictor
+from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.scenes.scene import AgentKind, Scene
 from trajformer.scenes.spec import DataSpec, check_scenes, warn_about_maps
 
@@ -101,7 +101,7 @@ def evaluate(
     """Score a model on all agents of a split with a known future, with `batch_size` scenes per forward pass.
 
     The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`, which is put into evaluation mode.
-    `batch` states how scenes become the input of a module, by default `BatchConfig()`; a `Predictor` has its own. Raises
+    `batch` states how scenes become the input of a module, by default as in its checkpoint; a `Predictor` has its own. Raises
     TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
     """
     import pandas as pd
@@ -111,7 +111,8 @@ def evaluate(
     if not isinstance(model, Predictor | nn.Module):
         raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
     if not isinstance(model, Predictor):
-        model = Predictor(model.eval(), batch or BatchConfig(), next(model.parameters(), torch.zeros(())).device)
+        default = model.batch_config if isinstance(model, Forecaster) else BatchConfig()
+        model = Predictor(model.eval(), batch or default, next(model.parameters(), torch.zeros(())).device)
     elif batch is not None:
         raise TypeError("batch is for a plain module, a Predictor has its own")
     metrics = forecast_metrics().to(model.device)
@@ -133,7 +134,8 @@ def evaluate(
         kind, _ = manoeuvres(scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s)
         columns["manoeuvre"] += [Manoeuvre(value).label for value in kind[scored].tolist()]
     if not columns["scenario_id"]:
-        raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against; use predict")
+        problem = f"no agent ({model.batch.targets}) with a recorded last step; use predict" if len(scenes) else "no scenes"
+        raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against: {problem}")
     figures = metrics.compute()
     known = model.trained_on.contains(scenes[0])
     return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]), known)

@@ -29,6 +29,7 @@ class Forecaster(nn.Module):
         outer: endings of the names of matrices that read features or give results; Muon does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
         trained_on: clock, horizon, unit, map and origin of its training scenes, from its checkpoint.
+        batch_config: how scenes become its input, from its checkpoint.
     """
 
     losses: tuple[type[Any], ...] = (SetLossConfig,)
@@ -39,6 +40,7 @@ class Forecaster(nn.Module):
     outer: tuple[str, ...] = ()
     needs_first_stage: bool = False
     trained_on: DataSpec = DataSpec()
+    batch_config: BatchConfig = BatchConfig()
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         if config is not None:

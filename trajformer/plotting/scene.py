@@ -172,12 +172,18 @@ def _recorded(scene: Scene, agent: int, steps: slice) -> np.ndarray:
     return scene.position[agent, steps][scene.valid[agent, steps]].astype(np.float64)
 
 
+def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple[float, float]]:
+    """minADE and minFDE of the main forecast (`main_forecast`), or of all forecasts if there is none."""
+    main = main_forecast(scene, forecasts)
+    return track_errors(scene, forecasts if main is None else [main])
+
+
 def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     """Short scene id and city; below, the error of the main forecast (`main_forecast`) or the mean error of all."""
     name = scene.scene_id if len(scene.scene_id) <= _MAX_ID else f"{scene.scene_id[:8]}…{scene.scene_id[-8:]}"
     lines = [f"{name}, {scene.city}" if scene.city else name]
     main = main_forecast(scene, forecasts)
-    if known := track_errors(scene, forecasts if main is None else [main]):
+    if known := shown_errors(scene, forecasts):
         ade, fde = np.mean(known, 0)
         subject = f"mean of {len(known)} agents" if main is None else f"K = {len(main.probability)}"
         if main is not None and scene.agent_role[main.agent] != AgentRole.FOCAL:
@@ -220,10 +226,11 @@ def choose_scenes(
 ) -> list[int]:
     """Indices of scenes to draw, each once: the scenes `scene_ids`, then `worst` scenes, then `random` scenes.
 
-    The worst scenes have the largest minFDE of any agent, worst first; scenes without a recorded future are left out. The random
-    ones are other scenes with forecasts (any scenes if there are no forecasts); equal seeds give equal choices. Without any
-    selection, these are all scenes with forecasts (all scenes if there are none). Forecasts for scenes that are not in the store
-    are ignored. Raises StoreError: a requested scene is not in the store. TrajformerError: a forecast does not fit its scene.
+    The worst scenes have the largest minFDE of the main forecast, which the title shows, or of any agent if there is none, worst
+    first; scenes without a recorded future are left out. The random ones are other scenes with forecasts (any scenes if there are
+    no forecasts); equal seeds give equal choices. Without any selection, these are all scenes with forecasts (all scenes if there
+    are none). Forecasts for scenes that are not in the store are ignored. Raises StoreError: a requested scene is missing.
+    TrajformerError: a forecast does not fit its scene.
     """
     chosen, ids = store.find(scene_ids), store.scene_ids()
     candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
@@ -233,7 +240,7 @@ def choose_scenes(
         largest: dict[int, float] = {}
         for index in candidates if forecasts else ():
             scene = store[index]
-            if errors := track_errors(scene, match_forecasts(scene, forecasts[ids[index]])):
+            if errors := shown_errors(scene, match_forecasts(scene, forecasts[ids[index]])):
                 largest[index] = max(fde for _, fde in errors)
         chosen += sorted(largest, key=lambda index: (-largest[index], index))[:worst]
     if random is not None:

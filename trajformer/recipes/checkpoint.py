@@ -36,7 +36,8 @@ UNTRAINED: dict[str, Any] = {
 CONFIG_KEY = "trajformer"
 _PREFIX = "model."
 _CHECKSUM = '\\"checksum\\": \\"{:08x}\\"'  # in the header of a .safetensors file: CRC-32 of the file with zeros here
-_MAY_CHANGE = ("data", "trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes
+_MAY_CHANGE = ("trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes,
+_FIXED_DATA = ("train_split", "limit_train", "branches", "learn_from", "batch")  # but of `data` these may not
 SCHEMA_VERSION = 1  # of checkpoints; files without it have version 1
 _MISFIT = (TrajformerError, RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 _UNREADABLE = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, AssertionError, *_MISFIT)
@@ -96,6 +97,7 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
         weights = {name[len(_PREFIX) :]: v for name, v in raw["state_dict"].items() if name.startswith(_PREFIX)}
         model.load_state_dict(weights)
         if isinstance(model, Forecaster):
+            model.batch_config = config.data.batch
             model.trained_on = DataSpec.from_plain(raw[CONFIG_KEY].get("trained_on") or {"split": config.data.train_split})
     except CheckpointError:
         raise
@@ -183,17 +185,27 @@ def recipe_name(path: Path) -> str:
 def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:
     """The number of completed steps in a checkpoint from which a run with this recipe may resume on these training scenes.
 
-    The recipe may differ in `data`, `trainer`, `first_stage` and `init`, because files and machines change, and a training may be
-    extended. Raises CheckpointError: it is damaged or foreign, or its recipe differs in another field. TrajformerError: the
-    scenes in `root` differ from its training scenes (see `check_scenes`).
+    The recipe may differ in `trainer`, `first_stage`, `init` and most of `data`, because files and machines change, and a run may
+    be extended. Raises CheckpointError: it is damaged or foreign, its recipe differs in another field, or it has more epochs
+    than the recipe. TrajformerError: the scenes in `root` differ from its training scenes (see `check_scenes`).
     """
     raw = _read(path)
     model, before = _build(path, raw, type(config))
     check_scenes(scenes, Predictor(model).trained_on, root)
-    old, new = ({n: v for n, v in to_plain(recipe).items() if n not in _MAY_CHANGE} for recipe in (before, config))
+    done, trainer = raw["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], config.trainer
+    if trainer.minutes is None and done > trainer.epochs:
+        raise CheckpointError(f"{path}: has {done} epochs, more than trainer.epochs {trainer.epochs}")
+    old, new = map(_fixed, (before, config))
     if changes := list_changes(old, new):
         raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml in its folder")
     return int(raw["global_step"])
+
+
+def _fixed(recipe: Any) -> dict[str, Any]:
+    """The part of a recipe that may not change when a run resumes."""
+    plain = to_plain(recipe)
+    data = {name: value for name, value in plain.get("data", {}).items() if name in _FIXED_DATA}
+    return {name: value for name, value in plain.items() if name not in _MAY_CHANGE} | {"data": data}
 
 
 def list_changes(old: Any, new: Any, name: str = "") -> list[str]:

@@ -6,9 +6,9 @@ To add a loss, do the same for `LOSSES`. Other packages add entry points of the 
 """
 
 from dataclasses import fields
-from importlib.metadata import entry_points
 from typing import Any
 
+from trajformer.errors import load_plugins
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
@@ -35,7 +35,7 @@ MODELS: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "scene_set": SceneSetConfig,
     "se2former": SE2FormerConfig,
 }
-MODELS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.models")}
+MODELS |= load_plugins("trajformer.models")
 LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "set": SetLossConfig,
     "mixture": MixtureLossConfig,
@@ -46,7 +46,7 @@ LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "cvae": CVAELossConfig,
     "sampler": SamplerLossConfig,
 }
-LOSSES |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.losses")}
+LOSSES |= load_plugins("trajformer.losses")
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors", "start": "init"}
 _REMOVED = {"reach_m": 0.0, "first": True, "coverage": False, "trust": 1.0}  # removed options and today's values

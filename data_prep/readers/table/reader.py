@@ -140,6 +140,7 @@ MAX_NAME_BYTES = 150
 MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
 MOVING_M_S, MIN_MOVING = 0.3, 8  # minimum speed and number of steps to compare recorded speeds with displacements
+FAST_M_S = 3.0  # displacements of this speed are not noise: recorded speeds must not be zero
 MAX_RATIO = 2.5  # feet and metres differ by 3.3, km/h and m/s by 3.6
 BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
 MOVED_M, MAX_ACROSS = 2.0, 50.0  # in about a second; degrees. A compass has 90 degrees of difference on most roads
@@ -263,7 +264,7 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         pairs = valid[:, 1:] & valid[:, :-1]
         moved = np.linalg.norm(np.diff(position, axis=1), axis=-1)[pairs] / self.period_s
         recorded = np.linalg.norm(velocity[:, 1:], axis=-1)[pairs]
-        moving = np.minimum(moved, recorded) > MOVING_M_S
+        moving = (np.minimum(moved, recorded) > MOVING_M_S) | (moved > FAST_M_S)
         if moving.sum() >= MIN_MOVING and not 1 / MAX_RATIO < (ratio := np.median(recorded[moving] / moved[moving])) < MAX_RATIO:
             reason = f"speeds are {ratio:.3g} times the displacements per second (median)"
             raise SceneError(f"vx: {reason}; check the units of x, y, vx, vy and time, or remove vx and vy")

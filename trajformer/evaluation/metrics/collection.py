@@ -7,7 +7,6 @@ packages add metrics with an entry point of the group `trajformer.metrics`.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import entry_points
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from torchmetrics import Metric, MetricCollection
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.errors import load_plugins
 from trajformer.evaluation.metrics.displacement import KS, NAMES, Figures, displacement
 from trajformer.evaluation.metrics.joint import multi_world_of_joint
 from trajformer.evaluation.metrics.plausibility import Plausibility
@@ -62,7 +62,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "multi_world": partial(Means, multi_world_of_joint, "num_scenes", _WORLD_NAMES),
     "plausibility": Plausibility,
 }
-METRICS |= {plugin.name: plugin.load() for plugin in entry_points(group="trajformer.metrics")}
+METRICS |= load_plugins("trajformer.metrics")
 
 
 def forecast_metrics() -> MetricCollection:

@@ -171,7 +171,6 @@ def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
             return
         before = source | {"source": "an unknown data set in", "raw": "an unknown folder"}
     unchanged = all(before[name] == source[name] for name in ("source", "options", "sha256"))
-    unchanged &= before["raw"] == source["raw"] or not Path(before["raw"]).exists()  # another folder may have the same names
     raw, now = (f"{record['source']} {record['raw']}" for record in (before, source))
     if unchanged or (raw == now and before["options"] == source["options"] and before["inputs"] <= source["inputs"]):
         return

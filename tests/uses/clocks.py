@@ -37,9 +37,9 @@ INSIDE = Guard("trajformer/scenes/resample.py", "if out.resolve().is_relative_to
 RESAMPLED = Guard("data_prep/engine/prepare.py", "if (store / record).exists():")
 DRAWN_CHECK = "if not (np.isfinite(forecast.position).all() and np.isfinite(forecast.probability).all()):"
 DRAWN = Guard("trajformer/plotting/forecasts.py", DRAWN_CHECK)
-SPLIT = Guard(SPEC, "return self.split == scene.split", "return False and self.split == scene.split")
+SPLIT = Guard(SPEC, "return self.split is not None", "return False")
 IN_BATCH = Guard("trajformer/plotting/scene.py", "if scene.scene_id not in batch.observation.scene_id:")
-OTHER_SPLIT = Guard("trajformer/cli/models.py", "if expected.split not in (None, found.split) and", "if False and")
+OTHER_SPLIT = Guard("trajformer/cli/models.py", "if not same and", "if False and")
 WITHOUT_MAP = Guard(SPEC, "if expected.has_map and with_map < total:")
 WITH_MAP = Guard(SPEC, "if expected.has_map is False and with_map:")
 ANY_CLOCK = Guard("trajformer/data/batch.py", "if other.clock != first.clock:")

@@ -186,7 +186,6 @@ OTHERS: dict[str, Any] = {"changes": ("store/**", "store/*/*"), "makes": (("stor
 FROM = r"was prepared from argoverse2 .*\braw, not from argoverse"
 SOURCES = [
     on(PREPARE_OTHER, "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
-    on("preprocess argoverse2 copy", "store", f"store/test: {FROM}2 .*/copy: ", SOURCE, lambda: shutil.copytree("raw", "copy")),
     on("preprocess argoverse1 argoverse1", "store --split train", f"{FROM}1 ", SOURCE),
     on(f"{PREPARE_RAW} --limit 1", "store", f"{FROM}2 ", SOURCE),
     on(PREPARE_OTHER, "store --split val", UNKNOWN, SOURCE, lambda: os.remove("store/val/source.json")),

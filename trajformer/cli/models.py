@@ -187,7 +187,7 @@ def _add_model_options(parser: Parser) -> None:
 
 def _warn_if_interrupted(store: Path) -> None:
     """Warn if the preparation of a store did not end: scenes may be missing."""
-    if store.is_dir() and not (store / MANIFEST).exists():
+    if any(store.glob("*/*.arrow")) and not (store / MANIFEST).exists():
         warn(f"{store}: has no {MANIFEST}: its preparation did not end, so scenes may be missing; run `trajformer preprocess`")
 
 

@@ -123,6 +123,10 @@ def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_pat
     with pytest.raises(CheckpointError, match=r"has 4 epochs, more than trainer\.epochs 2"):
         train(recipe(store, trainer={"epochs": 2}), TASK, tmp_path / "rare", resume=True, progress=False)
     assert "epochs: 4\n" in (tmp_path / "rare" / "config.yaml").read_text()
+    content = torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)
+    torch.save({name: content[name] for name in ("trajformer", "state_dict")}, tmp_path / "rare" / "last.ckpt")
+    with pytest.raises(CheckpointError, match="has no state of a training; train from its weights with --init"):
+        train(recipe(store, trainer={"epochs": 4}), TASK, tmp_path / "rare", resume=True, progress=False)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:

@@ -192,6 +192,8 @@ def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:
     raw = _read(path)
     model, before = _build(path, raw, type(config))
     check_scenes(scenes, Predictor(model).trained_on, root)
+    if not {"loops", "global_step"} <= raw.keys():
+        raise CheckpointError(f"{path}: has no state of a training; train from its weights with --init")
     done, trainer = raw["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], config.trainer
     if trainer.minutes is None and done > trainer.epochs:
         raise CheckpointError(f"{path}: has {done} epochs, more than trainer.epochs {trainer.epochs}")

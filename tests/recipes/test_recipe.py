@@ -105,6 +105,7 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
         ("model: {mmtransformer: {num_future: 9, speed: 3}}", "Option 'speed' is not accepted (recipe r.yaml;"),
         ("model: {mmtransformer: {modes: 6}}", "model.mmtransformer: the following arguments are required: num_future"),
         ("model: {mmtransformer: {num_future: many}}", "num_future: Expected a int. Got value: many"),
+        ("data: {learn_from: nobody}", "data.learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;"),
         ("just a sentence", "Unexpected config: just a sentence (recipe r.yaml;"),
         ("", "Unexpected config: (recipe r.yaml;"),
     ],
@@ -119,7 +120,7 @@ INVALID = {  # tests/uses/values.py has values outside their ranges
     "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
     "model.mmtransformer.social_layers": ("[1,0]", "social_layers: (1, 0), expected at least one decoder layer"),
     "model.mmtransformer.num_future": (13, "model.mmtransformer.num_future: 13, but "),
-    "model.mmtransformer.max_history": (4, "scenes have 10 observed steps, the model has max_history 4"),
+    "model.mmtransformer.max_history": (4, "model.mmtransformer.max_history: 4, but "),
     "model.constant_velocity": ("{}", "model: give exactly one of constant_velocity, mmtransformer"),
     "data.batch.frame": (Frame.AGENT.name, "data.batch.frame: AGENT"),
 }

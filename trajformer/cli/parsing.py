@@ -55,6 +55,8 @@ class Parser(ArgumentParser):
         # One line with the field and the reason, without the list of types that jsonargparse tried.
         line, pattern = " ".join(str(message).split()), r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected"
         line = re.sub(pattern + r" a <class 'NoneType'>.*", r"\1", line)
+        choices = r"Does not validate against any.*?Expected a typing.Literal\[([^\]]*)\].* Given value: (.*)"
+        line = re.sub(choices, r"\2, expected one of \1", line)
         line = re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))
         program = self.prog or "trajformer"
         recipe = f"recipe {', '.join(self.recipes)}; " if self.recipes else ""

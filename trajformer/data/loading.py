@@ -8,6 +8,7 @@ number of processes if the number of steps stays the same.
 Workers import only this module and its dependencies, not the training framework, so that they start quickly.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -216,8 +217,10 @@ class RankSampler:
 def make_loader(data: Any, sampler: RankSampler, workers: int = 0, *, pinned: bool = False) -> DataLoader[Any]:
     """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order.
 
-    Each worker reads two batches ahead. With `pinned`, for a GPU, a thread copies them to pinned memory.
+    There is at most one worker per core, because more are slower and PyTorch warns about them. Each reads two batches ahead. With
+    `pinned`, for a GPU, a thread copies them to pinned memory.
     """
+    workers = min(workers, os.cpu_count() or 1)
     return DataLoader(
         data,
         batch_size=None,  # an item is already a batch

@@ -24,7 +24,7 @@ class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train
         train_split: split of `train`.
         val_split: split of `val`.
         batch_size: largest number of scenes per step and device.
-        workers: loader processes; 0 loads in the training process.
+        workers: loader processes, at most one per core; 0 loads in the training process.
         cache: keep samples (about 10 kB each) in memory after their first use, in every loader process.
         limit_train: use only the first `limit_train` scenes.
         bucket: number of steps among which scenes of similar size are grouped into batches; 1 ignores the sizes.

@@ -105,7 +105,7 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
         ("model: {mmtransformer: {num_future: 9, speed: 3}}", "Option 'speed' is not accepted (recipe r.yaml;"),
         ("model: {mmtransformer: {modes: 6}}", "model.mmtransformer: the following arguments are required: num_future"),
         ("model: {mmtransformer: {num_future: many}}", "num_future: Expected a int. Got value: many"),
-        ("data: {learn_from: nobody}", "data.learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;"),
+        ("data: {learn_from: nobody}", "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;"),
         ("just a sentence", "Unexpected config: just a sentence (recipe r.yaml;"),
         ("", "Unexpected config: (recipe r.yaml;"),
     ],

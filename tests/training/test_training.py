@@ -245,6 +245,10 @@ def test_the_mean_of_checkpoints_is_a_checkpoint(
         torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2, atol=1e-7, rtol=1e-6)
     assert any((states[0][name] - value).abs().max() > 1e-4 for name, value in states[2].items())
     assert run("evaluate", "--checkpoint", out, "--store", store) == 0
+    assert "common start" not in capsys.readouterr().err
+    train(recipe(store, seed=9, trainer={"epochs": 1}), TASK, tmp_path / "other", progress=False)
+    assert run("average", first, tmp_path / "other" / "last.ckpt", "--out", tmp_path / "useless.ckpt") == 0
+    assert re.search("last.ckpt: has no common start with .*other/last.ckpt; the mean of", capsys.readouterr().err)
     wider = recipe(store, model={"map_width": 16}, trainer={"epochs": 1})
     train(wider, TASK, tmp_path / "wider", progress=False)
     capsys.readouterr()

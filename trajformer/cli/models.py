@@ -48,6 +48,7 @@ DEFAULT_COUNT = 8  # pictures
 SPLIT = "val"  # that is scored by default
 STANDING_M, NEAR_M = 0.5, 0.5
 BRIEF_S = 1.0  # a motion of half a metre needs time
+RELATED = 0.3  # resemblance of the weights of runs with a common start
 OWN = "trajformer"  # the layout of this project's checkpoints
 
 
@@ -486,7 +487,7 @@ def run_average(args: Namespace) -> None:
     """`trajformer average`."""
 
     from trajformer.core.weights import Options
-    from trajformer.recipes.checkpoint import average_weights, list_changes, write_checkpoint
+    from trajformer.recipes.checkpoint import average_weights, list_changes, resemblance, write_checkpoint
     from trajformer.recipes.plain import to_plain
 
     check_outputs(args, out="safetensors" if args.out.suffix == ".safetensors" else "ckpt")
@@ -500,6 +501,8 @@ def run_average(args: Namespace) -> None:
         if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in last.items()}:
             raise CheckpointError(f"{path}: has other weights than {args.checkpoints[-1]}")
         check_scenes(scenes, trained_on, path, f"the training scenes of {args.checkpoints[-1]} have")
+        if resemblance(weights, last) < RELATED:
+            warn(f"{path}: has no common start with {args.checkpoints[-1]}; the mean of unrelated runs is useless; see --init")
     write_checkpoint(args.out, recipe, average_weights([weights for _, weights, _ in parts]), trained_on)
     print(f"{args.out}: the mean of {len(parts)} checkpoints, a model for {recipe.task}")
 

@@ -177,6 +177,16 @@ def average_weights(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return last | {name: stack.mean(0).to(last[name].dtype) for name, stack in stacks.items()}
 
 
+def resemblance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Median cosine between the matrices of two state dicts: about 0 for unrelated runs, near 1 for a continued run."""
+    cosines = [
+        nn.functional.cosine_similarity(a[name].double().flatten(), b[name].double().flatten(), 0)
+        for name, tensor in a.items()
+        if tensor.ndim >= 2 and tensor.is_floating_point()
+    ]
+    return float(torch.stack(cosines).median()) if cosines else 1.0
+
+
 def recipe_name(path: Path) -> str:
     """The task of a checkpoint's model (CheckpointError: it is damaged or foreign)."""
     return str(_read(path)[CONFIG_KEY].get("task", TrainConfig.task))

@@ -50,7 +50,8 @@ class ForecastingModule(TaskModule):
             raise TrajformerError(f"model.{name}.num_future: {horizon}, but {found}")
         seen = data.spec.num_history
         if seen is not None and seen > model.get("max_history", seen):
-            raise TrajformerError(f"model.{name}.max_history: {model['max_history']}, but {data.train.name} has {seen} observed steps")
+            found = f"{data.train.name} has {seen} observed steps"
+            raise TrajformerError(f"model.{name}.max_history: {model['max_history']}, but {found}")
         if self.config.init:
             self.model.load_state_dict(self._start(data))
             return

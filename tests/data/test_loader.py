@@ -1,5 +1,6 @@
 """Batches: every scene once, little padding, and the same order for any number of workers and processes."""
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +189,8 @@ def test_padding_of_the_real_argoverse1_sample(unpack: Callable[..., Path], tmp_
             shares[bucket] = SceneData(data).padding()
         assert shares[1]["agents and polylines"] > before
         assert max(shares[32].values()) < 0.25, shares
+
+
+def test_there_is_at_most_one_worker_per_core() -> None:
+    loader = loading.make_loader([], RankSampler(SequentialOrder(0, 1)), workers=1000)
+    assert loader.num_workers == os.cpu_count()

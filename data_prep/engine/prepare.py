@@ -172,7 +172,9 @@ def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
         before = source | {"source": "an unknown data set in", "raw": "an unknown folder"}
     unchanged = all(before[name] == source[name] for name in ("source", "options", "sha256"))
     raw, now = (f"{record['source']} {record['raw']}" for record in (before, source))
-    if unchanged or (raw == now and before["options"] == source["options"] and before["inputs"] <= source["inputs"]):
+    if unchanged and (raw == now or not any(task.is_foreign() for task in tasks)):
+        return
+    if raw == now and before["options"] == source["options"] and before["inputs"] <= source["inputs"]:
         return
     if raw == now:
         raw, now = (f"{record['inputs']} inputs with {record['options']}" for record in (before, source))

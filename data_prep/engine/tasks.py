@@ -68,12 +68,22 @@ class ShardTask:
 
         With `retry_skipped`, a shard with skipped inputs does not count as finished.
         """
+        info = self._info()
+        return (
+            info is not None
+            and info == ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
+            and not (retry_skipped and info.skipped)
+        )
+
+    def is_foreign(self) -> bool:
+        """Whether the shard on disk is complete and was made from another task."""
+        return self._info() is not None and not self.is_finished()
+
+    def _info(self) -> ShardInfo | None:
         try:
-            info, _ = read_shard_info(self.path)
+            return read_shard_info(self.path)[0]
         except (StoreError, KeyError, TypeError, ValueError):  # the last three: foreign metadata
-            return False
-        expected = ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
-        return info == expected and not (retry_skipped and info.skipped)
+            return None
 
     @property
     def timeout_text(self) -> str:

@@ -1,6 +1,7 @@
 """The reader of tables: columns, time grids, windows, roles and broken tables."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from data_prep.engine.plausible import check_plausible
 from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 
@@ -358,3 +359,16 @@ def test_an_edited_table_or_map_is_prepared_again(tmp_path: Path) -> None:
     (raw / "lanes.json").write_text('{"lanes": [{"id": 1, "points": [[0, 0], [9, 0]]}]}')
     assert prepare(SMALL, raw, store, options).splits[0].kept_shards == 0
     assert SceneStore(store, "val")[0].num_polylines == 1
+
+
+def test_a_table_of_the_same_name_in_another_folder_does_not_replace_scenes(tmp_path: Path) -> None:
+    for folder, steps in (("mine", 8), ("theirs", 9)):
+        (tmp_path / folder / "val").mkdir(parents=True)
+        two_tracks(steps).to_csv(tmp_path / folder / "val" / "a.csv", index=False)
+    store, options = tmp_path / "store", PrepareOptions(progress=False)
+    prepare(SMALL, tmp_path / "mine", store, options)
+    shutil.copytree(tmp_path / "mine", tmp_path / "copy")
+    assert prepare(SMALL, tmp_path / "copy", store, options).splits[0].kept_shards == 1
+    with pytest.raises(TrajformerError, match=r"store/val: was prepared from table .*/copy, not from table .*/theirs: .*--overwrite"):
+        prepare(SMALL, tmp_path / "theirs", store, options)
+    assert prepare(SMALL, tmp_path / "theirs", store, replace(options, overwrite=True)).splits[0].kept_shards == 0

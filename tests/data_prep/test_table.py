@@ -369,6 +369,6 @@ def test_a_table_of_the_same_name_in_another_folder_does_not_replace_scenes(tmp_
     prepare(SMALL, tmp_path / "mine", store, options)
     shutil.copytree(tmp_path / "mine", tmp_path / "copy")
     assert prepare(SMALL, tmp_path / "copy", store, options).splits[0].kept_shards == 1
-    with pytest.raises(TrajformerError, match=r"store/val: was prepared from table .*/copy, not from table .*/theirs: .*--overwrite"):
+    with pytest.raises(TrajformerError, match=r"store/val: was prepared from table .*/copy, not from .*/theirs: .*--overwrite"):
         prepare(SMALL, tmp_path / "theirs", store, options)
     assert prepare(SMALL, tmp_path / "theirs", store, replace(options, overwrite=True)).splits[0].kept_shards == 0

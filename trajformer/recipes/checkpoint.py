@@ -110,7 +110,8 @@ def _build(path: Path | str, raw: dict[str, Any], recipe: type[R]) -> tuple[nn.M
 def _read(path: Path) -> dict[str, Any]:
     file = checkpoint_file(path)
     if not file.is_file():
-        raise CheckpointError(f"{path}: {'not a file' if file.exists() else 'no such checkpoint'}")
+        last = f"a folder; its checkpoint is {path / 'last.ckpt'}" if (file / "last.ckpt").is_file() else "not a file"
+        raise CheckpointError(f"{path}: {last if file.exists() else 'no such checkpoint'}")
     try:
         if file.suffix == ".safetensors":
             raw: Any = _read_safetensors(file)

@@ -35,8 +35,13 @@ class SceneStore:
         self._bytes = shard_sizes(self.root / split)
         counts = count_scenes(self.root, split, self._bytes)
         if not counts:
-            splits = ", ".join(store_splits(self.root)) or "none"
-            raise StoreError(f"{self.root}: no split '{split}' (splits here: {splits})")
+            if shard_sizes(self.root):
+                here = f"this folder is a split; its store is {self.root.resolve().parent}"
+            elif splits := store_splits(self.root):
+                here = f"splits here: {', '.join(splits)}"
+            else:
+                here = "not a store; `trajformer preprocess` makes one"
+            raise StoreError(f"{self.root}: no split '{split}' ({here})")
         self._names = list(counts)
         self._starts: list[int] = np.cumsum([0, *counts.values()]).tolist()  # index of the first scene of each shard, and the end
         self._shards: dict[int, Shard] = {}

@@ -145,7 +145,7 @@ CASES = [
     Case("an unknown split", f"{CONSTANT} store --split moon", r"no split 'moon' \(splits here: test, train, val\)", guard=SPLIT),
     Case("a raw folder as a store", f"{CONSTANT} raw", r"raw: no split 'val' .not a store; .trajformer preprocess", guard=SPLIT),
     Case("a split as a store", f"{CONSTANT} store/val", "store/val: no split 'val' .* its store is .*/store.$", guard=SPLIT),
-    Case("a run as a checkpoint", "evaluate --store store --checkpoint run", "run: a folder; .* run/last.ckpt", guard=IS_CHECKPOINT),
+    Case("a run as a checkpoint", "evaluate --store store --checkpoint run", "a folder; .* run/last.ckpt", guard=IS_CHECKPOINT),
     Case("score a split without a future", f"{CONSTANT} store --split test", "'test' has no known future to score", guard=SCORED),
     Case(
         "train on a split without a future", f"{TRAIN} --data.train_split test", "split 'test' has no known future", guard=FUTURE

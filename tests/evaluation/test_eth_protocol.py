@@ -287,6 +287,17 @@ def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path,
         next(iter(protocol.outcomes(predictor(model), read_set(raw), progress=False)))
 
 
+def test_the_score_on_another_set_says_that_it_is_a_training_split(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("preprocess", "eth_ucy", raw, tmp_path / "store") == 0
+    for trained_on, known in (("eth_train", True), ("zara1_train", False), ("zara1_test", True), ("eth_test", False)):
+        path = checkpoint(tmp_path / f"{trained_on}.ckpt", trained_on)
+        capsys.readouterr()
+        assert run_command("evaluate", "--checkpoint", path, "--store", tmp_path / "store", "--split", "zara1_test") == 0
+        assert ("on its training split" in capsys.readouterr().out) == known, trained_on
+
+
 def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(*words: object) -> str:
         assert run_command("evaluate", "--protocol", "eth_ucy", *words) == 1

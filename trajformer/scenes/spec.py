@@ -55,8 +55,15 @@ class DataSpec:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def contains(self, scene: Scene) -> bool:
-        """Whether a scene is from this split of this data set (see `same_split`); an unknown data set counts as equal."""
-        return self.split is not None and same_split(self.split, scene.split) and self.source in (None, scene.source)
+        """Whether a scene is from this split of this data set (see `same_split`); an unknown data set counts as equal.
+
+        In ETH/UCY the training part of a set holds the recordings of all other sets.
+        """
+        if self.split is None or self.source not in (None, scene.source):
+            return False
+        name, _, part = self.split.rpartition("_")
+        other_set = scene.source == "eth_ucy" and part == "train" and not scene.split.startswith(name + "_")
+        return other_set or same_split(self.split, scene.split)
 
 
 def same_split(first: str, second: str) -> bool:

@@ -8,7 +8,8 @@ agents are targets at little additional cost, and the encoding of the map can be
 - `forecast`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the
   end of its path, attends again from there, and corrects the path. The last path is the median of the target. In evaluation, the
   middle between the median and the mean of the modes is the single forecast: it replaces the mode that ends nearest to it, and
-  counts as the most probable mode.
+  counts as the most probable mode. Only modes of the most probable manoeuvre count for it: an average of two manoeuvres would
+  lie where nobody drives.
 
 A path is the sum of constant velocity, a mean, and C smooth components per axis: the principal components of the residuals from
 constant velocity in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and
@@ -56,6 +57,7 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _START_M, _START_SHARE = 7.0, 0.8  # an agent at rest starts if this share of its modes ends this far away
+_APART_M = 2.0  # paths are of one manoeuvre if the end of one is this near to the other path; about half a lane
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 _SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
 
@@ -458,16 +460,24 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def _single(self, forecast: WorldForecast, share: Tensor) -> Tensor:
         """The middle between the median and the mean of the modes, because their errors differ.
 
-        For agents at rest it is the median, which is rest, or the mean of the modes if most of them start.
+        Only modes of one manoeuvre count: those that agree with the mode that most of the probability agrees with. A median that
+        agrees with none of them does not count. For agents at rest the single forecast is the median, which is rest, or the mean
+        of the modes if most of them start.
         """
         path, median = forecast.position, forecast.median
         assert median is not None
         logit = forecast.logit[:, None] if forecast.is_joint else forecast.logit
-        probability = (logit / self.temperature.exp()).softmax(-1)[..., None, None]  # [B, S or 1, K, 1, 1]
+        probability = (logit / self.temperature.exp()).softmax(-1)  # [B, S or 1, K]
+        agree = _agree(torch.cat([path, median], 2))
+        modes = agree[..., :-1, :-1]
+        best = (modes * probability[..., None, :]).sum(-1).argmax(-1)[..., None, None]
+        member = modes.take_along_dim(best, 2)[:, :, 0]  # [B, S, K]
+        near = (member & agree[..., -1, :-1]).any(-1)[..., None, None, None]
+        weight = (member * probability)[..., None, None]
+        mean = (weight * path).sum(2, keepdim=True) / weight.sum(2, keepdim=True)
         away = (path[..., -1:, :] - median[..., -1:, :]).norm(dim=-1, keepdim=True) > _START_M
-        starts = (probability * away).sum(2, keepdim=True) > _START_SHARE
-        mean = (probability * path).sum(2, keepdim=True)
-        return median.lerp(mean, torch.where(starts, 1 - share / 2, share / 2))
+        starts = (probability[..., None, None] * away).sum(2, keepdim=True) > _START_SHARE
+        return median.lerp(mean, torch.where(near, torch.where(starts, 1 - share / 2, share / 2), 1.0))
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
         """The forecast of evaluation: the single forecast replaces the mode with the nearest end, and is the most probable mode.
@@ -515,6 +525,19 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """[..., 2 C] to [..., F, 2], metres, also under autocast in single precision."""
         with torch.autocast(coefficient.device.type, enabled=False):
             return torch.einsum("...ac,acf->...fa", coefficient.unflatten(-1, (2, -1)), self.basis)
+
+
+def _agree(path: Tensor) -> Tensor:
+    """Which paths [B, S, K, F, 2], in the frame of the target, are of one manoeuvre: bool [B, S, K, K], symmetric.
+
+    The end of one of both is at most `_APART_M` from the other path, which begins at the target.
+    """
+    start = torch.cat([torch.zeros_like(path[..., :1, :]), path[..., :-1, :]], -2)
+    step = (path - start)[:, :, None]  # [B, S, 1, K, F, 2]
+    gap = path[:, :, :, None, -1:] - start[:, :, None]  # [B, S, K, K, F, 2], from the start of each step to the end of each path
+    part = ((gap * step).sum(-1) / step.square().sum(-1).clamp(min=_EPSILON_M2)).clamp(0, 1)
+    near = (gap - part[..., None] * step).norm(dim=-1).amin(-1) <= _APART_M
+    return near | near.transpose(-1, -2)
 
 
 def _eight_points(point: Tensor) -> Tensor:

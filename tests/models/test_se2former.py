@@ -11,6 +11,7 @@ import torch
 from support.models import BLOCK, SE2FORMER
 from support.scenes import varied_scenes
 from support.training import training_store
+from torch import nn
 
 from trajformer.core.pose import Frames, PoseAttentionConfig
 from trajformer.data.batch import SceneBatch, Truth, collate
@@ -173,6 +174,31 @@ def test_an_agent_at_rest_starts_if_most_of_its_modes_do(share: float, far: floa
     single = build_random(SE2FORMER)._single(forecast, torch.full((1, 1, 1, 1, 1), share))
     expected = mean_share * (1 - far + 8 * far)
     torch.testing.assert_close(single[0, 0, 0], torch.tensor([[expected, 0.0]]).expand(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("straight", "median_y", "expected_y"), [(0.4, -1.0, -12.5), (0.4, -9.0, -12.5), (0.7, -1.0, -0.5), (0.7, -9.0, 0.0)]
+)
+def test_the_single_forecast_is_an_average_of_one_manoeuvre(straight: float, median_y: float, expected_y: float) -> None:
+    """One mode goes straight on and two turn right; the median lies near the straight one, or between the manoeuvres."""
+    time = torch.linspace(0.1, 1, 10)
+    modes = [(30 * time, 0 * time), *((30 * time.clamp(max=0.5), -y * (2 * time - 1).clamp(min=0)) for y in (10, 15))]
+    path, median = torch.stack([torch.stack(mode, -1) for mode in modes]), time[:, None] * torch.tensor([28.0, median_y])
+    logit = torch.tensor([straight, (1 - straight) / 2, (1 - straight) / 2]).log()
+    forecast = se2former.WorldForecast(path[None, None], logit[None, None], Frame.AGENT, torch.zeros(1, 1, 3))
+    single = build_random(SE2FORMER)._single(replace(forecast, median=median[None, None, None]), torch.ones(1, 1, 1, 1, 1))
+    assert single[0, 0, 0, -1, 1] == pytest.approx(expected_y)
+
+
+def test_paths_agree_if_the_end_of_one_is_near_the_other() -> None:
+    path = 3 * torch.randn(1, 4, 5, 6, 2, generator=torch.Generator().manual_seed(0)).cumsum(3)
+    dense = torch.cat([torch.zeros_like(path[..., :1, :]), path], 3).flatten(0, 2).transpose(1, 2)
+    dense = nn.functional.interpolate(dense, 5001, mode="linear", align_corners=True).transpose(1, 2).unflatten(0, (4, 5))
+    gap = (path[0, :, :, None, None, -1] - dense[:, None]).norm(dim=-1).amin(-1)
+    gap = torch.minimum(gap, gap.transpose(1, 2))
+    clear = (gap - 2.0).abs() > 0.01
+    assert clear.float().mean() > 0.9 and 0.3 < (gap < 2).float().mean() < 0.7
+    assert torch.equal(se2former._agree(path)[0][clear], (gap < 2)[clear])
 
 
 @torch.no_grad()

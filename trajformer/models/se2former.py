@@ -58,6 +58,7 @@ _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _START_M, _START_SHARE = 7.0, 0.8  # an agent at rest starts if this share of its modes ends this far away
 _APART_M = 2.0  # paths are of one manoeuvre if the end of one is this near to the other path; about half a lane
+_STRAIGHT_PARTS = 12  # of a path, when its distance from an end is measured
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 _SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
 
@@ -532,11 +533,14 @@ def _agree(path: Tensor) -> Tensor:
 
     The end of one of both is at most `_APART_M` from the other path, which begins at the target.
     """
-    start = torch.cat([torch.zeros_like(path[..., :1, :]), path[..., :-1, :]], -2)
-    step = (path - start)[:, :, None]  # [B, S, 1, K, F, 2]
-    gap = path[:, :, :, None, -1:] - start[:, :, None]  # [B, S, K, K, F, 2], from the start of each step to the end of each path
-    part = ((gap * step).sum(-1) / step.square().sum(-1).clamp(min=_EPSILON_M2)).clamp(0, 1)
-    near = (gap - part[..., None] * step).norm(dim=-1).amin(-1) <= _APART_M
+    count = path.shape[-2]
+    chosen = torch.linspace(0, count - 1, min(count, _STRAIGHT_PARTS), device=path.device).round().long()
+    x, y = path.index_select(-2, chosen).unbind(-1)  # [B, S, K, P], ends of straight parts
+    left, low = (nn.functional.pad(value[..., :-1], (1, 0)) for value in (x, y))  # their starts
+    dx, dy = ((value - start)[:, :, None] for value, start in ((x, left), (y, low)))
+    to_x, to_y = (value[..., None, -1:] - start[:, :, None] for value, start in ((x, left), (y, low)))  # [B, S, K, K, P]
+    part = ((to_x * dx + to_y * dy) / (dx * dx + dy * dy).clamp(min=_EPSILON_M2)).clamp_(0, 1)
+    near = ((to_x - part * dx).square() + (to_y - part * dy).square()).amin(-1) <= _APART_M**2
     return near | near.transpose(-1, -2)
 
 

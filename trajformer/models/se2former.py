@@ -539,8 +539,9 @@ def _agree(path: Tensor) -> Tensor:
     left, low = (nn.functional.pad(value[..., :-1], (1, 0)) for value in (x, y))  # their starts
     dx, dy = ((value - start)[:, :, None] for value, start in ((x, left), (y, low)))
     to_x, to_y = (value[..., None, -1:] - start[:, :, None] for value, start in ((x, left), (y, low)))  # [B, S, K, K, P]
-    part = ((to_x * dx + to_y * dy) / (dx * dx + dy * dy).clamp(min=_EPSILON_M2)).clamp_(0, 1)
-    near = ((to_x - part * dx).square() + (to_y - part * dy).square()).amin(-1) <= _APART_M**2
+    part = torch.addcmul(to_x * dx, to_y, dy).div_(torch.addcmul(dx * dx, dy, dy).clamp_(min=_EPSILON_M2)).clamp_(0, 1)
+    to_x, to_y = torch.addcmul(to_x, part, dx, value=-1), torch.addcmul(to_y, part, dy, value=-1)
+    near = torch.addcmul(to_x * to_x, to_y, to_y).amin(-1) <= _APART_M**2
     return near | near.transpose(-1, -2)
 
 

@@ -69,15 +69,14 @@ class ShardTask:
         With `retry_skipped`, a shard with skipped inputs does not count as finished.
         """
         info = self._info()
-        return (
-            info is not None
-            and info == ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
-            and not (retry_skipped and info.skipped)
-        )
+        if info is None or (retry_skipped and info.skipped):
+            return False
+        return info == ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
 
     def is_foreign(self) -> bool:
-        """Whether the shard on disk is complete and was made from another task."""
-        return self._info() is not None and not self.is_finished()
+        """Whether the shard on disk was made from other inputs, or with other options."""
+        info = self._info()
+        return info is not None and info.inputs != self.digest()
 
     def _info(self) -> ShardInfo | None:
         try:

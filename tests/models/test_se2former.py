@@ -179,9 +179,12 @@ def test_an_agent_at_rest_starts_if_most_of_its_modes_do(share: float, far: floa
 @pytest.mark.parametrize(
     ("straight", "median_y", "expected_y"), [(0.4, -1.0, -12.5), (0.4, -9.0, -12.5), (0.7, -1.0, -0.5), (0.7, -9.0, 0.0)]
 )
-def test_the_single_forecast_is_an_average_of_one_manoeuvre(straight: float, median_y: float, expected_y: float) -> None:
+@pytest.mark.parametrize("steps", [10, 60])
+def test_the_single_forecast_is_an_average_of_one_manoeuvre(
+    straight: float, median_y: float, expected_y: float, steps: int
+) -> None:
     """One mode goes straight on and two turn right; the median lies near the straight one, or between the manoeuvres."""
-    time = torch.linspace(0.1, 1, 10)
+    time = torch.linspace(1 / steps, 1, steps)
     modes = [(30 * time, 0 * time), *((30 * time.clamp(max=0.5), -y * (2 * time - 1).clamp(min=0)) for y in (10, 15))]
     path, median = torch.stack([torch.stack(mode, -1) for mode in modes]), time[:, None] * torch.tensor([28.0, median_y])
     logit = torch.tensor([straight, (1 - straight) / 2, (1 - straight) / 2]).log()

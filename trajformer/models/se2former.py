@@ -461,9 +461,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def _single(self, forecast: WorldForecast, share: Tensor) -> Tensor:
         """The middle between the median and the mean of the modes, because their errors differ.
 
-        Only modes of one manoeuvre count: those that agree with the mode that most of the probability agrees with. A median that
-        agrees with none of them does not count. For agents at rest the single forecast is the median, which is rest, or the mean
-        of the modes if most of them start.
+        Only one manoeuvre counts. For each mode, the probabilities of all modes that agree with it are added; the mode with the
+        largest sum and the modes that agree with it count. The median is left out if it agrees with none of these. For agents at
+        rest the single forecast is the median, which is rest, or the mean of the modes if most of them start.
         """
         path, median = forecast.position, forecast.median
         assert median is not None

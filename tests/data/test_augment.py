@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -113,6 +114,24 @@ def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
     assert torch.equal(fewer.observation.polyline[after], batch.observation.polyline[after])
     assert differing(batch, fewer) == {"polyline", "polyline_flags", "polyline_mask"}
     assert_padding_is_zero(fewer)
+
+
+def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: SceneBatch) -> None:
+    hidden = augmentation.drop_lanes(augmentation.drop_agents(batch, generator(), 0.7), generator(1), 0.7)
+    small, before = augmentation.shrink(hidden), hidden.observation
+    o, targets = small.observation, before.num_targets
+    assert o.polyline_mask.sum(1).max() == o.polyline_mask.shape[1] < before.polyline_mask.shape[1]
+    assert o.agent_mask[:, targets:].sum(1).max() == o.agent_mask.shape[1] - targets < before.agent_mask.shape[1] - targets
+    assert o.num_targets == targets and torch.equal(o.target_mask, before.target_mask)
+    assert all(torch.equal(getattr(small.truth, name), getattr(batch.truth, name)) for name in ("position", "valid"))
+    for scene in range(small.num_scenes):
+        for names, mask in ((augmentation.AGENT_FIELDS, "agent_mask"), (augmentation.POLYLINE_FIELDS, "polyline_mask")):
+            for name in names:
+                shown = (getattr(x, name)[scene][getattr(x, mask)[scene]] for x in (o, before))
+                assert torch.equal(*shown), name
+        ids = (list(compress(x.agent_id[scene], x.agent_mask[scene])) for x in (o, before))
+        assert next(ids) == next(ids)
+    assert augmentation.shrink(small) is small
 
 
 @pytest.mark.parametrize("steps", [4, 8, 100])

@@ -96,8 +96,8 @@ class Frames:
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
         self.position, self.direction = position, direction
-        self._every: dict[PoseAttentionConfig, Tensor] = {}  # [..., N, 1, 6, columns]
-        self._spread: dict[tuple[PoseAttentionConfig, int], tuple[Tensor, ...]] = {}
+        self._every: dict[tuple[PoseAttentionConfig, int], Tensor] = {}  # [..., N, heads, 6, columns]
+        self._spread: dict[tuple[PoseAttentionConfig, int, int], tuple[Tensor, ...]] = {}
 
     @classmethod
     def of(cls, pose: Tensor) -> Frames:
@@ -108,27 +108,28 @@ class Frames:
     def map(self, change: Callable[[Tensor], Tensor]) -> Frames:
         """Frames with all tensors [..., N, *] changed in the same way, for example selected along N."""
         changed = Frames(change(self.position), change(self.direction))
-        changed._every = {config: change(every) for config, every in self._every.items()}
+        changed._every = {sizes: change(every) for sizes, every in self._every.items()}
         return changed
 
-    def spread(self, config: PoseAttentionConfig, count: int) -> tuple[Tensor, ...]:
-        """Six tensors [..., N, 1, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
+    def spread(self, config: PoseAttentionConfig, heads: int, count: int) -> tuple[Tensor, ...]:
+        """Six tensors [..., N, heads, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
 
         The columns are the vectors for each multiple of the heading, then the points; `count` takes the last ones.
-        Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames.
+        Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames. All heads
+        have equal values; without an axis to broadcast, products take half the time.
         """
-        if config not in self._every:
+        if (config, heads) not in self._every:
             (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / config.scale_m))
             turns = cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin
             places, zero = (x, y, -x * cos - y * sin, x * sin - y * cos), torch.zeros_like(x)
             parts = [*turns, *(part for place in places for part in (zero, place))]
             vectors, points = config.vectors, config.points
             counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
-            columns = [part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)]
-            self._every[config] = torch.cat(columns, -1).unflatten(-1, (6, -1))
-        if (config, count) not in self._spread:
-            self._spread[config, count] = self._every[config][..., -count:].unbind(-2)
-        return self._spread[config, count]
+            columns = [part.expand(*part.shape[:-2], heads, n) for part, n in zip(parts, counts, strict=True)]
+            self._every[config, heads] = torch.cat(columns, -1).unflatten(-1, (6, -1))
+        if (config, heads, count) not in self._spread:
+            self._spread[config, heads, count] = self._every[config, heads][..., -count:].unbind(-2)
+        return self._spread[config, heads, count]
 
 
 class Memory:
@@ -179,14 +180,18 @@ class PoseKeys(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.key = nn.Linear(width, heads * config.side)
         self.value = nn.Linear(width, heads * (config.values + 2 * config.points))
+        factors = [0.0] * MULTIPLES * config.vectors + [-0.5] * config.points
+        self.register_buffer("of_points", torch.tensor(factors)[:, None], persistent=False)
+
+    of_points: Tensor  # [vectors and points, 1], factors of their squares in a score
 
     def forward(self, tokens: Tensor, frames: Frames) -> Memory:
         """The memory of tokens [..., S, D]."""
         c, tokens = self.config, self.norm(tokens)
         content, x, y = _place(self.key(tokens), frames, c, self.heads, c.content, c.vectors)
-        first = MULTIPLES * c.vectors
-        square = (x[..., first:].square() + y[..., first:].square()).sum(-1, keepdim=True)
-        key = torch.cat([content, x, y, -0.5 * square], -1)
+        with torch.autocast(x.device.type, enabled=False):
+            square = torch.addcmul(x * x, y, y) @ self.of_points
+        key = torch.cat([content, x, y, square], -1)
         value = torch.cat(_place(self.value(tokens), frames, c, self.heads, c.values, 0), -1)
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)
 
@@ -277,7 +282,7 @@ def _place(
     """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
     them turned, and points moved, into the outer frame."""
     n = MULTIPLES * vectors + config.points
-    cos, sin, left, top = frames.spread(config, n)[:4]
+    cos, sin, left, top = frames.spread(config, heads, n)[:4]
     rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split_with_sizes([scalars, n, n], -1)
     turned = torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1), torch.addcmul(torch.addcmul(top, x, sin), y, cos)
     return rest, *turned
@@ -285,7 +290,7 @@ def _place(
 
 def _own_points(x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | None) -> tuple[Tensor, ...]:
     """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where bool `alive` is False."""
-    cos, sin, _, _, ahead, aside = frames.spread(config, config.points)
+    cos, sin, _, _, ahead, aside = frames.spread(config, x.shape[-2], config.points)
     x, y = torch.addcmul(torch.addcmul(ahead, x, cos), y, sin), torch.addcmul(torch.addcmul(aside, y, cos), x, sin, value=-1)
     if alive is not None:
         x, y = (value * alive[..., None, None] for value in (x, y))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import AGENT_FIELDS, Observation, SceneBatch, Truth, transform
+from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, Observation, SceneBatch, Truth, transform
 from trajformer.data.sample import Frame
 from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
@@ -361,10 +361,28 @@ _CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that e
 }
 
 
+def shrink(batch: SceneBatch) -> SceneBatch:
+    """Remove hidden context agents and polylines, as far as they are padding in no scene of the batch.
+
+    Models ignore them, but compute with them. The order of the others stays.
+    """
+    o = batch.observation
+    agents = o.agent_mask.clone()
+    agents[:, : o.num_targets] = True
+    if (count := int(agents.sum(1).max())) < agents.shape[1]:
+        batch = take_agents(batch, (~agents).byte().argsort(dim=1, stable=True)[:, :count], o.num_targets)
+    if (count := int(o.polyline_mask.sum(1).max())) < o.polyline_mask.shape[1]:
+        index = (~o.polyline_mask).byte().argsort(dim=1, stable=True)[:, :count]
+        scene = torch.arange(batch.num_scenes)[:, None]
+        polylines = {name: getattr(o, name)[scene, index] for name in POLYLINE_FIELDS}
+        batch = replace(batch, observation=replace(batch.observation, **polylines))
+    return batch
+
+
 def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
-    """Apply all augmentations that the config enables."""
+    """Apply all augmentations that the config enables, then `shrink` on a CPU; a GPU would have to wait for the sizes."""
     for name, change in _CHANGES.items():
         if strength := getattr(config, name):
             steps = [getattr(config, f"{name}_steps")] if hasattr(config, f"{name}_steps") else []
             batch = change(batch, generator, strength, *steps)
-    return batch
+    return shrink(batch) if batch.observation.position.device.type == "cpu" else batch

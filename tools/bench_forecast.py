@@ -50,7 +50,7 @@ def enlarged(o: Observation, agents: int, lanes: int) -> Observation:
     counts = {o.agent_mask.shape[1]: agents, o.polyline_mask.shape[1]: lanes}
     tensors = {name: value for name, value in vars(o).items() if isinstance(value, Tensor) and value.ndim >= 2}
     copied = {name: copies(value, counts.get(value.shape[1], agents)) for name, value in tensors.items()}
-    o = replace(o, **copied, num_targets=agents)
+    o = replace(o, **copied)
     place, road = (side * torch.rand(1, count, 2, generator=random) for count in (agents, lanes))
     shift = place - o.pose[..., :2]
     pose = torch.cat([place, o.pose[..., 2:]], -1)

@@ -271,7 +271,7 @@ def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
 
 def test_a_batch_without_targets_is_not_cropped(batch: SceneBatch) -> None:
     o, truth = batch.observation, batch.truth.map(lambda value: value[:, :0])
-    empty = SceneBatch(replace(o, num_targets=0, target_mask=o.target_mask[:, :0]), truth)
+    empty = SceneBatch(replace(o, target_mask=o.target_mask[:, :0]), truth)
     assert augmentation.crop(empty, generator(), 3) is empty
 
 

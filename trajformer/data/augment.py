@@ -191,7 +191,7 @@ def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
     rows: list[list[int]] = index.tolist() if index.device.type == "cpu" else [[]] * len(index)
     names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, rows, strict=True))
     values = {name: getattr(o, name)[scene, index] for name in AGENT_FIELDS}
-    kept = replace(o, agent_id=names, num_targets=targets, target_mask=of_targets(o.target_mask), **values)
+    kept = replace(o, agent_id=names, target_mask=of_targets(o.target_mask), **values)
     return SceneBatch(kept, truth.map(of_targets))
 
 

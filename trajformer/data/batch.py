@@ -47,7 +47,6 @@ class Observation(TensorRecord):
     scene_id: tuple[str, ...]  # B
     agent_id: tuple[tuple[str, ...], ...]  # B of at most A; empty after an augmentation that selects agents on a GPU
     period_s: float
-    num_targets: int  # S
     num_future: int  # F, steps to predict
     frame: Frame
     frame_pose: Tensor  # float64 [B, 3]
@@ -69,6 +68,11 @@ class Observation(TensorRecord):
     def num_scenes(self) -> int:
         """B."""
         return len(self.scene_id)
+
+    @property
+    def num_targets(self) -> int:
+        """S."""
+        return self.target_mask.shape[1]
 
     @property
     def num_history(self) -> int:
@@ -136,7 +140,6 @@ def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
         scene_id=tuple(part.scene_id for part in samples),
         agent_id=tuple(part.agent_id for part in samples),
         period_s=first.clock[0],
-        num_targets=tensors["target_mask"].shape[1],
         num_future=first.clock[2],
         frame=frame,
         frame_pose=torch.from_numpy(np.stack([part.frame_pose for part in samples])),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
 from trajformer.core.pose import Frames, Memory, PoseAttention, PoseAttentionConfig, PoseKeys
 from trajformer.errors import ConfigError
@@ -172,6 +173,17 @@ def test_geometry_stays_in_single_precision_under_autocast() -> None:
         result = layer(tokens, pose)
         turned = layer(tokens, moved(pose, 100.0, 50.0, 1.0))
     torch.testing.assert_close(turned, result, atol=2e-2, rtol=2e-2)  # the output layer rounds to bfloat16
+
+
+def test_geometry_needs_no_matrix_product() -> None:
+    """Training allows TF32 in matrix products, too coarse for squares of coordinates. Key and value layers use one each."""
+    layer = Layer().requires_grad_(False)
+    tokens, pose = tokens_and_poses(dtype=torch.float32)
+    frames = Frames.of(pose)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        layer.keys(tokens, frames)
+    products = {"aten::mm", "aten::mv", "aten::addmm", "aten::addmv", "aten::bmm", "aten::baddbmm", "aten::dot"}
+    assert sum(event.count for event in recorded.key_averages() if event.key in products) == 2
 
 
 @pytest.mark.parametrize("most", [10, 10_000])

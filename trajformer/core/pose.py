@@ -181,16 +181,16 @@ class PoseKeys(nn.Module):
         self.key = nn.Linear(width, heads * config.side)
         self.value = nn.Linear(width, heads * (config.values + 2 * config.points))
         factors = [0.0] * MULTIPLES * config.vectors + [-0.5] * config.points
-        self.register_buffer("of_points", torch.tensor(factors)[:, None], persistent=False)
+        self.register_buffer("of_points", torch.tensor(factors), persistent=False)
 
-    of_points: Tensor  # [vectors and points, 1], factors of their squares in a score
+    of_points: Tensor  # [vectors and points], factors of their squares in a score
 
     def forward(self, tokens: Tensor, frames: Frames) -> Memory:
         """The memory of tokens [..., S, D]."""
         c, tokens = self.config, self.norm(tokens)
         content, x, y = _place(self.key(tokens), frames, c, self.heads, c.content, c.vectors)
-        with torch.autocast(x.device.type, enabled=False):
-            square = torch.addcmul(x * x, y, y) @ self.of_points
+        # A sum, not a matrix product, which may be computed in TF32 or bfloat16.
+        square = (torch.addcmul(x * x, y, y) * self.of_points).sum(-1, keepdim=True)
         key = torch.cat([content, x, y, square], -1)
         value = torch.cat(_place(self.value(tokens), frames, c, self.heads, c.values, 0), -1)
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)

@@ -362,9 +362,9 @@ _CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that e
 
 
 def shrink(batch: SceneBatch) -> SceneBatch:
-    """Remove hidden context agents and polylines, as far as they are padding in no scene of the batch.
+    """Shorten the axes of agents and polylines to the largest number of visible ones in a scene.
 
-    Models ignore them, but compute with them. The order of the others stays.
+    Models ignore hidden ones, but compute with them. All targets and the order of visible ones stay.
     """
     o = batch.observation
     agents = o.agent_mask.clone()

@@ -4,16 +4,20 @@
     python tools/paired.py --first a0.csv a1.csv a2.csv --second b0.csv b1.csv b2.csv
 
 Files of a model are runs with other seeds, which are averaged for each agent. The interval is a bootstrap over scenes; the
-noise of seeds is in it only as far as the averages keep it. The first model is better if the difference is negative.
+noise of seeds is in it only as far as the averages keep it. The first model is better if the difference is negative. With
+`--cities STORE`, a mean is that of the cities of its scenes, each with the same weight; the interval draws scenes within cities.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap
 
 from trajformer.errors import TrajformerError
+from trajformer.scenes.store import SceneStore
 
 AGENT = ["scenario_id", "track_id"]
 COLUMNS = ["minADE6", "minFDE6", "MR6", "minFDE1"]
@@ -28,18 +32,29 @@ def mean_errors(files: list[Path]) -> pd.DataFrame:
     return pd.concat([table.select_dtypes("number") for table in tables]).groupby(level=AGENT).mean()
 
 
-def compare(first: list[Path], second: list[Path], columns: list[str]) -> pd.DataFrame:
-    """Means, difference and its interval for each column; scenes are drawn with all their agents."""
+def compare(first: list[Path], second: list[Path], columns: list[str], city: dict[str, str] | None = None) -> pd.DataFrame:
+    """Means, difference and its interval for each column; scenes are drawn with all their agents.
+
+    `city` of each scene id: the means of cities count the same. Raises KeyError: a scene has no city.
+    """
     mean_errors([first[0], second[0]])  # checks that both have the same agents
     a, b = mean_errors(first), mean_errors(second)
+    scene = a.index.get_level_values(0)
+    scenes = scene.unique().sort_values()
+    part = pd.Series([city[name] if city else "" for name in scenes])
+    groups = [np.flatnonzero(part == name) for name in part.unique()]
+    size = a.groupby(level=0).size().to_numpy()
     rows = []
     for column in columns:
-        gap = (a[column] - b[column]).groupby(level=0).agg(["sum", "size"])
-        draws = (gap["sum"].to_numpy(), gap["size"].to_numpy())
-        found = bootstrap(
-            draws, lambda total, size, axis: total.sum(axis) / size.sum(axis), paired=True, method="percentile", rng=0
-        )
-        rows.append((a[column].mean(), b[column].mean(), gap["sum"].sum() / gap["size"].sum(), *found.confidence_interval))
+        totals = [table[column].groupby(level=0).sum().to_numpy() for table in (a, b)]
+
+        def mean(total: np.ndarray, *drawn: np.ndarray, axis: int = -1) -> np.ndarray:
+            """Mean over groups, for scenes drawn from each of them."""
+            return np.mean([total[i].sum(axis) / size[i].sum(axis) for i in (part.astype(int) for part in drawn)], 0)
+
+        gap = totals[0] - totals[1]
+        found = bootstrap(groups, partial(mean, gap), vectorized=True, method="percentile", rng=0)
+        rows.append((*(mean(total, *groups) for total in (*totals, gap)), *found.confidence_interval))
     return pd.DataFrame(rows, columns, ["first", "second", "difference", "low", "high"])
 
 
@@ -49,9 +64,12 @@ def main() -> None:
     parser.add_argument("--first", type=Path, nargs="+", required=True, metavar="CSV")
     parser.add_argument("--second", type=Path, nargs="+", required=True, metavar="CSV")
     parser.add_argument("--columns", nargs="+", default=COLUMNS)
+    parser.add_argument("--cities", type=Path, metavar="STORE", help="store with the scenes: every city counts the same")
+    parser.add_argument("--split", default="val", help="of that store")
     args = parser.parse_args()
     try:
-        table = compare(args.first, args.second, args.columns)
+        city = {scene.scene_id: scene.city for scene in SceneStore(args.cities, args.split)} if args.cities else None
+        table = compare(args.first, args.second, args.columns, city)
     except (TrajformerError, OSError, KeyError) as error:
         raise SystemExit(f"error: {error}") from error
     print(table.to_string(float_format="{:.3f}".format))

@@ -66,6 +66,20 @@ def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
     np.testing.assert_allclose(row[["low", "high"]], [gap.mean() - half, gap.mean() + half], atol=0.004)
 
 
+def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
+    """Against the normal approximation: the variance of a mean of two means is a quarter of the sum of their variances."""
+    rng = np.random.default_rng(0)
+    gap = np.concatenate([rng.normal(0.1, 0.4, 320), rng.normal(-0.5, 0.2, 80)]).repeat(2)
+    city = {f"{n:03}": "Miami" if n < 320 else "Pittsburgh" for n in range(400)}
+    files = [write(tmp_path / "a.csv", 5 + gap), write(tmp_path / "b.csv", np.full(800, 5.0))]
+    row = compare(files[:1], files[1:], ["minFDE6"], city).loc["minFDE6"]
+    parts = gap[:640:2], gap[640::2]
+    middle = (parts[0].mean() + parts[1].mean()) / 2
+    half = 1.96 * (parts[0].var() / 320 + parts[1].var() / 80) ** 0.5 / 2
+    np.testing.assert_allclose(row[["first", "second", "difference"]], [5 + middle, 5, middle], atol=1e-9)
+    np.testing.assert_allclose(row[["low", "high"]], [middle - half, middle + half], atol=0.004)
+
+
 def test_other_agents_are_an_error(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one.csv", np.ones(4)), write(tmp_path / "two.csv", np.ones(6))
     with pytest.raises(TrajformerError, match=r"two.csv: other agents than .*one.csv"):

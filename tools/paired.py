@@ -32,26 +32,38 @@ def mean_errors(files: list[Path]) -> pd.DataFrame:
     return pd.concat([table.select_dtypes("number") for table in tables]).groupby(level=AGENT).mean()
 
 
+def city_of_scenes(store: Path, split: str) -> dict[str, str]:
+    """The city of each scene id. Raises TrajformerError: a scene has no city."""
+    cities = {scene.scene_id: scene.city for scene in SceneStore(store, split)}
+    if not all(cities.values()):
+        raise TrajformerError(f"{store}: split '{split}' has scenes without a city; leave out --cities")
+    return cities
+
+
 def compare(first: list[Path], second: list[Path], columns: list[str], city: dict[str, str] | None = None) -> pd.DataFrame:
     """Means, difference and its interval for each column; scenes are drawn with all their agents.
 
-    `city` of each scene id: the means of cities count the same. Raises KeyError: a scene has no city.
+    With the city of each scene id, the means of cities count the same. Raises TrajformerError: the files have other agents, a
+    scene is not in `city`, or a city has fewer than two scenes.
     """
     mean_errors([first[0], second[0]])  # checks that both have the same agents
     a, b = mean_errors(first), mean_errors(second)
-    scene = a.index.get_level_values(0)
-    scenes = scene.unique().sort_values()
-    part = pd.Series([city[name] if city else "" for name in scenes])
-    groups = [np.flatnonzero(part == name) for name in part.unique()]
-    size = a.groupby(level=0).size().to_numpy()
+    size = a.groupby(level=0).size()
+    if city and (unknown := set(size.index) - set(city)):
+        raise TrajformerError(f"{first[0]}: scene {min(unknown)} is not in the store of --cities; use its --split")
+    place = np.array([city[scene] if city else "" for scene in size.index])
+    groups = [np.flatnonzero(place == name) for name in np.unique(place)]
+    if min(map(len, groups)) < 2:
+        raise TrajformerError(f"{first[0]}: fewer than two scenes, in a city of --cities or in all, have no interval")
+
+    def mean(total: np.ndarray, *drawn: np.ndarray, axis: int = -1) -> np.ndarray:
+        """Mean over groups, for the scenes drawn from each of them."""
+        chosen = [index.astype(int) for index in drawn]
+        return np.mean([total[index].sum(axis) / size.to_numpy()[index].sum(axis) for index in chosen], 0)
+
     rows = []
     for column in columns:
         totals = [table[column].groupby(level=0).sum().to_numpy() for table in (a, b)]
-
-        def mean(total: np.ndarray, *drawn: np.ndarray, axis: int = -1) -> np.ndarray:
-            """Mean over groups, for scenes drawn from each of them."""
-            return np.mean([total[i].sum(axis) / size[i].sum(axis) for i in (part.astype(int) for part in drawn)], 0)
-
         gap = totals[0] - totals[1]
         found = bootstrap(groups, partial(mean, gap), vectorized=True, method="percentile", rng=0)
         rows.append((*(mean(total, *groups) for total in (*totals, gap)), *found.confidence_interval))
@@ -68,7 +80,7 @@ def main() -> None:
     parser.add_argument("--split", default="val", help="of that store")
     args = parser.parse_args()
     try:
-        city = {scene.scene_id: scene.city for scene in SceneStore(args.cities, args.split)} if args.cities else None
+        city = city_of_scenes(args.cities, args.split) if args.cities else None
         table = compare(args.first, args.second, args.columns, city)
     except (TrajformerError, OSError, KeyError) as error:
         raise SystemExit(f"error: {error}") from error

@@ -80,6 +80,14 @@ def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(row[["low", "high"]], [middle - half, middle + half], atol=0.004)
 
 
+def test_unknown_scenes_and_cities_with_one_scene_are_errors(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", np.ones(6))
+    with pytest.raises(TrajformerError, match=r"a.csv: scene 002 is not in the store of --cities"):
+        compare([file], [file], ["minFDE6"], {"000": "Miami", "001": "Miami"})
+    with pytest.raises(TrajformerError, match=r"a.csv: fewer than two scenes, in a city"):
+        compare([file], [file], ["minFDE6"], {"000": "Miami", "001": "Miami", "002": "Pittsburgh"})
+
+
 def test_other_agents_are_an_error(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one.csv", np.ones(4)), write(tmp_path / "two.csv", np.ones(6))
     with pytest.raises(TrajformerError, match=r"two.csv: other agents than .*one.csv"):

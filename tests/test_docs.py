@@ -99,3 +99,19 @@ def test_the_guide_names_every_column_word_and_option() -> None:
     for field in fields(Table):
         default = str(field.default).removesuffix(".0")
         assert re.search(rf"`--{field.name.replace('_', '-')}`[^(]*\({default}\)", rest.replace("\n", " ")), field.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/se2former.md"])
+@pytest.mark.parametrize("minutes", [25, 60, 108])
+def test_the_figures_of_se2former_are_those_of_the_results(page: str, minutes: int) -> None:
+    """A figure that is recorded again is changed on every page."""
+
+    def figures(path: str, row: str) -> list[str]:
+        """The first four numbers with three decimals in a row of a table."""
+        lines = [line for line in (ROOT / path).read_text(encoding="utf-8").splitlines() if re.search(row, line)]
+        assert len(lines) == 1, f"{path}: {len(lines)} rows with {row}"
+        return re.findall(r"\d*\.\d{3}", lines[0])[:4]
+
+    recorded = figures("docs/results/argoverse1.md", rf"^\| \*\*AGENT, {minutes} minutes")
+    assert len(recorded) == 4
+    assert figures(page, rf"^\|.*SE2Former.*\b{minutes}( minutes, three seeds| \|)") == recorded

@@ -15,12 +15,11 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from compare.trainings import COMMAND, Row, Training, train_all
+from compare.trainings import COMMAND, Row, Training, fields_of, train_all
 
 from trajformer.cli import RERUN, exit_status
 from trajformer.errors import TrajformerError
 from trajformer.recipes.names import read_recipe
-from trajformer.recipes.yaml_text import parse_yaml
 from trajformer.scenes.files import lock_folder
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
@@ -41,11 +40,7 @@ def main() -> int:
 
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing runs, then print the table, and mean and standard deviation over seeds."""
-    words = [part for word in options for part in word.split("=", 1)]  # --name=value or --name value
-    if len(words) % 2:
-        raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
-    changes = {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
-    changes |= {"data.train": str(args.store), "data.val": str(args.store)}
+    changes = fields_of(options) | {"data.train": str(args.store), "data.val": str(args.store)}
     runs = []
     for seed in args.seeds:
         for name in SETS:

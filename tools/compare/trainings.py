@@ -23,7 +23,7 @@ from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
-from trajformer.recipes.yaml_text import read_yaml
+from trajformer.recipes.yaml_text import parse_yaml, read_yaml
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.store import SceneStore
 
@@ -78,6 +78,14 @@ def read_table(path: Path) -> list[Row]:
         if reason:
             raise TrajformerError(f"{path}: row {number}: {reason}")
     return [replace(row, config=str(path.parent / row.config)) for row in rows]
+
+
+def fields_of(options: list[str]) -> dict[str, Any]:
+    """Values by field of a recipe, from the words of a command line: --optim.clip 1.0 or --optim.clip=1.0."""
+    words = [part for word in options for part in word.split("=", 1)]
+    if len(words) % 2:
+        raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
+    return {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
 @functools.cache

@@ -1,0 +1,73 @@
+"""Training with restarts: the parts, the mean of their weights, a second call, and refused options."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import train_restarts
+import yaml
+from support.scenes import make_scene
+from support.training import recipe
+
+from trajformer.recipes.plain import to_plain
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of four and two scenes, and a recipe for a second of processor time."""
+    root = tmp_path_factory.mktemp("restarts")
+    for split, seeds in (("train", range(4)), ("val", range(20, 22))):
+        scenes = [make_scene(6, seed=seed) for seed in seeds]
+        write_shard(shard_path(root / "store", split, 0), scenes, ShardInfo("synthetic", split))
+    plain: dict[str, Any] = to_plain(recipe(root / "store"))
+    plain["trainer"] |= {"minutes": 0.01, "threads": 1}
+    plain["optim"] |= {"learning_rate": 1e-3, "muon_rate": 2e-3}
+    (root / "recipe.yaml").write_text(yaml.safe_dump(plain))
+    return root
+
+
+def train(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Exit status of the tool with two restarts and one seed, 3."""
+    where = [f"--config={folder / 'recipe.yaml'}", f"--store={folder / 'store'}", f"--out={folder / 'out'}"]
+    length = ["--restarts=2", "--average=2", "--minutes=0.005", "--seeds=3", "--jobs=1"]
+    monkeypatch.setattr(sys, "argv", ["train_restarts", *where, *length, *words])
+    return train_restarts.main()
+
+
+def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    assert train(folder, monkeypatch) == 0
+    out = folder / "out" / "seed3"
+    recipes = [yaml.safe_load((out / f"part{part}" / "recipe.yaml").read_text()) for part in range(3)]
+    assert [one["seed"] for one in recipes] == [3, 13, 23]
+    assert [one["init"] for one in recipes] == ["", *(str(out / f"part{part}" / "last.ckpt") for part in range(2))]
+    assert [one["trainer"]["minutes"] for one in recipes] == [0.01, 0.005, 0.005]
+    assert [one["optim"]["learning_rate"] for one in recipes] == [1e-3, 5e-4, 5e-4]
+    assert [one["optim"]["muon_rate"] for one in recipes] == [2e-3, 1e-3, 1e-3]
+    files = [out / "part1" / "last.ckpt", out / "part2" / "last.ckpt", out / "mean_1_2" / "mean.ckpt"]
+    first, second, mean = (torch.load(file, weights_only=True)["state_dict"] for file in files)
+    assert all(torch.allclose(mean[name], (first[name] + second[name]) / 2, atol=1e-6) for name in mean)
+    assert any(not torch.equal(first[name], second[name]) for name in mean)
+    text = capfd.readouterr().out
+    assert "parts 1 to 2, 0.02 processor minutes in all" in text
+
+    assert train(folder, monkeypatch) == 0  # everything is done
+    again = capfd.readouterr().out
+    assert "processor minutes\n" not in again and again.splitlines()[-4:] == text.splitlines()[-4:]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--average=3"], "--average 3: expected 2 to 2, the number of --restarts"),
+        (["--trainer.minutes", "null"], "recipe.yaml: has no trainer.minutes; set --trainer.minutes"),
+        (["--trainer.minutes"], "--trainer.minutes: expected a field of the recipe and its value, --optim.clip 1.0"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, words: list[str], line: str
+) -> None:
+    assert train(folder, monkeypatch, *words) == 1
+    assert line in capfd.readouterr().err

@@ -51,11 +51,12 @@ def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.
     assert all(torch.allclose(mean[name], (first[name] + second[name]) / 2, atol=1e-6) for name in mean)
     assert any(not torch.equal(first[name], second[name]) for name in mean)
     text = capfd.readouterr().out
+    assert "part1: 0.005 processor minutes, progress in log.txt\n" in text
     assert "parts 1 to 2, 0.02 processor minutes in all" in text
 
     assert train(folder, monkeypatch) == 0  # everything is done
     again = capfd.readouterr().out
-    assert "processor minutes\n" not in again and again.splitlines()[-4:] == text.splitlines()[-4:]
+    assert "progress in log.txt" not in again and again.splitlines()[-4:] == text.splitlines()[-4:]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
                 running[-1].start()
                 trainer = running[-1].recipe.trainer
                 length = f"{trainer.minutes:g} processor minutes" if trainer.minutes else f"{trainer.epochs} epochs"
-                print(f"{running[-1].folder}: {length}", flush=True)
+                print(f"{running[-1].folder}: {length}, progress in log.txt", flush=True)
             time.sleep(0.1)
             for training in [one for one in running if one.process and one.process.poll() is not None]:
                 running.remove(training)

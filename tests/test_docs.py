@@ -102,7 +102,7 @@ def test_the_guide_names_every_column_word_and_option() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/se2former.md"])
-@pytest.mark.parametrize("minutes", [25, 60, 108])
+@pytest.mark.parametrize("minutes", [25, 60, 107])
 def test_the_figures_of_se2former_are_those_of_the_results(page: str, minutes: int) -> None:
     """A figure that is recorded again is changed on every page."""
 

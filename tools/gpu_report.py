@@ -2,8 +2,9 @@
 
     python tools/gpu_report.py --out R.json [--small] [--repeats N]
 
-The report is expected to take less than ten minutes on one GPU (not measured) and needs neither data (it simulates traffic) nor jsonargparse or
-av2. R.json is written after each table, so that an interrupted report keeps its tables. Tables are printed as Markdown.
+The report is expected to take less than ten minutes on one GPU (not measured). It needs neither data (it simulates traffic) nor
+jsonargparse or av2. R.json is written after each table, so that an interrupted report keeps its tables. Tables are printed as
+Markdown.
 `--small` computes all tables with small sizes on the CPU. The exit status is 1 if the devices differ or a row failed.
 
 Parity compares the forecast, the loss and the gradient of each model in full single precision, without dropout, for the same

@@ -455,7 +455,7 @@ class SeparateAttention(MultiHeadAttention):
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the weights of all attention layers in `model` inside the context, for plotting. Outputs do not change.
+    """Record the weights of all `MultiHeadAttention` layers in `model` inside the context, for plotting. Outputs do not change.
 
     Yields the weights [..., heads, L, S] of each call without dropout, detached, by the name of the `MultiHeadAttention` in
     `model`; [..., K, heads, L, S] for K sets of queries.

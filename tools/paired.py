@@ -23,9 +23,15 @@ AGENT = ["scenario_id", "track_id"]
 COLUMNS = ["minADE6", "minFDE6", "MR6", "minFDE1"]
 
 
+def read_agents(path: Path) -> pd.DataFrame:
+    """A file of `evaluate --csv` by scene and track; ids may look like missing values ("NA")."""
+    empty = {name: [""] for name in pd.read_csv(path, nrows=0).columns.difference(AGENT)}
+    return pd.read_csv(path, dtype=dict.fromkeys(AGENT, str), keep_default_na=False, na_values=empty).set_index(AGENT)
+
+
 def mean_errors(files: list[Path]) -> pd.DataFrame:
     """Errors of each agent, averaged over files; a file without the agents of the others is an error."""
-    tables = [pd.read_csv(path, dtype=dict.fromkeys(AGENT, str)).set_index(AGENT) for path in files]
+    tables = [read_agents(path) for path in files]
     for path, table in zip(files, tables, strict=True):
         if not table.index.sort_values().equals(tables[0].index.sort_values()):
             raise TrajformerError(f"{path}: other agents than {files[0]}; use the same split and --agents")

@@ -10,6 +10,7 @@ mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json 
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,8 +56,13 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     parts = [[part_of(recipe, changes, args, seed, number) for seed in args.seeds] for number in range(args.restarts + 1)]
     figures = {}
     with lock_folder(args.out):
-        for part in parts:  # a part needs the weights of the one before
-            if failed := train_all([one for one in part if not one.record()["done"]], args.jobs):
+        for number, part in enumerate(parts):  # a part needs the weights of the one before
+            missing = [one for one in part if not one.record()["done"]]
+            for one in missing:  # what was made from other weights of this part is made again
+                made = [later.folder for late in parts[number + 1 :] for later in late if later.seed == one.seed]
+                for folder in (*made, *one.folder.parent.glob("mean_*")):
+                    shutil.rmtree(folder, ignore_errors=True)
+            if failed := train_all(missing, args.jobs):
                 raise TrajformerError("; ".join(f"{one.folder}: {line}" for one, line in failed.items()))
         first = args.restarts - args.average + 1
         for seed in args.seeds:

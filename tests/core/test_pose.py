@@ -143,6 +143,18 @@ def test_many_tokens_attend_to_their_surroundings(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(near, dense, atol=1e-9, rtol=1e-9)
 
 
+def test_padding_does_not_limit_the_reach_of_a_small_scene(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two towns of a small scene see each other also in a batch with a scene of many tokens."""
+    layer = Layer().double()
+    tokens, pose = tokens_and_poses(reach_m=12.0)
+    pose = torch.cat([pose[:, :5], pose[:, 5:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1)
+    mask = torch.ones(2, 1, 40, dtype=torch.bool)
+    mask[0, :, 9:] = False
+    alone = layer(tokens[:1, :9], pose[:1, :9])
+    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", 10)
+    torch.testing.assert_close(layer(tokens, pose, mask)[:1, :9], alone, atol=1e-9, rtol=0)
+
+
 def test_a_query_far_from_all_tokens_gets_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", 10)
     layer = Layer()

@@ -321,6 +321,7 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
                 known = slice(None, 12 - count) if field.startswith("target") else slice(None)
                 torch.testing.assert_close(left[name][field][known], value[known], atol=1e-5, rtol=1e-5)
     assert result.truth.valid[:, 0].all()
+    assert not result.truth.valid[~result.observation.target_mask].any()  # context agents have no future to learn from
 
 
 def test_several_futures_of_one_past_are_shifted_together() -> None:

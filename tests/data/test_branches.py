@@ -97,6 +97,11 @@ def test_futures_of_different_pasts_are_refused() -> None:
     other = replace(second, scene_id="other", velocity=velocity * second.valid[..., None])
     with pytest.raises(SceneError, match="scene other: velocity: differs from scene scene-0000-crossing"):
         branched(samples([first, other], BatchConfig()), 2)
+    first = make_scene(2, num_scored=0)
+    position = first.position.copy()
+    position[1, first.num_history :] = position[1, first.num_history - 1]  # stops, so it is no moving target
+    with pytest.raises(SceneError, match="scene other: target_mask: differs"):
+        branched(samples([first, replace(first, scene_id="other", position=position)], BatchConfig(targets="moving")), 2)
 
 
 def test_augmentation_and_frames_apply_to_every_future(store: Path) -> None:

@@ -118,6 +118,10 @@ def test_joint_futures_of_a_model_with_worlds(run: Path) -> None:
     assert joint["avgMinFDE6"] >= joint["minFDE6"] and "avgMinFDE6" not in marginal
     with pytest.raises(TrajformerError, match="gives no joint futures"):
         evaluate(load_predictor("constant_velocity", joint=True), scenes)
+    for parameter in model.score.parameters():
+        nn.init.constant_(parameter, math.nan)
+    with pytest.raises(TrajformerError, match="the forecast has NaN or infinity"):
+        evaluate(Predictor(model, batch, joint=True), scenes)
 
 
 def test_public_names_are_available_and_listed() -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from bench_forecast import enlarged, larger_scenes, one_scene, training
-from paired import compare
+from paired import compare, mean_errors
 from support.processes import ROOT, environment, run_python
 
 from trajformer.data.loading import SceneDataset
@@ -53,6 +53,12 @@ def write(path: Path, error: np.ndarray) -> Path:
     ids = [f"{n // 2:03}" for n in range(len(error))]  # two agents in each scene
     pd.DataFrame({"scenario_id": ids, "track_id": [str(n % 2) for n in range(len(error))], "minFDE6": error}).to_csv(path)
     return path
+
+
+def test_ids_that_look_like_missing_values_are_compared(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", np.arange(4.0))
+    path.write_text(path.read_text().replace(",001,1,", ",001,NA,").replace(",000,", ",null,"))
+    assert mean_errors([path]).minFDE6.tolist() == [2.0, 3.0, 0.0, 1.0]  # sorted by scene and track
 
 
 def test_interval_of_a_paired_difference(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Training with restarts: the parts, the mean of their weights, a second call, and refused options."""
 
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +59,35 @@ def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.
     assert train(folder, monkeypatch) == 0  # everything is done
     again = capfd.readouterr().out
     assert "progress in log.txt" not in again and again.splitlines()[-4:] == text.splitlines()[-4:]
+
+
+def test_parts_after_a_part_that_is_trained_again_are_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second call trains part 1 again: part 2 and the mean came from other weights."""
+    trained: list[str] = []
+
+    def train_all(trainings: list[Any], jobs: int) -> dict[Any, str]:
+        for one in trainings:
+            one.folder.mkdir(parents=True, exist_ok=True)
+            one.write_record(done=True)
+            trained.append(one.folder.name)
+        return {}
+
+    monkeypatch.setattr(train_restarts, "train_all", train_all)
+
+    def average(words: list[str], **_: bool) -> None:
+        Path(words[-1]).touch()
+        trained.append("mean")
+
+    monkeypatch.setattr(train_restarts, "subprocess", SimpleNamespace(run=average))
+    monkeypatch.setattr(train_restarts, "score", lambda *_: {"scores": dict.fromkeys(train_restarts.FIGURES, 1.0)})
+    out = f"--out={tmp_path / 'out'}"
+    assert train(folder, monkeypatch, out) == train(folder, monkeypatch, out) == 0
+    assert trained == ["part0", "part1", "part2", "mean"]
+    shutil.rmtree(tmp_path / "out" / "seed3" / "part1")
+    assert train(folder, monkeypatch, out) == 0
+    assert trained[4:] == ["part1", "part2", "mean"]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,10 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
         counts = number.unique_consecutive(return_counts=True)[1]
         cells = place[order[counts.cumsum(0) - counts]].tolist()
         allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
+        if allowed is not None and allowed.any(0).sum() <= MOST_TOKENS:  # few tokens and padding: as if the scene were alone
+            mean[b] = attend(query[b : b + 1], memory.key[b : b + 1], memory.value[b : b + 1], allowed[None, None])[0]
+            alive[b] = allowed.any(-1)
+            continue
         for cell, rows in zip(cells, order.split(counts.tolist()), strict=True):
             index, key, value = memory.near(b, cell)
             if len(index):

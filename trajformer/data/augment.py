@@ -214,7 +214,7 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     pose = torch.where(count[..., None] > 0, _last_pose(position, heading, valid), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
     shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
-    kept = present | (count == 0)
+    kept = o.target_mask & (present | (count == 0))
     known = kept[..., None] & truth.valid.any(-1) if truth.valid.ndim > 3 else kept  # one of several futures may be missing
     shifted = shifted.map(lambda value: value * known.view(*known.shape, *[1] * (value.ndim - known.ndim)))
     earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose, target_mask=o.target_mask & kept)

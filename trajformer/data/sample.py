@@ -157,7 +157,7 @@ def branched(samples: Sequence[Sample], futures: int) -> Sample:
     first = samples[0]
     for other in samples[1:]:
         for name, value in first.padded.items():
-            if not name.startswith("target") and not np.array_equal(value, other.padded[name]):
+            if name not in ("target", "target_valid") and not np.array_equal(value, other.padded[name]):
                 raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, which has the same past")
     target = np.stack([part.padded["target"] for part in samples], 1)
     valid = np.stack([part.padded["target_valid"] for part in samples], 1)

@@ -79,12 +79,12 @@ def run(
                 forecast = predictor.model(batch.observation)
                 if not isinstance(forecast, Forecast):
                     raise TypeError(f"the model returns {type(forecast).__name__}, expected Forecast")
-                forecast = forecast.joint_futures() if predictor.joint else forecast
             except TrajformerError as error:
                 raise TrajformerError(f"{where} does not fit the model: {error}") from error
             forecast.check(batch.observation)
             if unusable := forecast.find_not_finite(batch.observation):
                 raise TrajformerError(f"{where}: {unusable}: the forecast has NaN or infinity")
+            forecast = forecast.joint_futures() if predictor.joint else forecast
             yield batch, forecast
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), predictor.trained_on, where)

@@ -493,7 +493,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         nearest = (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
-        highest = highest.nextafter(highest + 1)  # modes may tie in bfloat16
+        highest = highest + 1e-6 * highest.abs().clamp(min=1)  # modes may tie in bfloat16; a smaller step is lost in a softmax
         logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
         if self.config.nested:
             values, order = logit.sort(-1, descending=True)

@@ -10,6 +10,7 @@ mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json 
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -59,9 +60,9 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
         for number, part in enumerate(parts):  # a part needs the weights of the one before
             missing = [one for one in part if not one.record()["done"]]
             for one in missing:  # what was made from other weights of this part is made again
-                made = [later.folder for late in parts[number + 1 :] for later in late if later.seed == one.seed]
-                for folder in (*made, *one.folder.parent.glob("mean_*")):
-                    shutil.rmtree(folder, ignore_errors=True)
+                for folder in [*one.folder.parent.glob("part*"), *one.folder.parent.glob("mean_*")]:
+                    if int(re.findall(r"\d+", folder.name)[-1]) >= number and folder != one.folder:
+                        shutil.rmtree(folder)
             if failed := train_all(missing, args.jobs):
                 raise TrajformerError("; ".join(f"{one.folder}: {line}" for one, line in failed.items()))
         first = args.restarts - args.average + 1

@@ -10,20 +10,16 @@ import pytest
 import torch
 import train_restarts
 import yaml
-from support.scenes import make_scene
-from support.training import recipe
+from support.training import recipe, training_store
 
 from trajformer.recipes.plain import to_plain
-from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store of four and two scenes, and a recipe for a second of processor time."""
     root = tmp_path_factory.mktemp("restarts")
-    for split, seeds in (("train", range(4)), ("val", range(20, 22))):
-        scenes = [make_scene(6, seed=seed) for seed in seeds]
-        write_shard(shard_path(root / "store", split, 0), scenes, ShardInfo("synthetic", split))
+    training_store(root / "store", 4, 2)
     plain: dict[str, Any] = to_plain(recipe(root / "store"))
     plain["trainer"] |= {"minutes": 0.01, "threads": 1}
     plain["optim"] |= {"learning_rate": 1e-3, "muon_rate": 2e-3}
@@ -88,6 +84,8 @@ def test_parts_after_a_part_that_is_trained_again_are_removed(
     shutil.rmtree(tmp_path / "out" / "seed3" / "part1")
     assert train(folder, monkeypatch, out) == 0
     assert trained[4:] == ["part1", "part2", "mean"]
+    assert train(folder, monkeypatch, out, "--restarts=3") == 0
+    assert trained[7:] == ["part3", "mean"] and (tmp_path / "out" / "seed3" / "mean_1_2" / "mean.ckpt").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ query: gamma, one learned number per head, sets how near. Moved to the common fr
 with memory linear in the number of tokens. The values contain points, too: their means are returned in the frame of the query,
 with their lengths.
 
-In a memory of more than `MOST_TOKENS` tokens, tokens attend to the tokens within `FAR_M` of their cell of a grid. So time is
-linear at constant density, too.
+If a scene has more than `MOST_TOKENS` tokens, without padding, they attend to the tokens within `FAR_M` of their cell of a grid.
+So time is linear at constant density, too.
 
 Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
 """
@@ -260,15 +260,15 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
     scenes, tokens = query.shape[0], memory.key.shape[-2]
     mean, alive = torch.zeros_like(query), torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
     for b in range(scenes):
-        place = (position[b] / _CELL_M).floor().long()
-        number, order = (place[:, 0] * (1 << 32) + place[:, 1]).sort()  # one number for each cell
-        counts = number.unique_consecutive(return_counts=True)[1]
-        cells = place[order[counts.cumsum(0) - counts]].tolist()
         allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
         if allowed is not None and allowed.any(0).sum() <= MOST_TOKENS:  # few tokens and padding: as if the scene were alone
             mean[b] = attend(query[b : b + 1], memory.key[b : b + 1], memory.value[b : b + 1], allowed[None, None])[0]
             alive[b] = allowed.any(-1)
             continue
+        place = (position[b] / _CELL_M).floor().long()
+        number, order = (place[:, 0] * (1 << 32) + place[:, 1]).sort()  # one number for each cell
+        counts = number.unique_consecutive(return_counts=True)[1]
+        cells = place[order[counts.cumsum(0) - counts]].tolist()
         for cell, rows in zip(cells, order.split(counts.tolist()), strict=True):
             index, key, value = memory.near(b, cell)
             if len(index):

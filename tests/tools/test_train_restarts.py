@@ -56,6 +56,11 @@ def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.
     again = capfd.readouterr().out
     assert "progress in log.txt" not in again and again.splitlines()[-4:] == text.splitlines()[-4:]
 
+    training_store(folder / "other", 3, 2)
+    assert train(folder, monkeypatch, f"--store={folder / 'other'}") == 1
+    line = f"{out / 'part0'}: has a run of another recipe, length or store; remove it or use another --out"
+    assert line in capfd.readouterr().err
+
 
 def test_parts_after_a_part_that_is_trained_again_are_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

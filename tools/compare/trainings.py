@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import re
 import subprocess
@@ -25,6 +26,7 @@ from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
 from trajformer.recipes.yaml_text import parse_yaml, read_yaml
 from trajformer.scenes.files import write_atomically
+from trajformer.scenes.manifest import shard_sizes
 from trajformer.scenes.store import SceneStore
 
 COMMAND = [sys.executable, "-m", "trajformer.cli"]
@@ -96,6 +98,13 @@ def count_futures(data: DataConfig) -> int:
     return sum(int(scenes.sample(index).padded["target_valid"].any(-1).sum()) for index in range(len(scenes)))
 
 
+@functools.cache
+def digest_of(store: str, split: str) -> str:
+    """A digest of the scene ids of a split and the sizes of its files, to notice another store."""
+    content = [SceneStore(store, split).scene_ids(), shard_sizes(Path(store) / split)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 @dataclass(eq=False)
 class Training:
     """One training: a row with a seed and a length."""
@@ -114,19 +123,19 @@ class Training:
         return self.folder / ("best.ckpt" if self.futures else "last.ckpt")
 
     def record(self) -> dict[str, Any]:
-        """The content of run.json: minutes so far, epochs, futures, done, recipe, commit and command."""
-        path = self.folder / "run.json"
+        """The content of run.json: minutes so far, epochs, futures, digest of the data, done, recipe, commit and command."""
+        path, data = self.folder / "run.json", digest_of(self.recipe.data.train, self.recipe.data.train_split)
         recipe = replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=self.row.recipe.first_stage)
         if not path.exists():
             epochs = recipe.trainer.epochs if self.futures else None
-            progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "done": False}
+            progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "data": data, "done": False}
             return progress | origin() | {"recipe": to_plain(recipe)}
         record: dict[str, Any] = json.loads(path.read_text())
         try:
             same = from_plain(TrainConfig, upgrade_recipe(record["recipe"])) == recipe
         except (TrajformerError, AttributeError):
             same = False
-        if not same or record["futures"] != self.futures:
+        if not same or record["futures"] != self.futures or record.get("data", data) != data:  # earlier versions wrote no digest
             raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out")
         return record
 

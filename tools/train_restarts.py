@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from compare.trainings import COMMAND, NEVER, Row, Training, fields_of, train_al
 from trajformer.cli import RERUN, exit_status
 from trajformer.errors import TrajformerError
 from trajformer.recipes.names import read_recipe
-from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import lock_folder
 
 RATES = 0.5  # of a restart, relative to the recipe
@@ -54,43 +54,61 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     recipe = read_recipe(args.config, changes)
     if not recipe.trainer.minutes:
         raise TrajformerError(f"{args.config}: has no trainer.minutes; set --trainer.minutes")
-    parts = [[part_of(recipe, changes, args, seed, number) for seed in args.seeds] for number in range(args.restarts + 1)]
+    lengths = [recipe.trainer.minutes] + [args.minutes] * args.restarts
+    changes |= {"trainer.validate_every": NEVER}
+    folders = [args.out / f"seed{seed}" for seed in args.seeds]
+    chains = [chain(args.config, changes, *pair, "trainer.minutes", lengths) for pair in zip(folders, args.seeds, strict=True)]
     figures = {}
     with lock_folder(args.out):
-        for number, part in enumerate(parts):  # a part needs the weights of the one before
-            missing = [one for one in part if not one.record()["done"]]
-            for one in missing:  # what was made from other weights of this part is made again
-                for folder in [*one.folder.parent.glob("part*"), *one.folder.parent.glob("mean_*")]:
-                    if int(re.findall(r"\d+", folder.name)[-1]) >= number and folder != one.folder:
-                        shutil.rmtree(folder)
-            if failed := train_all(missing, args.jobs):
-                raise TrajformerError("; ".join(f"{one.folder}: {line}" for one, line in failed.items()))
+        train_chains(chains, args.jobs)
         first = args.restarts - args.average + 1
-        for seed in args.seeds:
-            folder = args.out / f"seed{seed}" / f"mean_{first}_{args.restarts}"
-            folder.mkdir(exist_ok=True)
-            mean = folder / "mean.ckpt"
-            if not mean.exists():
-                weights = [str(one.checkpoint) for part in parts[first:] for one in part if one.seed == seed]
-                subprocess.run([*COMMAND, "average", *weights, "--out", str(mean)], check=True)
-            figures[f"seed {seed}"] = score(mean, folder, args.store, recipe.data.val_split)["scores"]
-    total = recipe.trainer.minutes + args.restarts * args.minutes
-    print(f"\nmean of the weights of parts {first} to {args.restarts}, {total:g} processor minutes in all")
+        for parts in chains:
+            folder = parts[0].folder.parent / f"mean_{first}_{args.restarts}"
+            average(parts[first:], folder / "mean.ckpt")
+            figures[f"seed {parts[0].seed}"] = score(folder / "mean.ckpt", folder, args.store, recipe.data.val_split)["scores"]
+    print(f"\nmean of the weights of parts {first} to {args.restarts}, {sum(lengths):g} processor minutes in all")
     table = pd.DataFrame(figures).T[FIGURES]
     print(pd.concat([table, table.agg(["mean", "std"])]).to_string(float_format="{:.3f}".format, na_rep="-"))
 
 
-def part_of(recipe: TrainConfig, changes: dict[str, Any], args: argparse.Namespace, seed: int, number: int) -> Training:
-    """Part `number` of a seed; a restart draws other random numbers than the parts before it."""
-    folder = args.out / f"seed{seed}"
-    changes = changes | {"seed": seed, "trainer.validate_every": NEVER}
-    if number:
-        changes |= {"seed": int(f"{number}{seed}"), "init": str(folder / f"part{number - 1}" / "last.ckpt")}
-        changes |= {"trainer.minutes": args.minutes, "optim.learning_rate": RATES * recipe.optim.learning_rate}
-        if recipe.optim.muon_rate:
-            changes["optim.muon_rate"] = RATES * recipe.optim.muon_rate
-    row = Row(folder.name, str(args.config))
-    return Training(row, seed, folder / f"part{number}", read_recipe(args.config, changes), futures=None)
+def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, unit: str, lengths: Sequence[float]) -> list[Training]:
+    """The parts of a training in folder/part<P>, by their lengths in a unit, trainer.minutes or trainer.epochs.
+
+    A restart has half the rates of the recipe, and draws other random numbers than the parts before it.
+    """
+    optim, parts = read_recipe(config, changes).optim, list[Training]()
+    for number, length in enumerate(lengths):
+        of_part = changes | {"seed": seed, unit: length}
+        if number:
+            of_part |= {"seed": int(f"{number}{seed}"), "init": str(folder / f"part{number - 1}" / "last.ckpt")}
+            rates = {name: getattr(optim, name) for name in ("learning_rate", "muon_rate")}
+            of_part |= {f"optim.{name}": RATES * rate for name, rate in rates.items() if rate}
+        recipe = read_recipe(config, of_part)
+        parts.append(Training(Row(folder.name, str(config)), seed, folder / f"part{number}", recipe, futures=None))
+    return parts
+
+
+def train_chains(chains: list[list[Training]], jobs: int) -> None:
+    """Train the missing parts of chains of one length; a part needs the weights of the one before.
+
+    What was made from earlier weights of a part that is trained again is removed.
+    """
+    for number, part in enumerate(zip(*chains, strict=True)):
+        missing = [one for one in part if not one.record()["done"]]
+        for one in missing:
+            for path in [*one.folder.parent.glob("part*"), *one.folder.parent.glob("mean_*")]:
+                if int(re.findall(r"\d+", path.name)[-1]) >= number and path != one.folder:
+                    shutil.rmtree(path)
+        if failed := train_all(missing, jobs):
+            raise TrajformerError("; ".join(f"{one.folder}: {line}" for one, line in failed.items()))
+
+
+def average(parts: list[Training], mean: Path) -> None:
+    """Write the mean of the last weights of parts, unless the file is newer than all of them."""
+    mean.parent.mkdir(exist_ok=True)
+    weights = [one.checkpoint for one in parts]
+    if not mean.exists() or mean.stat().st_mtime < max(file.stat().st_mtime for file in weights):
+        subprocess.run([*COMMAND, "average", *map(str, weights), "--out", str(mean), "--overwrite"], check=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Training with restarts: the parts, the mean of their weights, a second call, and refused options."""
 
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import train_eth_ucy
 import train_restarts
 import yaml
 from support.training import recipe, training_store
@@ -62,27 +65,33 @@ def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.
     assert line in capfd.readouterr().err
 
 
-def test_parts_after_a_part_that_is_trained_again_are_removed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The second call trains part 1 again: part 2 and the mean came from other weights."""
-    trained: list[str] = []
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Parts and means in the order in which they were made, without a training."""
+    made: list[str] = []
 
     def train_all(trainings: list[Any], jobs: int) -> dict[Any, str]:
         for one in trainings:
             one.folder.mkdir(parents=True, exist_ok=True)
             one.write_record(done=True)
-            trained.append(one.folder.name)
+            one.checkpoint.touch()
+            made.append(one.folder.name)
         return {}
 
-    monkeypatch.setattr(train_restarts, "train_all", train_all)
-
     def average(words: list[str], **_: bool) -> None:
-        Path(words[-1]).touch()
-        trained.append("mean")
+        Path(words[words.index("--out") + 1]).touch()
+        made.append("mean")
 
+    monkeypatch.setattr(train_restarts, "train_all", train_all)
     monkeypatch.setattr(train_restarts, "subprocess", SimpleNamespace(run=average))
     monkeypatch.setattr(train_restarts, "score", lambda *_: {"scores": dict.fromkeys(train_restarts.FIGURES, 1.0)})
+    return made
+
+
+def test_parts_after_a_part_that_is_trained_again_are_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[str]
+) -> None:
+    """A later call trains part 1 again: part 2 and the mean came from other weights."""
     out = f"--out={tmp_path / 'out'}"
     assert train(folder, monkeypatch, out) == train(folder, monkeypatch, out) == 0
     assert trained == ["part0", "part1", "part2", "mean"]
@@ -91,6 +100,29 @@ def test_parts_after_a_part_that_is_trained_again_are_removed(
     assert trained[4:] == ["part1", "part2", "mean"]
     assert train(folder, monkeypatch, out, "--restarts=3") == 0
     assert trained[7:] == ["part3", "mean"] and (tmp_path / "out" / "seed3" / "mean_1_2" / "mean.ckpt").exists()
+
+
+def test_the_sets_of_eth_ucy_are_continued_for_epochs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[str]
+) -> None:
+    """Five sets, each with three parts and the mean of the last two; a second call makes nothing, and a newer part a new mean."""
+    for name in train_eth_ucy.SETS:
+        for part in ("train", "val"):
+            (tmp_path / "store" / f"{name}_{part}").mkdir(parents=True)
+            shutil.copytree(folder / "store" / part, tmp_path / "store" / f"{name}_{part}", dirs_exist_ok=True)
+    where = [f"--config={folder / 'recipe.yaml'}", f"--store={tmp_path / 'store'}", f"--out={tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["train_eth_ucy", *where, "--seeds=4", "--trainer.minutes=null", "--trainer.epochs=7"])
+    assert train_eth_ucy.main() == train_eth_ucy.main() == 0
+    assert trained == [*["part0"] * 5, *["part1"] * 5, *["part2"] * 5, *["mean"] * 5]
+    assert sorted(path.stem for path in (tmp_path / "out" / "seed4").glob("*.ckpt")) == list(train_eth_ucy.SETS)
+    records = [json.loads((tmp_path / "out" / "seed4" / "univ" / f"part{part}" / "run.json").read_text()) for part in range(3)]
+    recipes = [record["recipe"] for record in records]
+    assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and [one["seed"] for one in recipes] == [4, 14, 24]
+    assert [one["optim"]["muon_rate"] for one in recipes] == [2e-3, 1e-3, 1e-3]
+    assert {one["data"]["train_split"] for one in recipes} == {"univ_train"}
+    newer = tmp_path / "out" / "seed4" / "zara2" / "part2" / "last.ckpt"
+    os.utime(newer, (newer.stat().st_atime, newer.stat().st_mtime + 60))
+    assert train_eth_ucy.main() == 0 and trained[20:] == ["mean"]
 
 
 @pytest.mark.parametrize(

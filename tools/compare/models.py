@@ -14,6 +14,7 @@ Finished runs are reused, interrupted runs (Ctrl-C) resume, failed runs are repe
 run.json (minutes, epochs, futures, recipe), log.txt, scores.json and agents.csv. The cost is in OUT/<row>/cost.json; remove the
 file to measure it again (for example if the machine was busy: `load_before`). All JSON files contain the commit and the command
 that made them. --untrained only measures the cost, --finished does not train: rows have the figures of the finished seeds.
+Further options are fields of all recipes of the table, such as --trainer.minutes 5.
 --markdown replaces the text between `<!-- table: NAME -->` and `<!-- end -->`; NAME is the file name of the table without .yaml.
 """
 
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a
 import paired
 from compare import table
 from compare.cost import cost
-from compare.trainings import Row, Training, folder_of, plan, read_table, train_all
+from compare.trainings import Row, Training, fields_of, folder_of, plan, read_table, train_all
 from measure import environment, origin, write_json
 
 from trajformer.cli import RERUN, exit_status
@@ -137,9 +138,9 @@ def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
     return {title: pd.DataFrame.from_dict(lines, orient="index", columns=paired.COLUMNS)} if lines else {}
 
 
-def compare(args: argparse.Namespace) -> None:
+def compare(args: argparse.Namespace, options: list[str]) -> None:
     """Run the comparison, print the tables and write the requested files; a failed row is an error after the output."""
-    results = [Result(row) for row in read_table(args.table)]
+    results = [Result(row) for row in read_table(args.table, fields_of(options))]
     SceneStore(args.store, "val")  # errors before the trainings
     check_outputs(args, json="json", plot="png")
     if args.markdown:
@@ -186,8 +187,8 @@ def main(words: list[str] | None = None) -> int:
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
     parser.add_argument("--overwrite", action="store_true", help="replace existing files of --json and --plot")
-    args = parser.parse_args(words)
-    return exit_status("compare", lambda: compare(args), f"{RERUN} to resume")
+    args, options = parser.parse_known_args(words)
+    return exit_status("compare", lambda: compare(args, options), f"{RERUN} to resume")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,11 @@ def folder_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def read_table(path: Path) -> list[Row]:
-    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file. Errors name the row."""
+def read_table(path: Path, changes: dict[str, Any] | None = None) -> list[Row]:
+    """The rows of a YAML file, a list with the fields of `Row`; `config` is relative to the file. Errors name the row.
+
+    `changes` are further arguments of all recipes.
+    """
     entries = read_yaml(path)
     if not isinstance(entries, list) or not entries:
         raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
@@ -79,7 +82,7 @@ def read_table(path: Path) -> list[Row]:
             reason = f"after: '{row.after}' is not a row without a first stage"
         if reason:
             raise TrajformerError(f"{path}: row {number}: {reason}")
-    return [replace(row, config=str(path.parent / row.config)) for row in rows]
+    return [replace(row, config=str(path.parent / row.config), arguments=row.arguments | (changes or {})) for row in rows]
 
 
 def fields_of(options: list[str]) -> dict[str, Any]:

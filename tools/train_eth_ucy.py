@@ -3,8 +3,8 @@
     trajformer preprocess eth_ucy ETH_UCY data/eth_ucy
     python tools/train_eth_ucy.py --config configs/crowd_eth_ucy.yaml --store data/eth_ucy --data ETH_UCY --out runs/crowd
 
-Each training is continued twice, for a third of its epochs at half its rates, as in tools/train_restarts.py. The mean of the weights
-of both continuations is scored: OUT/seed<N>/<set>.ckpt. Nothing is chosen on the validation parts.
+Each training is continued twice, for a third of its epochs at half its rates, as in tools/train_restarts.py. The mean of the
+weights of both continuations is scored: OUT/seed<N>/<set>.ckpt. Nothing is chosen on the validation parts.
 
 Further options are fields of the recipe, such as --trainer.epochs 5. Parts are folders OUT/seed<N>/<set>/part<P> with run.json
 (minutes). Finished parts are reused, interrupted parts resume. OUT/results.json has the figures of all runs.

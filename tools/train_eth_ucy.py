@@ -21,7 +21,6 @@ from compare.trainings import COMMAND, fields_of
 from train_restarts import average, chain, train_chains
 
 from trajformer.cli import RERUN, exit_status
-from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
@@ -48,9 +47,7 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     for seed in args.seeds:
         for name in SETS:
             splits = {"data.train_split": f"{name}_train", "data.val_split": f"{name}_val"}
-            epochs = read_recipe(args.config, changes).trainer.epochs
-            lengths = [epochs, *[max(epochs // 3, 1)] * RESTARTS]
-            chains.append(chain(args.config, changes | splits, args.out / f"seed{seed}" / name, seed, "trainer.epochs", lengths))
+            chains.append(chain(args.config, changes | splits, args.out / f"seed{seed}" / name, seed, RESTARTS))
     with lock_folder(args.out):
         train_chains(chains, args.jobs)
         for parts in chains:

@@ -1,9 +1,10 @@
-"""Train a recipe for processor minutes, continue several times at half its rates, and score the mean of the last weights.
+"""Train a recipe, continue several times at half its rates, and score the mean of the last weights.
 
     python tools/train_restarts.py --config se2former_argoverse1 --store stores/av1 --out runs/se2former --restarts 3 --average 2
 
-Part 0 is the recipe. Each restart (parts 1, 2, ...) begins with the last weights of the part before and has its own cosine. The
-mean of such weights is more accurate than those of one part. Further options are fields of the recipe (--trainer.minutes 5).
+Part 0 is the recipe. Each restart (parts 1, 2, ...) begins with the last weights of the part before and has its own cosine. It
+takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. The mean of such weights is more accurate than
+those of one part. Further options are fields of the recipe (--trainer.minutes 5).
 
 A part is a folder OUT/seed<N>/part<P>. Finished parts are reused, also with more --restarts, and interrupted parts resume. The
 mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json and agents.csv for `tools/paired.py`.
@@ -14,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,16 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 RATES = 0.5  # of a restart, relative to the recipe
-FIGURES = ["minADE6", "minFDE6", "MR6", "minFDE1"]
 
 
 def main() -> int:
     """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, required=True, help="a recipe with trainer.minutes, by file or name")
+    parser.add_argument("--config", type=Path, required=True, help="a recipe, by file or name")
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`, with train and val")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--restarts", type=int, default=3, help="parts after the first one")
-    parser.add_argument("--minutes", type=float, default=11.67, help="processor minutes of a restart")
+    parser.add_argument("--minutes", type=float, default=11.67, help="of the processor, for each restart")
     parser.add_argument("--average", type=int, default=2, help="number of last parts whose weights are averaged")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
@@ -51,13 +50,8 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     if not 2 <= args.average <= args.restarts:
         raise TrajformerError(f"--average {args.average}: expected 2 to {args.restarts}, the number of --restarts")
     changes = fields_of(options) | {"data.train": str(args.store), "data.val": str(args.store)}
-    recipe = read_recipe(args.config, changes)
-    if not recipe.trainer.minutes:
-        raise TrajformerError(f"{args.config}: has no trainer.minutes; set --trainer.minutes")
-    lengths = [recipe.trainer.minutes] + [args.minutes] * args.restarts
     changes |= {"trainer.validate_every": NEVER}
-    folders = [args.out / f"seed{seed}" for seed in args.seeds]
-    chains = [chain(args.config, changes, *pair, "trainer.minutes", lengths) for pair in zip(folders, args.seeds, strict=True)]
+    chains = [chain(args.config, changes, args.out / f"seed{seed}", seed, args.restarts, args.minutes) for seed in args.seeds]
     figures = {}
     with lock_folder(args.out):
         train_chains(chains, args.jobs)
@@ -65,27 +59,32 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
         for parts in chains:
             folder = parts[0].folder.parent / f"mean_{first}_{args.restarts}"
             average(parts[first:], folder / "mean.ckpt")
-            figures[f"seed {parts[0].seed}"] = score(folder / "mean.ckpt", folder, args.store, recipe.data.val_split)["scores"]
-    print(f"\nmean of the weights of parts {first} to {args.restarts}, {sum(lengths):g} processor minutes in all")
-    table = pd.DataFrame(figures).T[FIGURES]
+            scores = score(folder / "mean.ckpt", folder, args.store, parts[0].recipe.data.val_split)["scores"]
+            figures[f"seed {parts[0].seed}"] = {name: value for name, value in scores.items() if "brier" not in name}
+    lengths = [one.recipe.trainer for one in chains[0]]
+    length = sum(one.minutes or one.epochs for one in lengths)
+    unit = "processor minutes" if lengths[0].minutes else "epochs"
+    print(f"\nmean of the weights of parts {first} to {args.restarts}, {length:g} {unit} in all")
+    table = pd.DataFrame(figures).T
     print(pd.concat([table, table.agg(["mean", "std"])]).to_string(float_format="{:.3f}".format, na_rep="-"))
 
 
-def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, unit: str, lengths: Sequence[float]) -> list[Training]:
-    """The parts of a training in folder/part<P>, by their lengths in a unit, trainer.minutes or trainer.epochs.
+def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restarts: int, minutes: float = 0.0) -> list[Training]:
+    """The parts of a training in folder/part<P>. Restarts take `minutes`, or a third of the epochs of a recipe with epochs.
 
     A restart has half the rates of the recipe, and draws other random numbers than the parts before it.
     """
-    optim, parts = read_recipe(config, changes).optim, list[Training]()
-    for number, length in enumerate(lengths):
-        of_part = changes | {"seed": seed, unit: length}
-        if number:
-            of_part |= {"seed": int(f"{number}{seed}"), "init": str(folder / f"part{number - 1}" / "last.ckpt")}
-            rates = {name: getattr(optim, name) for name in ("learning_rate", "muon_rate")}
-            of_part |= {f"optim.{name}": RATES * rate for name, rate in rates.items() if rate}
-        recipe = read_recipe(config, of_part)
-        parts.append(Training(Row(folder.name, str(config)), seed, folder / f"part{number}", recipe, futures=None))
-    return parts
+    first = read_recipe(config, changes | {"seed": seed})
+    recipes, optim, length = [first], first.optim, first.trainer
+    of_restart: dict[str, Any] = {"optim.learning_rate": RATES * optim.learning_rate}
+    if optim.muon_rate:
+        of_restart["optim.muon_rate"] = RATES * optim.muon_rate
+    of_restart |= {"trainer.minutes": minutes} if length.minutes else {"trainer.epochs": max(length.epochs // 3, 1)}
+    for number in range(1, restarts + 1):
+        start = {"seed": int(f"{number}{seed}"), "init": str(folder / f"part{number - 1}" / "last.ckpt")}
+        recipes.append(read_recipe(config, changes | of_restart | start))
+    row = Row(folder.name, str(config))
+    return [Training(row, seed, folder / f"part{number}", recipe, futures=None) for number, recipe in enumerate(recipes)]
 
 
 def train_chains(chains: list[list[Training]], jobs: int) -> None:

@@ -28,6 +28,7 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 RATES = 0.5  # of a restart, relative to the recipe
+FIGURE = re.compile(r"(minADE|minFDE|MR)\d+")
 
 
 def main() -> int:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
             folder = parts[0].folder.parent / f"mean_{first}_{args.restarts}"
             average(parts[first:], folder / "mean.ckpt")
             scores = score(folder / "mean.ckpt", folder, args.store, parts[0].recipe.data.val_split)["scores"]
-            figures[f"seed {parts[0].seed}"] = {name: value for name, value in scores.items() if "brier" not in name}
+            figures[f"seed {parts[0].seed}"] = {name: value for name, value in scores.items() if FIGURE.fullmatch(name)}
     lengths = [one.recipe.trainer for one in chains[0]]
     length = sum(one.minutes or one.epochs for one in lengths)
     unit = "processor minutes" if lengths[0].minutes else "epochs"

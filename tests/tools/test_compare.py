@@ -3,11 +3,13 @@
 import json
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,6 +21,7 @@ from support.training import recipe
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.recipes.plain import to_plain
+from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -187,6 +190,15 @@ def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]
     kept = models.score("constant_velocity", folder / "cv", store, "val")
     assert run("evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json") == 0
     assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
+
+
+def test_scenes_without_a_focal_agent_are_scored(tmp_path: Path) -> None:
+    """They have no manoeuvres, as in Stanford Drone."""
+    scene = make_scene(6)
+    scene = replace(scene, agent_role=np.minimum(scene.agent_role, np.uint8(AgentRole.SCORED)))
+    write_shard(shard_path(tmp_path, "val", 0), [scene], ShardInfo("synthetic", "val"))
+    found = models.score("constant_velocity", tmp_path / "out", tmp_path, "val")
+    assert found["scores"]["num_agents"] > 0 and {kind["count"] for kind in found["manoeuvres"].values()} == {0}
 
 
 def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

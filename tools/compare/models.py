@@ -88,7 +88,8 @@ def score(source: Path | str, folder: Path, store: Path, split: str) -> dict[str
     if isinstance(source, str) or not file.exists():
         evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())
         agents, kinds = evaluation.per_agent, focal_manoeuvres(store, split)
-        groups = agents.groupby([kinds.get(key) for key in zip(agents.scenario_id, agents.track_id, strict=True)])
+        known = [kinds.get(key) for key in zip(agents.scenario_id, agents.track_id, strict=True)]
+        groups = agents.groupby(pd.Series(known, agents.index, dtype=object))  # a list is no key if all are None, as in pixels
         by_manoeuvre: dict[str, dict[str, float]] = {kind.label: {"count": 0} for kind in Manoeuvre}
         by_manoeuvre |= {str(kind): {"count": len(of), **of[["minFDE6", "MR6"]].mean()} for kind, of in groups}
         write_atomically(folder / "agents.csv", agents.round(6).to_csv(index=False))

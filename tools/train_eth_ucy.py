@@ -3,11 +3,9 @@
     trajformer preprocess eth_ucy ETH_UCY data/eth_ucy
     python tools/train_eth_ucy.py --config configs/crowd_eth_ucy.yaml --store data/eth_ucy --data ETH_UCY --out runs/crowd
 
-Each training is continued twice, for a third of its epochs at half its rates, as in tools/train_restarts.py. The mean of the
-weights of both continuations is scored: OUT/seed<N>/<set>.ckpt. Nothing is chosen on the validation parts.
-
-Further options are fields of the recipe, such as --trainer.epochs 5. Parts are folders OUT/seed<N>/<set>/part<P> with run.json
-(minutes). Finished parts are reused, interrupted parts resume. OUT/results.json has the figures of all runs.
+Further options are fields of the recipe, such as --trainer.epochs 5. A run is a folder OUT/seed<N>/<set> with the checkpoint that
+is best on the validation part of the set, and run.json with its minutes. Finished runs are reused, interrupted runs resume.
+OUT/results.json has the figures of all runs.
 """
 
 import argparse
@@ -17,14 +15,14 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from compare.trainings import COMMAND, fields_of
-from train_restarts import average, chain, train_chains
+from compare.trainings import COMMAND, Row, Training, fields_of, train_all
 
 from trajformer.cli import RERUN, exit_status
+from trajformer.errors import TrajformerError
+from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
-RESTARTS = 2
 
 
 def main() -> int:
@@ -43,15 +41,15 @@ def main() -> int:
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing runs, then print the table, and mean and standard deviation over seeds."""
     changes = fields_of(options) | {"data.train": str(args.store), "data.val": str(args.store)}
-    chains = []
+    runs = []
     for seed in args.seeds:
         for name in SETS:
             splits = {"data.train_split": f"{name}_train", "data.val_split": f"{name}_val"}
-            chains.append(chain(args.config, changes | splits, args.out / f"seed{seed}" / name, seed, RESTARTS))
+            recipe = read_recipe(args.config, changes | splits | {"seed": seed})
+            runs.append(Training(Row(name, str(args.config)), seed, args.out / f"seed{seed}" / name, recipe, futures=0))
     with lock_folder(args.out):
-        train_chains(chains, args.jobs)
-        for parts in chains:
-            average(parts[1:], parts[0].folder.parent.with_suffix(".ckpt"))
+        if failed := train_all([run for run in runs if not run.record()["done"]], args.jobs):
+            raise TrajformerError("; ".join(f"{run.folder}: {line}" for run, line in failed.items()))
     if args.data is None:
         return
     results = args.out / "results.json"

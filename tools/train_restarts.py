@@ -3,8 +3,8 @@
     python tools/train_restarts.py --config se2former_argoverse1 --store stores/av1 --out runs/se2former --restarts 3 --average 2
 
 Part 0 is the recipe. Each restart (parts 1, 2, ...) begins with the last weights of the part before and has its own cosine. It
-takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. The mean of such weights is more accurate than
-those of one part. Further options are fields of the recipe (--trainer.minutes 5).
+takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. On Argoverse 1 the mean of such weights is more
+accurate than those of one part. Further options are fields of the recipe (--trainer.minutes 5).
 
 A part is a folder OUT/seed<N>/part<P>. Finished parts are reused, also with more --restarts, and interrupted parts resume. The
 mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json and agents.csv for `tools/paired.py`.

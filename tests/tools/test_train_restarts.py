@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import train_eth_ucy
 import train_restarts
 import yaml
 from support.training import recipe, training_store
@@ -102,27 +101,19 @@ def test_parts_after_a_part_that_is_trained_again_are_removed(
     assert trained[7:] == ["part3", "mean"] and (tmp_path / "out" / "seed3" / "mean_1_2" / "mean.ckpt").exists()
 
 
-def test_the_sets_of_eth_ucy_are_continued_for_epochs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[str]
+def test_a_recipe_with_epochs_is_continued_for_a_third_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[str], capfd: Any
 ) -> None:
-    """Five sets, each with three parts and the mean of the last two; a second call makes nothing, and a newer part a new mean."""
-    for name in train_eth_ucy.SETS:
-        for part in ("train", "val"):
-            (tmp_path / "store" / f"{name}_{part}").mkdir(parents=True)
-            shutil.copytree(folder / "store" / part, tmp_path / "store" / f"{name}_{part}", dirs_exist_ok=True)
-    where = [f"--config={folder / 'recipe.yaml'}", f"--store={tmp_path / 'store'}", f"--out={tmp_path / 'out'}"]
-    monkeypatch.setattr(sys, "argv", ["train_eth_ucy", *where, "--seeds=4", "--trainer.minutes=null", "--trainer.epochs=7"])
-    assert train_eth_ucy.main() == train_eth_ucy.main() == 0
-    assert trained == [*["part0"] * 5, *["part1"] * 5, *["part2"] * 5, *["mean"] * 5]
-    assert sorted(path.stem for path in (tmp_path / "out" / "seed4").glob("*.ckpt")) == list(train_eth_ucy.SETS)
-    records = [json.loads((tmp_path / "out" / "seed4" / "univ" / f"part{part}" / "run.json").read_text()) for part in range(3)]
-    recipes = [record["recipe"] for record in records]
-    assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and [one["seed"] for one in recipes] == [4, 14, 24]
-    assert [one["optim"]["muon_rate"] for one in recipes] == [2e-3, 1e-3, 1e-3]
-    assert {one["data"]["train_split"] for one in recipes} == {"univ_train"}
-    newer = tmp_path / "out" / "seed4" / "zara2" / "part2" / "last.ckpt"
+    """A newer part makes a new mean."""
+    words = [f"--out={tmp_path / 'out'}", "--trainer.minutes=null", "--trainer.epochs=7"]
+    assert train(folder, monkeypatch, *words) == 0
+    parts = [tmp_path / "out" / "seed3" / f"part{part}" for part in range(3)]
+    recipes = [json.loads((part / "run.json").read_text())["recipe"] for part in parts]
+    assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and {one["trainer"]["minutes"] for one in recipes} == {None}
+    assert "parts 1 to 2, 11 epochs in all" in capfd.readouterr().out
+    newer = parts[2] / "last.ckpt"
     os.utime(newer, (newer.stat().st_atime, newer.stat().st_mtime + 60))
-    assert train_eth_ucy.main() == 0 and trained[20:] == ["mean"]
+    assert train(folder, monkeypatch, *words) == 0 and trained == ["part0", "part1", "part2", "mean", "mean"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparat
     ("train", TRAIN, "out/last.ckpt", "continue with --resume", list, INT + TERM),
     ("train with workers", f"{TRAIN} --data.workers 1", "out/last.ckpt", "continue with --res", list, TERM),
     ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list, INT),
-    ("ETH/UCY", ETH_UCY, "out/seed0/*/part0/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
+    ("ETH/UCY", ETH_UCY, "out/seed0/*/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
     ("restarts", RESTARTS, "out/seed0/part0/last.ckpt", f"{RERUN} to resume", list, TERM),
     ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, COMPARE_TABLE, INT),
 ]

@@ -75,5 +75,5 @@ def orthogonal(matrix: Tensor) -> Tensor:
     a, b, c = _COEFFICIENTS
     for _ in range(_STEPS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)  # a x + (b s + c s s) x
     return x if wide is matrix else x.mT

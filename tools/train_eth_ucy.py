@@ -23,11 +23,13 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 SETS = ("eth", "hotel", "univ", "zara1", "zara2")
+FIXED = ("seed", "data.train", "data.val", "data.train_split", "data.val_split")
 
 
 def main() -> int:
     """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
     parser.add_argument("--data", type=Path, help="the recordings; by default runs are not scored")
@@ -40,7 +42,7 @@ def main() -> int:
 
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing runs, then print the table, and mean and standard deviation over seeds."""
-    changes = fields_of(options) | {"data.train": str(args.store), "data.val": str(args.store)}
+    changes = fields_of(options, FIXED) | {"data.train": str(args.store), "data.val": str(args.store)}
     runs = []
     for seed in args.seeds:
         for name in SETS:

@@ -3,8 +3,8 @@
     python tools/train_restarts.py --config se2former_argoverse1 --store stores/av1 --out runs/se2former --restarts 3 --average 2
 
 Part 0 is the recipe. Each restart (parts 1, 2, ...) begins with the last weights of the part before and has its own cosine. It
-takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. On Argoverse 1 the mean of such weights is more
-accurate than those of one part. Further options are fields of the recipe (--trainer.minutes 5).
+takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. On Argoverse 1 the mean of such weights of
+SE2Former is more accurate than those of one part. Further options are fields of the recipe (--trainer.minutes 5).
 
 A part is a folder OUT/seed<N>/part<P>. Finished parts are reused, also with more --restarts, and interrupted parts resume. The
 mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json and agents.csv for `tools/paired.py`.
@@ -28,17 +28,20 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 RATES = 0.5  # of a restart, relative to the recipe
+MINUTES = 11.67
+FIXED = ("seed", "init", "data.train", "data.val", "trainer.validate_every")
 FIGURE = re.compile(r"(minADE|minFDE|MR)\d+")
 
 
 def main() -> int:
     """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--config", type=Path, required=True, help="a recipe, by file or name")
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`, with train and val")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--restarts", type=int, default=3, help="parts after the first one")
-    parser.add_argument("--minutes", type=float, default=11.67, help="of the processor, for each restart")
+    parser.add_argument("--minutes", type=float, help=f"of the processor, for each restart (default {MINUTES})")
     parser.add_argument("--average", type=int, default=2, help="number of last parts whose weights are averaged")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
@@ -50,9 +53,15 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing parts, average, score, and print the figures of each seed, their mean and standard deviation."""
     if not 2 <= args.average <= args.restarts:
         raise TrajformerError(f"--average {args.average}: expected 2 to {args.restarts}, the number of --restarts")
-    changes = fields_of(options) | {"data.train": str(args.store), "data.val": str(args.store)}
-    changes |= {"trainer.validate_every": NEVER}
-    chains = [chain(args.config, changes, args.out / f"seed{seed}", seed, args.restarts, args.minutes) for seed in args.seeds]
+    changes = fields_of(options, FIXED)
+    has_minutes = read_recipe(args.config, changes).trainer.minutes
+    if has_minutes and "trainer.epochs" in changes:
+        raise TrajformerError("--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs")
+    if args.minutes and not has_minutes:
+        raise TrajformerError("--minutes: the recipe has epochs, and its restarts take a third of them; leave it out")
+    changes |= {"data.train": str(args.store), "data.val": str(args.store), "trainer.validate_every": NEVER}
+    minutes = args.minutes or MINUTES
+    chains = [chain(args.config, changes, args.out / f"seed{seed}", seed, args.restarts, minutes) for seed in args.seeds]
     figures = {}
     with lock_folder(args.out):
         train_chains(chains, args.jobs)
@@ -70,7 +79,7 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
     print(pd.concat([table, table.agg(["mean", "std"])]).to_string(float_format="{:.3f}".format, na_rep="-"))
 
 
-def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restarts: int, minutes: float = 0.0) -> list[Training]:
+def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restarts: int, minutes: float) -> list[Training]:
     """The parts of a training in folder/part<P>. Restarts take `minutes`, or a third of the epochs of a recipe with epochs.
 
     A restart has half the rates of the recipe, and draws other random numbers than the parts before it.
@@ -108,6 +117,8 @@ def average(parts: list[Training], mean: Path) -> None:
     mean.parent.mkdir(exist_ok=True)
     weights = [one.checkpoint for one in parts]
     if not mean.exists() or mean.stat().st_mtime < max(file.stat().st_mtime for file in weights):
+        for name in ("scores.json", "agents.csv"):  # of the mean before
+            (mean.parent / name).unlink(missing_ok=True)
         subprocess.run([*COMMAND, "average", *map(str, weights), "--out", str(mean), "--overwrite"], check=True)
 
 

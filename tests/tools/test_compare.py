@@ -124,6 +124,13 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
 
+@pytest.mark.parametrize("words", [("--sedes", 1), ("--trainer.epochs", 3), ("--optim.cilp", 1.0)])
+def test_wrong_options_are_refused_before_a_file_is_replaced(folder: Path, tmp_path: Path, words: tuple[str, float]) -> None:
+    (tmp_path / "r.md").write_text("<!-- table: tiny -->\npublished\n<!-- end -->\n")
+    assert compare(folder, f"--markdown={tmp_path / 'r.md'}", f"--out={tmp_path / 'out'}", *words) == 1
+    assert "published" in (tmp_path / "r.md").read_text() and not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings run in this process, and no cost is measured."""
@@ -250,6 +257,21 @@ def test_a_failed_training_does_not_affect_the_others(folder: Path, monkeypatch:
     words = (plans[0].folder / "words.txt").read_text().split()
     assert words[0] == "train" and "--resume" not in words
     assert "epochs: 11\n" in (plans[0].folder / "recipe.yaml").read_text()
+
+
+def test_records_of_earlier_versions_are_accepted(folder: Path) -> None:
+    """They have no digest of the data, and other epochs where minutes are the length; a later record has the digest."""
+    row = trainings.Row("before", str(folder / "focal.yaml"), {"trainer.minutes": 1})
+    one = trainings.plan(row, 0, folder / "store", folder / "plans", 8)
+    one.folder.mkdir(parents=True)
+    record = one.record()
+    digest, record["recipe"]["trainer"]["epochs"] = record.pop("data"), 80
+    (one.folder / "run.json").write_text(json.dumps(record))
+    one.write_record(done=True)
+    assert json.loads((one.folder / "run.json").read_text())["data"] == digest != ""
+    (one.folder / "run.json").write_text(json.dumps(record | {"data": "other"}))
+    with pytest.raises(TrajformerError, match="another recipe, length or store"):
+        one.record()
 
 
 def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

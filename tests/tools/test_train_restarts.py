@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Exit status of the tool with two restarts and one seed, 3."""
     where = [f"--config={folder / 'recipe.yaml'}", f"--store={folder / 'store'}", f"--out={folder / 'out'}"]
-    length = ["--restarts=2", "--average=2", "--minutes=0.005", "--seeds=3", "--jobs=1"]
+    length = ["--restarts=2", "--average=2", "--seeds=3", "--jobs=1"]
+    monkeypatch.setattr(train_restarts, "MINUTES", 0.005)
     monkeypatch.setattr(sys, "argv", ["train_restarts", *where, *length, *words])
     return train_restarts.main()
 
@@ -111,15 +112,21 @@ def test_a_recipe_with_epochs_is_continued_for_a_third_of_them(
     recipes = [json.loads((part / "run.json").read_text())["recipe"] for part in parts]
     assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and {one["trainer"]["minutes"] for one in recipes} == {None}
     assert "parts 1 to 2, 11 epochs in all" in capfd.readouterr().out
-    newer = parts[2] / "last.ckpt"
+    figures, newer = tmp_path / "out" / "seed3" / "mean_1_2" / "scores.json", parts[2] / "last.ckpt"
+    figures.touch()  # of the mean before
     os.utime(newer, (newer.stat().st_atime, newer.stat().st_mtime + 60))
     assert train(folder, monkeypatch, *words) == 0 and trained == ["part0", "part1", "part2", "mean", "mean"]
+    assert not figures.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--average=3"], "--average 3: expected 2 to 2, the number of --restarts"),
+        (["--trainer.epochs=3"], "--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs"),
+        (["--trainer.minutes=null", "--minutes=3"], "--minutes: the recipe has epochs, and its restarts take a third of them"),
+        (["--seed", "7"], "--seed: this tool sets the field; leave it out"),
+        (["--sedes", "7", "8"], "--sedes: neither an option of this tool nor a field of a recipe (--trainer.minutes)"),
         (["--trainer.minutes"], "--trainer.minutes: expected a field of the recipe and its value, --optim.clip 1.0"),
     ],
 )

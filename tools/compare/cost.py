@@ -76,10 +76,10 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
 def cost(recipe: TrainConfig, folder: Path, store: Path, repeats: int) -> dict[str, Any]:
     """Both parts: forecasts of the recipe's validation split, steps of its training split.
 
-    The result is stored in cost.json with commit and command, and reused for the same model, loss and batches.
+    The result is stored in cost.json with commit and command, and reused for the same model, loss, batches and optimiser.
     """
     plain, file = to_plain(recipe), folder / "cost.json"
-    relevant = {"model": plain["model"], "loss": plain["loss"], "batch": to_plain(recipe.data.train_batch)}
+    relevant = {name: plain[name] for name in ("model", "loss", "optim")} | {"batch": to_plain(recipe.data.train_batch)}
     record = json.loads(file.read_text()) if file.exists() else {}
     if record.get("recipe") != relevant:
         record = {"recipe": relevant, **origin(), "load_before": os.getloadavg()[0]}

@@ -11,10 +11,10 @@ differences of all rows from the first one, with the intervals of `tools/paired.
 forecasts of recorded scenes on one thread.
 
 Finished runs are reused, interrupted runs (Ctrl-C) resume, failed runs are repeated. A run is a folder OUT/<row>/seed<N> with
-run.json (minutes, epochs, futures, recipe), log.txt, scores.json and agents.csv. The cost is in OUT/<row>/cost.json; remove the
-file to measure it again (for example if the machine was busy: `load_before`). All JSON files contain the commit and the command
-that made them. --untrained only measures the cost, --finished does not train: rows have the figures of the finished seeds.
-Further options are fields of all recipes of the table, such as --trainer.minutes 5.
+run.json (minutes, epochs, futures, recipe, digest of the data), log.txt, scores.json and agents.csv. The cost is in
+OUT/<row>/cost.json; remove the file to measure it again (for example if the machine was busy: `load_before`). All JSON files
+contain the commit and the command that made them. --untrained only measures the cost, --finished does not train: rows have the
+figures of the finished seeds. Further options are fields of all recipes of the table, such as --trainer.minutes 5.
 --markdown replaces the text between `<!-- table: NAME -->` and `<!-- end -->`; NAME is the file name of the table without .yaml.
 """
 
@@ -48,6 +48,8 @@ from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.scenes.store import SceneStore
+
+FIXED = ("seed", "first_stage", "data.train", "data.val", "trainer.epochs", "trainer.threads", "trainer.validate_every")
 
 
 @dataclass
@@ -141,7 +143,10 @@ def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
 
 def compare(args: argparse.Namespace, options: list[str]) -> None:
     """Run the comparison, print the tables and write the requested files; a failed row is an error after the output."""
-    results = [Result(row) for row in read_table(args.table, fields_of(options))]
+    results = [Result(row) for row in read_table(args.table, fields_of(options, FIXED))]
+    if options:
+        for result in results:
+            _ = result.row.recipe  # a wrong option is an error before anything is run or written
     SceneStore(args.store, "val")  # errors before the trainings
     check_outputs(args, json="json", plot="png")
     if args.markdown:
@@ -174,7 +179,8 @@ def compare(args: argparse.Namespace, options: list[str]) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Run the command line; returns 1 after a failure, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
     parser.add_argument("--table", type=Path, required=True, help="a file of configs/compare, or another one")

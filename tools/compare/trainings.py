@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from measure import origin
 
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import TrajformerError
+from trajformer.errors import StoreError, TrajformerError
 from trajformer.recipes.checkpoint import UNTRAINED
 from trajformer.recipes.choices import upgrade_recipe
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.plain import from_plain, to_plain
-from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.recipe import DataConfig, TrainConfig, TrainerConfig
 from trajformer.recipes.yaml_text import parse_yaml, read_yaml
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.manifest import shard_sizes
@@ -85,9 +86,19 @@ def read_table(path: Path, changes: dict[str, Any] | None = None) -> list[Row]:
     return [replace(row, config=str(path.parent / row.config), arguments=row.arguments | (changes or {})) for row in rows]
 
 
-def fields_of(options: list[str]) -> dict[str, Any]:
-    """Values by field of a recipe, from the words of a command line: --optim.clip 1.0 or --optim.clip=1.0."""
+def fields_of(options: list[str], fixed: Collection[str] = ()) -> dict[str, Any]:
+    """Values by field of a recipe, from the words of a command line: --optim.clip 1.0 or --optim.clip=1.0.
+
+    Raises TrajformerError: a word is no field of a recipe, or one of the `fixed` fields, which the tool sets.
+    """
     words = [part for word in options for part in word.split("=", 1)]
+    known = [item.name for item in fields(TrainConfig)]
+    for word in words[::2]:
+        name = word.removeprefix("--")
+        if name == word or name.split(".")[0] not in known:
+            raise TrajformerError(f"{word}: neither an option of this tool nor a field of a recipe (--trainer.minutes)")
+        if name in fixed:
+            raise TrajformerError(f"{word}: this tool sets the field; leave it out")
     if len(words) % 2:
         raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
     return {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
@@ -103,8 +114,11 @@ def count_futures(data: DataConfig) -> int:
 
 @functools.cache
 def digest_of(store: str, split: str) -> str:
-    """A digest of the scene ids of a split and the sizes of its files, to notice another store."""
-    content = [SceneStore(store, split).scene_ids(), shard_sizes(Path(store) / split)]
+    """A digest of the scene ids of a split and the sizes of its files, to notice another store; empty without this split."""
+    try:
+        content = [SceneStore(store, split).scene_ids(), shard_sizes(Path(store) / split)]
+    except StoreError:
+        return ""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -116,13 +130,13 @@ class Training:
     seed: int
     folder: Path  # of the run; the output of the process is in log.txt
     recipe: TrainConfig  # the recipe of the row with stores, seed and length
-    futures: int | None  # targets with a known future in the whole training; None for a length in processor minutes
+    futures: int | None  # targets with a known future in the whole training; None if the last checkpoint is scored
     process: subprocess.Popen[bytes] | None = None  # `trajformer train`, once it has started
     start_time: float = 0.0  # of the process
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint to score: the best one, or the last one of a training for processor minutes, where none is selected."""
+        """The checkpoint to score: the best one, or the last one of a training in which none is selected."""
         return self.folder / ("best.ckpt" if self.futures else "last.ckpt")
 
     def record(self) -> dict[str, Any]:
@@ -135,10 +149,11 @@ class Training:
             return progress | origin() | {"recipe": to_plain(recipe)}
         record: dict[str, Any] = json.loads(path.read_text())
         try:
-            same = from_plain(TrainConfig, upgrade_recipe(record["recipe"])) == recipe
+            same = _without_epochs(from_plain(TrainConfig, upgrade_recipe(record["recipe"]))) == _without_epochs(recipe)
         except (TrajformerError, AttributeError):
             same = False
-        if not same or record["futures"] != self.futures or record.get("data", data) != data:  # earlier versions wrote no digest
+        known = record["data"] = record.get("data") or data  # earlier versions wrote none
+        if not same or record["futures"] != self.futures or (data and known != data):
             raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out")
         return record
 
@@ -166,6 +181,12 @@ class Training:
         self.write_record((time.monotonic() - self.start_time) / 60, done=code == 0)
         lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").split("\n") if line.strip()]
         return (lines[-1].strip() if lines else "no output") if code else ""
+
+
+def _without_epochs(recipe: TrainConfig) -> TrainConfig:
+    """The recipe with the default number of epochs if it has a length in minutes, which replaces them."""
+    trainer = recipe.trainer
+    return replace(recipe, trainer=replace(trainer, epochs=TrainerConfig.epochs)) if trainer.minutes else recipe
 
 
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:

@@ -28,7 +28,7 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.files import lock_folder
 
 RATES = 0.5  # of a restart, relative to the recipe
-MINUTES = 11.67
+MINUTES = 11.67  # of a restart, for recipes with a length in minutes
 FIXED = ("seed", "init", "data.train", "data.val", "trainer.validate_every")
 FIGURE = re.compile(r"(minADE|minFDE|MR)\d+")
 
@@ -113,11 +113,14 @@ def train_chains(chains: list[list[Training]], jobs: int) -> None:
 
 
 def average(parts: list[Training], mean: Path) -> None:
-    """Write the mean of the last weights of parts, unless the file is newer than all of them."""
+    """Write the mean of the last weights of parts, unless the file is newer than all of them.
+
+    A new mean removes the figures of the one before.
+    """
     mean.parent.mkdir(exist_ok=True)
     weights = [one.checkpoint for one in parts]
     if not mean.exists() or mean.stat().st_mtime < max(file.stat().st_mtime for file in weights):
-        for name in ("scores.json", "agents.csv"):  # of the mean before
+        for name in ("scores.json", "agents.csv"):
             (mean.parent / name).unlink(missing_ok=True)
         subprocess.run([*COMMAND, "average", *map(str, weights), "--out", str(mean), "--overwrite"], check=True)
 

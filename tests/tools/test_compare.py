@@ -124,10 +124,22 @@ def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
 
-@pytest.mark.parametrize("words", [("--sedes", 1), ("--trainer.epochs", 3), ("--optim.cilp", 1.0)])
-def test_wrong_options_are_refused_before_a_file_is_replaced(folder: Path, tmp_path: Path, words: tuple[str, float]) -> None:
-    (tmp_path / "r.md").write_text("<!-- table: tiny -->\npublished\n<!-- end -->\n")
-    assert compare(folder, f"--markdown={tmp_path / 'r.md'}", f"--out={tmp_path / 'out'}", *words) == 1
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--sedes", "--sedes: neither an option of this tool nor a field of a recipe"),
+        ("--trainer.epochs", "--trainer.epochs: this tool sets the field; leave it out"),
+        ("--optim.cilp", "unknown field 'cilp'"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_file_is_replaced(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, line: str
+) -> None:
+    (tmp_path / "t.yaml").write_text(f"- {{name: a, config: {folder / 'focal.yaml'}}}\n")
+    (tmp_path / "r.md").write_text("<!-- table: t -->\npublished\n<!-- end -->\n")
+    files = [f"--table={tmp_path / 't.yaml'}", f"--markdown={tmp_path / 'r.md'}", f"--out={tmp_path / 'out'}"]
+    assert compare(folder, *files, option, 3) == 1
+    assert line in capsys.readouterr().err
     assert "published" in (tmp_path / "r.md").read_text() and not (tmp_path / "out").exists()
 
 

@@ -119,6 +119,17 @@ def test_a_recipe_with_epochs_is_continued_for_a_third_of_them(
     assert not figures.exists()
 
 
+def test_each_seed_begins_with_its_own_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[str]
+) -> None:
+    words = [f"--out={tmp_path / 'out'}", "--init=pre{seed}/last.ckpt", "--seeds", "3", "4"]
+    assert train(folder, monkeypatch, *words) == 0
+    for seed in (3, 4):
+        parts = [tmp_path / "out" / f"seed{seed}" / f"part{part}" for part in range(3)]
+        recipes = [json.loads((part / "run.json").read_text())["recipe"] for part in parts]
+        assert [one["init"] for one in recipes] == [f"pre{seed}/last.ckpt", *(str(part / "last.ckpt") for part in parts[:2])]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -119,14 +119,15 @@ class Frames:
         have equal values; without an axis to broadcast, products take half the time.
         """
         if (config, heads) not in self._every:
-            (cos, sin), (x, y) = (part[..., None, :].split(1, -1) for part in (self.direction, self.position / config.scale_m))
+            (cos, sin), (x, y) = (part.split(1, -1) for part in (self.direction, self.position / config.scale_m))
             turns = cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin
             places, zero = (x, y, -x * cos - y * sin, x * sin - y * cos), torch.zeros_like(x)
             parts = [*turns, *(part for place in places for part in (zero, place))]
             vectors, points = config.vectors, config.points
             counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
-            columns = [part.expand(*part.shape[:-2], heads, n) for part, n in zip(parts, counts, strict=True)]
-            self._every[config, heads] = torch.cat(columns, -1).unflatten(-1, (6, -1))
+            columns = torch.cat([part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)], -1)
+            every = columns.unflatten(-1, (6, -1)).unsqueeze(-3)
+            self._every[config, heads] = every.expand(*x.shape[:-1], heads, -1, -1).contiguous()
         if (config, heads, count) not in self._spread:
             self._spread[config, heads, count] = self._every[config, heads][..., -count:].unbind(-2)
         return self._spread[config, heads, count]

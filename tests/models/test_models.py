@@ -134,8 +134,10 @@ BFLOAT16 = [name for name in MODEL_CONFIGS if name.endswith("joint") or name in 
 @torch.no_grad()
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", BFLOAT16)
-def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBatch) -> None:
+def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     model, observation = small_model(name).train(training), batch.observation
+    if name == "se2former":  # another mode may move to the single forecast, so that this path is compared
+        monkeypatch.setattr(model, "finish", lambda found: replace(found, position=found.single, logit=found.logit[..., :1]))
     if isinstance(model, SceneSet):  # the query that a target gets may differ, so that queries are compared
         exact, half = in_both_precisions(lambda: model.trajectories(observation))
         assert (exact.position - half.position).abs().max() < 0.5
@@ -144,8 +146,6 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
     exact, half = in_both_precisions(lambda: model(observation))
     if not training and name == "mmtransformer-regions":  # other modes may be selected
         return
-    if not training and name == "se2former":  # the most probable mode may replace another one
-        exact, half = (f.select(f.logit.argmax(-1, keepdim=True)) for f in (exact, half))
     real = observation.target_mask
     assert (exact.position - half.position)[real].abs().max() < HALF_ROUNDING_M
     if training or exact.latent is None:  # scores of samples in evaluation come from greedy decisions

@@ -146,8 +146,9 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch,
 
 
 @torch.no_grad()
-def test_the_single_forecast_replaces_the_nearest_mode_and_gets_the_highest_score(batch: SceneBatch) -> None:
-    """It is the middle of the median and the mean of the modes, and the median for agents at rest that do not start."""
+def test_the_nearest_mode_moves_to_the_single_forecast_and_gets_the_highest_score(batch: SceneBatch) -> None:
+    """The single forecast is the middle of the median and the mean of the modes, and the median for agents at rest that do not
+    start, which the mode reaches; the modes of others move two thirds of the way."""
     model = build_random(SE2FORMER).train()
     model.temperature.fill_(0.5)
     free, shown = model(batch.observation), model.eval()(batch.observation)
@@ -159,8 +160,8 @@ def test_the_single_forecast_replaces_the_nearest_mode_and_gets_the_highest_scor
         single = median + share[b, s] * (mean - median) / 2
         nearest = int((paths[:, -1] - single[-1]).norm(dim=-1).argmin())
         assert shown.logit[b, s, nearest] == shown.logit[b, s].max() == pytest.approx(float(logit.max()), rel=1e-5, abs=1e-5)
-        for mode, path in enumerate(shown.position[b, s]):
-            torch.testing.assert_close(path, single if mode == nearest else paths[mode], atol=1e-5, rtol=0)
+        paths[nearest] += (1 - share[b, s] / 3) * (single - paths[nearest])
+        torch.testing.assert_close(shown.position[b, s], paths, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +313,7 @@ def test_the_single_forecast_is_the_most_probable_mode_if_modes_tie() -> None:
     path = torch.zeros(1, 1, 3, SE2FORMER.num_future, 2)
     path[0, 0, :, -1, 0] = torch.tensor([10.0, 20.0, 30.0])
     for score in ([0.125, 0.125, -1.0], [0.125, 0.125, 0.125], [2.0, 2.0, -1.0]):
-        forecast = se2former.WorldForecast(
-            path, torch.tensor([[score]]), Frame.AGENT, torch.zeros(1, 1, 3), single=path[:, :, 2:]
-        )
+        forecast = se2former.WorldForecast(path, torch.tensor([[score]]), Frame.AGENT, torch.zeros(1, 1, 3))
+        forecast = replace(forecast, single=path[:, :, 2:], share=torch.ones(1, 1, 1, 1, 1))
         probability = model.finish(forecast).probability()
         assert probability.argsort(dim=-1, descending=True, stable=True)[0, 0, 0] == 2

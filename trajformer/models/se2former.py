@@ -7,9 +7,9 @@ agents are targets at little additional cost, and the encoding of the map can be
 - `encode_agents`: agents attend to lanes and agents.
 - `forecast`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path. Then every query moves to the
   end of its path, attends again from there, and corrects the path. The last path is the median of the target. In evaluation, the
-  middle between the median and the mean of the modes is the single forecast: it replaces the mode that ends nearest to it, and
-  counts as the most probable mode. Only modes of the most probable manoeuvre count for it: an average of two manoeuvres would
-  lie where nobody drives.
+  middle between the median and the mean of the modes is the single forecast. Only modes of the most probable manoeuvre count for
+  it: an average of two manoeuvres would lie where nobody drives. The mode that ends nearest to it moves two thirds of the way to
+  it, and counts as the most probable mode.
 
 A path is the sum of constant velocity, a mean, and C smooth components per axis: the principal components of the residuals from
 constant velocity in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and
@@ -58,6 +58,7 @@ _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _START_M, _START_SHARE = 7.0, 0.8  # an agent at rest starts if this share of its modes ends this far away
 _APART_M = 2.0  # paths are of one manoeuvre if the end of one is this near to the other path; about half a lane
+_KEPT = 1 / 3  # of the mode that moves to the single forecast
 _STRAIGHT_PARTS = 12  # of a path, when its distance from an end is measured
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
 _SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
@@ -224,6 +225,7 @@ class WorldForecast(Forecast):
     worlds: Callable[[], tuple[Tensor, Tensor]] | None = None  # results of `Worlds`
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
     single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`
+    share: Tensor | None = None  # [B, S, 1, 1, 1], of motion (`base_path`), before `SE2Former.finish`
 
     def select(self, index: Tensor) -> Forecast:
         """As of any forecast; each world chooses among the selected modes."""
@@ -454,7 +456,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds)
             for path in (proposed, refined)
         )
-        forecast = replace(forecast, single=self._single(forecast, share), auxiliary=(proposal,) if self.training else ())
+        auxiliary = (proposal,) if self.training else ()
+        forecast = replace(forecast, single=self._single(forecast, share), share=share, auxiliary=auxiliary)
         return forecast if self.training else self.finish(forecast)
 
     @torch.no_grad()
@@ -481,14 +484,16 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return median.lerp(mean, torch.where(near, torch.where(starts, 1 - share / 2, share / 2), 1.0))
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
-        """The forecast of evaluation: the single forecast replaces the mode with the nearest end, and is the most probable mode.
+        """The forecast of evaluation: the mode with the nearest end moves to the single forecast, and is the most probable one.
 
-        Nested modes come before the others in the order of probabilities, and the single forecast replaces one of them.
+        If the target moves, it moves two thirds of the way only: both are good guesses with different errors, and what is lost
+        of the mode is lost of the set. Nested modes come before the others in the order of probabilities, and one of them moves.
         """
         path, single, logit = forecast.position, forecast.single, forecast.logit / self.temperature.exp()
-        assert single is not None
+        assert single is not None and forecast.share is not None
+        done = replace(forecast, logit=logit, median=None, single=None, share=None)
         if self.joint:
-            return replace(forecast, logit=logit, median=None, single=None)
+            return done
         nested = self.config.sets[0]
         nearest = (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
@@ -499,8 +504,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             values, order = logit.sort(-1, descending=True)
             first = order.take_along_dim((order >= nested).byte().argsort(stable=True, dim=-1), -1)
             logit = torch.empty_like(logit).scatter(-1, first, values)
-        position = torch.where(chosen[..., None, None], single, path)
-        return replace(forecast, position=position, logit=logit, median=None, single=None)
+        part = chosen[..., None, None] * (1 - _KEPT * forecast.share)
+        return replace(done, position=path.lerp(single, part), logit=logit)
 
     def _refine(
         self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor | None, mask: Tensor

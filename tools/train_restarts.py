@@ -5,7 +5,7 @@
 Part 0 is the recipe. Each restart (parts 1, 2, ...) begins with the last weights of the part before and has its own cosine. It
 takes --minutes, or a third of the epochs of a recipe without `trainer.minutes`. On Argoverse 1 the mean of such weights of
 SE2Former is more accurate than those of one part. Further options are fields of the recipe (--trainer.minutes 5). With
-`--init runs/pre{seed}/last.ckpt`, part 0 of each seed begins with the weights of a pre-training.
+the option `--init runs/pre{seed}/last.ckpt`, part 0 of each seed begins with the weights of a pre-training.
 
 A part is a folder OUT/seed<N>/part<P>. Finished parts are reused, also with more --restarts, and interrupted parts resume. The
 mean of parts A to B is OUT/seed<N>/mean_<A>_<B>/mean.ckpt, next to scores.json and agents.csv for `tools/paired.py`.
@@ -85,7 +85,7 @@ def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restar
 
     A restart has half the rates of the recipe, and draws other random numbers than the parts before it.
     """
-    if "init" in changes:
+    if changes.get("init"):
         changes = changes | {"init": str(changes["init"]).replace("{seed}", str(seed))}
     first = read_recipe(config, changes | {"seed": seed})
     recipes, optim, length = [first], first.optim, first.trainer

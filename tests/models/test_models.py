@@ -136,7 +136,7 @@ BFLOAT16 = [name for name in MODEL_CONFIGS if name.endswith("joint") or name in 
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     model, observation = small_model(name).train(training), batch.observation
-    if name == "se2former":  # another mode may move to the single forecast, so that this path is compared
+    if name == "se2former":  # rounding may change which mode is nearest, so that the single forecast is compared
         monkeypatch.setattr(model, "finish", lambda found: replace(found, position=found.single, logit=found.logit[..., :1]))
     if isinstance(model, SceneSet):  # the query that a target gets may differ, so that queries are compared
         exact, half = in_both_precisions(lambda: model.trajectories(observation))

@@ -148,7 +148,7 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(batch: SceneBatch,
 @torch.no_grad()
 def test_the_nearest_mode_moves_to_the_single_forecast_and_gets_the_highest_score(batch: SceneBatch) -> None:
     """The single forecast is the middle of the median and the mean of the modes, and the median for agents at rest that do not
-    start, which the mode reaches; the modes of others move two thirds of the way."""
+    start. The nearest mode of an agent at rest moves all the way, that of others two thirds."""
     model = build_random(SE2FORMER).train()
     model.temperature.fill_(0.5)
     free, shown = model(batch.observation), model.eval()(batch.observation)
@@ -224,6 +224,14 @@ def test_nested_modes_are_the_most_probable_ones(batch: SceneBatch) -> None:
     torch.testing.assert_close(*(forecast.logit.sort(-1).values for forecast in (plain, nested)))
     real = batch.observation.target_mask
     assert (nested.logit.topk(2).indices[real] < 2).all()
+
+
+@torch.no_grad()
+def test_one_of_the_nested_modes_moves(batch: SceneBatch) -> None:
+    model = build_random(replace(SE2FORMER, nested=2))
+    free, shown = model.train()(batch.observation), model.eval()(batch.observation)
+    moved = (free.position - shown.position).abs().amax((-1, -2))[batch.observation.target_mask] > 1e-6
+    assert (moved.sum(-1) <= 1).all() and not moved[:, 2:].any() and moved.any()
 
 
 @torch.no_grad()
@@ -306,7 +314,7 @@ def test_worlds_learn_which_modes_go_together() -> None:
     torch.testing.assert_close(world[0].softmax(-1), torch.full((2,), 0.5), atol=0.1, rtol=0)
 
 
-def test_the_single_forecast_is_the_most_probable_mode_if_modes_tie() -> None:
+def test_the_moved_mode_is_the_most_probable_one_if_modes_tie() -> None:
     """Also for small scores, whose next larger number has the same softmax."""
     model = build_random(replace(SE2FORMER, modes=3)).eval()
     nn.init.zeros_(model.temperature)

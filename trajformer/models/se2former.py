@@ -9,7 +9,7 @@ agents are targets at little additional cost, and the encoding of the map can be
   end of its path, attends again from there, and corrects the path. The last path is the median of the target. In evaluation, the
   middle between the median and the mean of the modes is the single forecast. Only modes of the most probable manoeuvre count for
   it: an average of two manoeuvres would lie where nobody drives. The mode that ends nearest to it moves two thirds of the way to
-  it, and counts as the most probable mode.
+  it, or all the way for an agent at rest, and counts as the most probable mode.
 
 A path is the sum of constant velocity, a mean, and C smooth components per axis: the principal components of the residuals from
 constant velocity in the training data (`prepare`). So forecasts are smooth by construction. For agents at rest, velocity and
@@ -23,7 +23,7 @@ the other targets. The mixture is trained by its likelihood and does not change 
 mode in one world.
 
 With `joint`, mode k of all targets is one world instead: the modes of a world attend to each other before they propose a path and
-at its end, the world with the smallest mean error is trained, and the median is not used.
+at its end, the world with the smallest mean error is trained, and no mode moves to the median.
 """
 
 from __future__ import annotations
@@ -486,8 +486,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def finish(self, forecast: WorldForecast) -> WorldForecast:
         """The forecast of evaluation: the mode with the nearest end moves to the single forecast, and is the most probable one.
 
-        If the target moves, it moves two thirds of the way only: both are good guesses with different errors, and what is lost
-        of the mode is lost of the set. Nested modes come before the others in the order of probabilities, and one of them moves.
+        For a target that moves, the mode moves two thirds of the way only: a mode that moves all the way no longer covers its
+        own future. Nested modes come before the others in the order of probabilities, and one of them moves.
         """
         path, single, logit = forecast.position, forecast.single, forecast.logit / self.temperature.exp()
         assert single is not None and forecast.share is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_prep.reader import Input
-from data_prep.readers.recordings import Layout, first_frame, read_recording, window_inputs, window_scene
+from data_prep.readers.recordings import Layout, read_recording, window_inputs, window_of, window_scene
 from trajformer.errors import Config
 from trajformer.scenes.scene import AgentKind, Scene
 
@@ -27,18 +27,22 @@ _WINDOWS = {
 
 
 @dataclass(frozen=True)
-class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "num_future": (1, 10_000)}):
+class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "num_future": (1, 10_000), "tempo": (1, 10)}):
     """Reader of the ETH and UCY pedestrian recordings, cut for leave-one-out evaluation.
 
     Attributes:
         stride: of the windows of a recording, every `stride`-th is used; published figures use 1.
         num_history: observed frames of a window, 0.4 s apart; published figures use 8.
         num_future: frames to predict; published figures use 12.
+        tempo: if not 1, training windows are also cut from recordings replayed this much faster: with 2, a step is two frames,
+            with 1.5, positions between frames are interpolated. Models for recordings with another clock need them: in eth,
+            people walk almost twice as far in a frame.
     """
 
     stride: int = 1
     num_history: int = 8
     num_future: int = 12
+    tempo: float = 1.0
     name: ClassVar[str] = "eth_ucy"
     layout: ClassVar[str] = (
         "RAW/<set>/<recording>_train.txt, <recording>_val.txt and, of the test scene, <recording>.txt: "
@@ -53,18 +57,20 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         return sorted({f"{path.parent.name}_{_name_and_part(path)[1]}" for path in raw.glob("[!.]*/[!.]*.txt")})
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Windows of all files of a split, by file name and first frame; the first frame is the part of the input."""
+        """Windows of all files of a split, by file name, tempo and first frame, which are the part of the input."""
         name, part = split.rsplit("_", 1)
         paths = [path for path in (raw / name).glob("[!.]*.txt") if _name_and_part(path)[1] == part]
-        return window_inputs(paths, LAYOUT, self.num_history + self.num_future, self.stride)
+        tempo = self.tempo if part == "train" else 1.0
+        return window_inputs(paths, LAYOUT, self.num_history + self.num_future, self.stride, tempo)
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window; SceneError also if it has no scored agent."""
         recording = read_recording(item.path, LAYOUT)
-        first = first_frame(item, recording, self.num_history + self.num_future)
+        first, tempo = window_of(item, recording, self.num_history + self.num_future)
         name = _name_and_part(item.path)[0]
-        names, clock = (f"{name}-{first}", self.name, split, name), (PERIOD_S, self.num_history, self.num_future)
-        return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_M)
+        scene = f"{name}-{first}" if tempo == 1 else f"{name}-{first}-x{tempo:g}"
+        names, clock = (scene, self.name, split, name), (PERIOD_S, self.num_history, self.num_future)
+        return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_M, tempo=tempo)
 
 
 def _name_and_part(path: Path) -> tuple[str, str]:

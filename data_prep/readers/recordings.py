@@ -1,8 +1,9 @@
 """Text recordings with a row of words for every agent and frame, and their windows as scenes.
 
-A scene is a window of consecutive frames. Agents with a position in all frames are SCORED: protocols for pedestrians score
-them. **The role therefore depends on the future**: it selects the agents to predict and score, and must never be an input of
-a model. The other agents of the observed frames are CONTEXT; agents without an observed frame are left out.
+A scene is a window of consecutive frames, or of times between them if a recording is replayed at another tempo. Agents with a
+position in all frames are SCORED: protocols for pedestrians score them. **The role therefore depends on the future**: it selects
+the agents to predict and score, and must never be an input of a model. The other agents of the observed frames are CONTEXT;
+agents without an observed frame are left out.
 
 Files hold positions only. Velocity is the difference to the previous step. Of the estimates tried, it is the most accurate on
 the UCY recordings, which were smoothed; on eth and hotel longer means are better. Constant-velocity predictions over the
@@ -10,7 +11,9 @@ five test scenes of ETH/UCY have a final error of 1.15 m, with means over more s
 """
 
 import io
+import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -113,17 +116,37 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     )
 
 
-def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1) -> list[Input]:
-    """Windows of files, by file name and first frame; the first frame is the part. A file without windows is one input."""
-    return list_parts(sorted(paths), lambda path: read_recording(path, layout).first_frames(steps)[::stride].tolist())
+def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0) -> list[Input]:
+    """Windows of files, by file name and first frame, which is the part; a file without windows is one input.
+
+    Every `stride`-th window is used. With a `tempo` of more than 1, windows of the recording replayed this much faster follow:
+    their steps are `tempo` frames apart, and so is their stride.
+    """
+
+    def parts(path: Path) -> list[str]:
+        recording = read_recording(path, layout)
+        found = [str(first) for first in recording.first_frames(steps)[::stride].tolist()]
+        if tempo > 1:
+            with suppress(SceneError):  # the recording is too short
+                faster = recording.first_frames(_span(steps, tempo))[:: round(stride * tempo)]
+                found += [f"{first}x{tempo:g}" for first in faster.tolist()]
+        return found
+
+    return list_parts(sorted(paths), parts)
 
 
-def first_frame(item: Input, recording: Recording, steps: int) -> int:
-    """The first frame of an input; raises the error of `first_frames` if the file has no window."""
+def _span(steps: int, tempo: float) -> int:
+    """Consecutive frames of a window of `steps` steps."""
+    return math.ceil((steps - 1) * tempo) + 1
+
+
+def window_of(item: Input, recording: Recording, steps: int) -> tuple[int, float]:
+    """First frame and tempo of an input of `window_inputs`; raises the error of `first_frames` if the file has no window."""
     if not item.part:
         recording.first_frames(steps)
         raise SceneError(f"{item.path}: the input names no first frame")
-    return int(item.part)
+    first, _, tempo = item.part.partition("x")
+    return int(first), float(tempo or 1)
 
 
 def read_rows(path: Path, num_columns: int) -> Rows:
@@ -178,22 +201,28 @@ def window_scene(
     *,
     direction: float,
     unit: str = METRES,
+    tempo: float = 1.0,
 ) -> Scene:
-    """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F frames).
+    """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F steps).
 
     `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the type of all agents; `direction`
-    the shortest displacement that has a direction; `unit` is the unit of positions.
+    the shortest displacement that has a direction; `unit` is the unit of positions. Steps are `tempo` frames apart; positions
+    between frames are interpolated, and valid if both frames are.
     """
     where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
-    agent, step, xy = recording.window(first, num_steps)
+    agent, step, xy = recording.window(first, span := _span(num_steps, tempo))
     present, row = np.unique(agent, return_inverse=True)
     agent_id = [recording.agent_id[index] for index in present.tolist()]
-    cell, valid = cells(agent_id, row, step, num_steps, where)
+    cell, valid = cells(agent_id, row, step, span, where)
+    frame = tempo * np.arange(num_steps)
+    before, after = np.floor(frame).astype(np.int64), np.ceil(frame).astype(np.int64)
+    position, share = fill(valid, cell, xy), (frame - before)[:, None]
+    position, valid = position[:, before] * (1 - share) + position[:, after] * share, valid[:, before] & valid[:, after]
     observed = valid[:, :num_history].any(1)
-    position, valid = fill(valid, cell, xy)[observed], valid[observed]
+    position, valid = (position * valid[..., None])[observed], valid[observed]
     scored = valid.all(1)
     if not scored.any():
-        raise SceneError(f"{where}: no agent is present in all {num_steps} frames")
+        raise SceneError(f"{where}: no agent is present in all {span} frames")
     velocity, heading = difference_velocity(position, valid, num_history, clock[0]), _heading(position, valid, direction)
     copy_to_first_step(heading, valid, num_history)
     last = num_history - 1

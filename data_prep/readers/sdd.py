@@ -20,7 +20,7 @@ import numpy as np
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import cached_by_file, list_parts
-from data_prep.readers.recordings import Layout, Recording, first_frame, read_recording, window_inputs, window_scene
+from data_prep.readers.recordings import Layout, Recording, read_recording, window_inputs, window_of, window_scene
 from trajformer.errors import Config, SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
@@ -84,7 +84,7 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
             name, place = f"{split}-{item.part}", ""
         else:
             recording = read_recording(item.path, LAYOUT)
-            first, place = first_frame(item, recording, _STEPS), item.path.stem
+            (first, _), place = window_of(item, recording, _STEPS), item.path.stem
             name = f"{place}-{first}"
         clock, names = (PERIOD_S, NUM_HISTORY, NUM_FUTURE), (name, self.name, split, place)
         return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_PX, unit=PIXELS)

@@ -139,6 +139,34 @@ def test_standing_agents_have_no_heading_and_stopping_ones_keep_theirs(tmp_path:
     assert np.abs(scene.heading[2, 4:] - np.pi / 2).max() < 1e-5  # at once, not after some steps
 
 
+def test_training_windows_at_a_higher_tempo(tmp_path: Path) -> None:
+    angle = 0.1 * np.arange(42)
+    bend = CORNER + 5 * np.stack([np.cos(angle), np.sin(angle)], -1)
+    other = straight(30, (0, 0), (1.0, 0.5))
+    rows = [row for row in lines([Walk("1.0", bend), Walk("2.0", other)]) if not row.startswith("830.0 2.0 ")]  # frame 5
+    for part in ("train", "val"):
+        write(tmp_path / "eth" / f"a_{part}.txt", rows)
+    write(tmp_path / "eth" / "b_train.txt", [Walk("1.0", straight(20, (0, 0), (1.0, 0)))])  # too short for other tempos
+    reader, plain = EthUcy(tempo=2), [str(780 + 10 * start) for start in range(23)]
+    assert listed(tmp_path, "eth_val", reader) == plain
+    assert listed(tmp_path, "eth_train") == [*plain, "780"]
+    assert listed(tmp_path, "eth_train", reader) == [*plain, "780x2", "800x2", "780"]
+    assert listed(tmp_path, "eth_train", EthUcy(tempo=1.5)) == [*plain, *(f"{first}x1.5" for first in plain[:13:2]), "780"]
+    assert listed(tmp_path, "eth_train", EthUcy(tempo=2, stride=2)) == [*plain[::2], "780x2", "780"]
+    for start, tempo in [(0, 2.0), (3, 2.0), (0, 1.5), (12, 1.5)]:
+        item = Input(tmp_path / "eth" / "a_train.txt", f"{780 + 10 * start}x{tempo:g}")
+        scene = reader.read(item, "eth_train", tmp_path).validate()
+        assert (scene.scene_id, scene.period_s, scene.num_steps) == (f"a-{780 + 10 * start}-x{tempo:g}", PERIOD_S, T)
+        time, index = start + tempo * np.arange(T), agent(scene, "1.0")
+        expected = np.stack([np.interp(time, np.arange(42), bend[:, axis]) for axis in (0, 1)], -1)
+        assert scene.valid[index].all() and scene.agent_role[index] == AgentRole.SCORED
+        assert np.abs(scene.position[index] + scene.origin - expected).max() < 1e-5
+        assert np.abs(scene.velocity[index, 1:] - np.diff(expected, axis=0) / PERIOD_S).max() < 1e-4
+        seen = np.isin(np.floor(time), [*range(5), *range(6, 30)]) & np.isin(np.ceil(time), [*range(5), *range(6, 30)])
+        assert np.array_equal(scene.valid[agent(scene, "2.0")], seen)
+        assert scene.agent_role[agent(scene, "2.0")] == AgentRole.CONTEXT
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(2)

@@ -76,7 +76,7 @@ def test_units_and_sources_agree(tmp_path: Path, name: str) -> None:
 OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges
     "argoverse2_sensor": {"history_s": [5.03, math.nan], "future_s": [0.0], "stride_s": [0.25], "min_observed_s": [5.1]},
     "scenarionet": {"history_s": [0.1], "future_s": [0.05], "stride_s": [-0.1], "period_s": [0.0], "map_radius_m": [math.nan]},
-    "eth_ucy": {"stride": [0], "num_history": [0], "num_future": [0]},
+    "eth_ucy": {"stride": [0], "num_history": [0], "num_future": [0], "tempo": [0.5, math.nan]},
     "interaction": {"stride": [0]},
     "table": {"stride": [0]},
 }

@@ -1,6 +1,6 @@
 """Train a recipe on the five leave-one-out sets of ETH/UCY with several seeds, then score all runs by the protocol.
 
-    trajformer preprocess eth_ucy ETH_UCY data/eth_ucy
+    trajformer preprocess eth_ucy ETH_UCY data/eth_ucy --tempo 2
     python tools/train_eth_ucy.py --config configs/crowd_eth_ucy.yaml --store data/eth_ucy --data ETH_UCY --out runs/crowd
 
 Further options are fields of the recipe, such as --trainer.epochs 5. A run is a folder OUT/seed<N>/<set> with the checkpoint that

@@ -35,8 +35,8 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         num_history: observed frames of a window, 0.4 s apart; published figures use 8.
         num_future: frames to predict; published figures use 12.
         tempo: if not 1, training windows are also cut from recordings replayed this much faster: with 2, a step is two frames,
-            with 1.5, positions between frames are interpolated. Models for recordings with another clock need them: in eth,
-            people walk almost twice as far in a frame.
+            with 1.5, positions between frames are interpolated. These scenes still have 0.4 s a step, so people are faster in
+            them. They prepare a model for recordings in which people walk farther in a frame, such as eth.
     """
 
     stride: int = 1
@@ -57,7 +57,7 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         return sorted({f"{path.parent.name}_{_name_and_part(path)[1]}" for path in raw.glob("[!.]*/[!.]*.txt")})
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Windows of all files of a split, by file name, tempo and first frame, which are the part of the input."""
+        """Windows of all files of a split, as `window_inputs` lists them."""
         name, part = split.rsplit("_", 1)
         paths = [path for path in (raw / name).glob("[!.]*.txt") if _name_and_part(path)[1] == part]
         tempo = self.tempo if part == "train" else 1.0
@@ -68,8 +68,7 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         recording = read_recording(item.path, LAYOUT)
         first, tempo = window_of(item, recording, self.num_history + self.num_future)
         name = _name_and_part(item.path)[0]
-        scene = f"{name}-{first}" if tempo == 1 else f"{name}-{first}-x{tempo:g}"
-        names, clock = (scene, self.name, split, name), (PERIOD_S, self.num_history, self.num_future)
+        names, clock = (f"{name}-{item.part}", self.name, split, name), (PERIOD_S, self.num_history, self.num_future)
         return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_M, tempo=tempo)
 
 

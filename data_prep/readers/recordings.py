@@ -119,8 +119,8 @@ def read_recording(path: Path, layout: Layout) -> Recording:
 def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0) -> list[Input]:
     """Windows of files, by file name and first frame, which is the part; a file without windows is one input.
 
-    Every `stride`-th window is used. With a `tempo` of more than 1, windows of the recording replayed this much faster follow:
-    their steps are `tempo` frames apart, and so is their stride.
+    Every `stride`-th window is used. If `tempo` is more than 1, windows of the recording replayed this much faster follow: their
+    steps are `tempo` frames apart, every round(stride * tempo)-th is used, and their part is "<first frame>x<tempo>".
     """
 
     def parts(path: Path) -> list[str]:
@@ -129,7 +129,7 @@ def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int
         if tempo > 1:
             with suppress(SceneError):  # the recording is too short
                 faster = recording.first_frames(_span(steps, tempo))[:: round(stride * tempo)]
-                found += [f"{first}x{tempo:g}" for first in faster.tolist()]
+                found += [f"{first}x{float(tempo)}" for first in faster.tolist()]
         return found
 
     return list_parts(sorted(paths), parts)
@@ -214,12 +214,11 @@ def window_scene(
     present, row = np.unique(agent, return_inverse=True)
     agent_id = [recording.agent_id[index] for index in present.tolist()]
     cell, valid = cells(agent_id, row, step, span, where)
-    frame = tempo * np.arange(num_steps)
-    before, after = np.floor(frame).astype(np.int64), np.ceil(frame).astype(np.int64)
-    position, share = fill(valid, cell, xy), (frame - before)[:, None]
-    position, valid = position[:, before] * (1 - share) + position[:, after] * share, valid[:, before] & valid[:, after]
+    position = fill(valid, cell, xy)
+    if tempo != 1:
+        position, valid = _between_frames(position, valid, tempo * np.arange(num_steps))
     observed = valid[:, :num_history].any(1)
-    position, valid = (position * valid[..., None])[observed], valid[observed]
+    position, valid = position[observed], valid[observed]
     scored = valid.all(1)
     if not scored.any():
         raise SceneError(f"{where}: no agent is present in all {span} frames")
@@ -232,6 +231,13 @@ def window_scene(
     kinds = np.full(len(valid), kind, np.uint8)
     agents = Agents(agent_id, kinds, role, position - origin, heading, velocity, valid)
     return agents.scene(name, clock, origin, NO_MAP, unit)
+
+
+def _between_frames(position: np.ndarray, valid: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions [A, T, 2] and validity [A, T] at times [T] in frames, interpolated between frames [A, n, 2] and [A, n]."""
+    before, after = np.floor(time).astype(np.int64), np.ceil(time).astype(np.int64)
+    share, valid = (time - before)[:, None], valid[:, before] & valid[:, after]
+    return (position[:, before] * (1 - share) + position[:, after] * share) * valid[..., None], valid
 
 
 def _heading(position: np.ndarray, valid: np.ndarray, direction: float) -> np.ndarray:

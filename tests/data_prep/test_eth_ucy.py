@@ -150,13 +150,13 @@ def test_training_windows_at_a_higher_tempo(tmp_path: Path) -> None:
     reader, plain = EthUcy(tempo=2), [str(780 + 10 * start) for start in range(23)]
     assert listed(tmp_path, "eth_val", reader) == plain
     assert listed(tmp_path, "eth_train") == [*plain, "780"]
-    assert listed(tmp_path, "eth_train", reader) == [*plain, "780x2", "800x2", "780"]
+    assert listed(tmp_path, "eth_train", reader) == [*plain, "780x2.0", "800x2.0", "780"]
     assert listed(tmp_path, "eth_train", EthUcy(tempo=1.5)) == [*plain, *(f"{first}x1.5" for first in plain[:13:2]), "780"]
-    assert listed(tmp_path, "eth_train", EthUcy(tempo=2, stride=2)) == [*plain[::2], "780x2", "780"]
+    assert listed(tmp_path, "eth_train", EthUcy(tempo=2, stride=2)) == [*plain[::2], "780x2.0", "780"]
     for start, tempo in [(0, 2.0), (3, 2.0), (0, 1.5), (12, 1.5)]:
-        item = Input(tmp_path / "eth" / "a_train.txt", f"{780 + 10 * start}x{tempo:g}")
+        item = Input(tmp_path / "eth" / "a_train.txt", f"{780 + 10 * start}x{tempo}")
         scene = reader.read(item, "eth_train", tmp_path).validate()
-        assert (scene.scene_id, scene.period_s, scene.num_steps) == (f"a-{780 + 10 * start}-x{tempo:g}", PERIOD_S, T)
+        assert (scene.scene_id, scene.period_s, scene.num_steps) == (f"a-{item.part}", PERIOD_S, T)
         time, index = start + tempo * np.arange(T), agent(scene, "1.0")
         expected = np.stack([np.interp(time, np.arange(42), bend[:, axis]) for axis in (0, 1)], -1)
         assert scene.valid[index].all() and scene.agent_role[index] == AgentRole.SCORED

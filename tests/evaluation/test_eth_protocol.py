@@ -370,4 +370,4 @@ def test_the_weights_of_the_package_give_the_documented_figures(scored: dict[str
     for scene, counts in protocol.COUNTS.items():
         assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts
         assert crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]
-        assert crowd[scene]["ADE_1"] < plain[scene]["ADE_1"] or scene == "univ"
+        assert crowd[scene]["ADE_1"] < plain[scene]["ADE_1"] + (0.01 if scene == "univ" else 0.0)

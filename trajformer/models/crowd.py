@@ -39,7 +39,8 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
         social_layers: layers of attention to neighbors; 0 predicts each agent independently.
         radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
         max_history: longest history, which determines the number of learned positions.
-        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. Agents without a step longer than a fifth of
+            it are at rest.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
     """
 
@@ -61,6 +62,7 @@ class AgentTracks:
 
     pose: Tensor  # [B, A, 3], of the frame in the batch frame: last observed position, direction of the net displacement
     unit: Tensor  # [B, A], unit of length in metres, about the mean step length
+    rest: Tensor  # bool [B, A], no step is longer than a fifth of the lower bound of the unit
     step: Tensor  # [B, A, H, 2], displacements from the previous step in metres, zero if unknown
     known: Tensor  # bool [B, A, H], True for known displacements
     xy: Tensor  # [B, A, H, 2], positions in metres
@@ -79,7 +81,8 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     known = valid & F.pad(valid[..., :-1], (1, 0))
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
     step = F.pad(xy.diff(dim=2), (0, 0, 1, 0)) * known[..., None]
-    return AgentTracks(pose, (length.square() + step_m**2).sqrt(), step, known, xy)
+    rest = step.norm(dim=-1).amax(-1) <= step_m / 5
+    return AgentTracks(pose, (length.square() + step_m**2).sqrt(), rest, step, known, xy)
 
 
 class History(nn.Module):
@@ -148,10 +151,13 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         x = self.norm(x)
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
+        if not self.training:  # a network gives agents at rest a small motion; in mode 0, the best single prediction, they have none
+            none = tracks.rest[:, :targets, None] & (torch.arange(self.config.modes, device=x.device) == 0)
+            offset = offset.masked_fill(none[..., None, None], 0.0)
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
         forecast = Forecast(straight[:, :, None] + offset, self.score(x).float(), Frame.AGENT, tracks.pose[:, :targets])
         if self.training:
             return forecast
         logit = consensus(forecast, self.config.consensus_m).logit
-        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0, trained as the best single prediction, is the most probable mode
+        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0 is the most probable mode
         return replace(forecast, logit=torch.cat([most, logit[..., 1:]], -1))

@@ -68,3 +68,16 @@ def test_mode_0_is_the_most_probable(model: CrowdForecaster) -> None:
     probability = model(batch).probability()
     assert (probability.argmax(-1) == 0).all() and torch.allclose(probability.sum(-1), torch.ones(()))
     assert (probability[..., 0] < 1.01 * probability[..., 1:].amax(-1)).all()
+
+
+def test_agents_at_rest_stay_in_mode_0(model: CrowdForecaster) -> None:
+    limit = CONFIG.step_m / 5
+    rest, slow = np.tile([3.0, 4.0], (10, 1)), np.tile([0.0, 9.0], (10, 1))
+    rest[4:, 0] += 0.9 * limit  # one small step does not matter
+    slow[4:, 0] += 1.1 * limit
+    batch = walkers(rest, slow)
+    moved = (model(batch).in_batch_frame()[0] - batch.pose[0, :, None, None, :2]).norm(dim=-1).amax(-1)  # [S, K] in metres
+    first, second = (batch.agent_id[0].index(name) for name in ("1000", "AV"))
+    assert moved[first, 0] == 0 and (moved[first, 1:] > 1e-3).all()
+    assert (moved[second] > 1e-3).all()
+    assert (model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]).norm() > 1e-3

@@ -39,8 +39,8 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
         social_layers: layers of attention to neighbors; 0 predicts each agent independently.
         radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
         max_history: longest history, which determines the number of learned positions.
-        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. Agents without a step longer than a fifth of
-            it are at rest.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. Agents at rest have no step that is
+            longer than a fifth of it.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
     """
 
@@ -151,7 +151,7 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         x = self.norm(x)
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
-        if not self.training:  # a network gives agents at rest a small motion; in mode 0, the best single prediction, they have none
+        if not self.training:  # networks give agents at rest a small motion; mode 0, the best single prediction, has none
             none = tracks.rest[:, :targets, None] & (torch.arange(self.config.modes, device=x.device) == 0)
             offset = offset.masked_fill(none[..., None, None], 0.0)
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]

@@ -144,8 +144,7 @@ def _scene_mean(error: Tensor, counted: Tensor) -> Tensor:
 
 def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor, together: Callable[[Tensor], Tensor]) -> Tensor:
     """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
-    fixed = {name: getattr(forecast, name).detach() for name in ("position", "single", "logit")}
-    final = model.finish(replace(forecast, **fixed))
+    final = model.finish(replace(forecast, position=forecast.position.detach(), logit=forecast.logit.detach()))
     end = together((final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0])
     logit = final.logit[:, None] if final.is_joint else final.logit
     return -logit.log_softmax(-1).take_along_dim(end.argmin(-1, keepdim=True), -1)[..., 0]
@@ -224,7 +223,7 @@ class WorldForecast(Forecast):
 
     worlds: Callable[[], tuple[Tensor, Tensor]] | None = None  # results of `Worlds`
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
-    single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`
+    single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`; none if joint
     share: Tensor | None = None  # [B, S, 1, 1, 1], of motion (`base_path`), before `SE2Former.finish`
 
     def select(self, index: Tensor) -> Forecast:
@@ -457,7 +456,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             for path in (proposed, refined)
         )
         auxiliary = (proposal,) if self.training else ()
-        forecast = replace(forecast, single=self._single(forecast, share), share=share, auxiliary=auxiliary)
+        single = None if self.joint else self._single(forecast, share)
+        forecast = replace(forecast, single=single, share=share, auxiliary=auxiliary)
         return forecast if self.training else self.finish(forecast)
 
     @torch.no_grad()
@@ -470,8 +470,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         """
         path, median = forecast.position, forecast.median
         assert median is not None
-        logit = forecast.logit[:, None] if forecast.is_joint else forecast.logit
-        probability = (logit / self.temperature.exp()).softmax(-1)  # [B, S or 1, K]
+        probability = (forecast.logit / self.temperature.exp()).softmax(-1)  # [B, S, K]
         agree = _agree(torch.cat([path, median], 2))
         modes = agree[..., :-1, :-1]
         best = (modes * probability[..., None, :]).sum(-1).argmax(-1)[..., None, None]
@@ -490,10 +489,10 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         own future. Nested modes come before the others in the order of probabilities, and one of them moves.
         """
         path, single, logit = forecast.position, forecast.single, forecast.logit / self.temperature.exp()
-        assert single is not None and forecast.share is not None
         done = replace(forecast, logit=logit, median=None, single=None, share=None)
         if self.joint:
             return done
+        assert single is not None and forecast.share is not None
         nested = self.config.sets[0]
         nearest = (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
         chosen = torch.arange(path.shape[2], device=path.device) == nearest

@@ -9,7 +9,7 @@ from support.scenes import make_scene
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
-from trajformer.models.crowd import CrowdConfig, CrowdForecaster
+from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
 
 CONFIG = CrowdConfig(num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0))
 
@@ -81,3 +81,15 @@ def test_agents_at_rest_stay_in_mode_0(model: CrowdForecaster) -> None:
     assert moved[first, 0] == 0 and (moved[first, 1:] > 1e-3).all()
     assert (moved[second] > 1e-3).all()
     assert (model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]).norm() > 1e-3
+
+
+def test_agents_without_known_steps_are_not_at_rest(model: CrowdForecaster) -> None:
+    once, gaps = np.full((10, 2), np.nan), line((0, 9), (0.3, 0))
+    once[-1], gaps[::2] = (3, 4), np.nan  # seen in the last step, and in every second step
+    batch = walkers(once, gaps)
+    assert not agent_tracks(batch, CONFIG.step_m).rest.any()
+    stop = line((0, 9), (0.3, 0))
+    stop[5:8], stop[8:] = np.nan, stop[8]  # the only known step after the gap is zero
+    assert not agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.any()
+    stop[:5] = np.nan
+    assert agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.sum() == 1

@@ -39,8 +39,8 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
         social_layers: layers of attention to neighbors; 0 predicts each agent independently.
         radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
         max_history: longest history, which determines the number of learned positions.
-        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. Agents at rest have no step that is
-            longer than a fifth of it.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. An agent is at rest if its
+            known steps and its mean step are at most a fifth of it.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
     """
 
@@ -62,7 +62,7 @@ class AgentTracks:
 
     pose: Tensor  # [B, A, 3], of the frame in the batch frame: last observed position, direction of the net displacement
     unit: Tensor  # [B, A], unit of length in metres, about the mean step length
-    rest: Tensor  # bool [B, A], no step is longer than a fifth of the lower bound of the unit
+    rest: Tensor  # bool [B, A], steps are known, and none is longer than a fifth of `step_m`
     step: Tensor  # [B, A, H, 2], displacements from the previous step in metres, zero if unknown
     known: Tensor  # bool [B, A, H], True for known displacements
     xy: Tensor  # [B, A, H, 2], positions in metres
@@ -81,7 +81,8 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     known = valid & F.pad(valid[..., :-1], (1, 0))
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
     step = F.pad(xy.diff(dim=2), (0, 0, 1, 0)) * known[..., None]
-    rest = step.norm(dim=-1).amax(-1) <= step_m / 5
+    longest = torch.maximum(step.norm(dim=-1).amax(-1), length)  # with gaps, the net displacement may be all that is known
+    rest = known.any(-1) & (longest <= step_m / 5)
     return AgentTracks(pose, (length.square() + step_m**2).sqrt(), rest, step, known, xy)
 
 
@@ -151,7 +152,7 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         x = self.norm(x)
         offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
         straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
-        if not self.training:  # networks give agents at rest a small motion; mode 0, the best single prediction, has none
+        if not self.training:  # a network moves agents at rest a little, which makes mode 0 worse than constant velocity
             none = tracks.rest[:, :targets, None] & (torch.arange(self.config.modes, device=x.device) == 0)
             offset = offset.masked_fill(none[..., None, None], 0.0)
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]

@@ -7,7 +7,7 @@ import torch
 from support.tensors import copy_attention, draw, draw_mask, randomize
 from torch import nn
 
-from trajformer.core.blocks import BlockConfig, DecoderBlock, EncoderBlock, FeedForward
+from trajformer.core.blocks import BlockConfig, DecoderBlock, Encoder, EncoderBlock, FeedForward, SqueezeConfig
 from trajformer.core.dropout import Dropout
 
 WIDTH = 16
@@ -36,6 +36,22 @@ def test_encoder_block_equals_torch(norm_first: bool, activation: str) -> None:
     x, real = draw(3, 6, WIDTH), torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
     expected = torch_block(x, src_key_padding_mask=~real)
     torch.testing.assert_close(block(x, real[:, None])[real], expected[real], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize(("changes", "rows"), [({}, 1), ({}, 6), ({"norm_first": False}, 6), ({"squeeze": SqueezeConfig()}, 1)])
+def test_a_single_token_of_an_encoder_equals_the_whole(layers: int, changes: dict, rows: int) -> None:
+    encoder = randomize(Encoder(config(**changes), layers))
+    whole, alone = (draw(2, 3, 6, WIDTH).requires_grad_() for _ in range(2))
+    alone.data.copy_(whole.data)
+    mask = draw_mask(2, 3, rows, 6)
+    mask[0, 0] = False
+    for index in (0, -1, 2):
+        expected, out = encoder(whole, mask)[..., index, :], encoder.token(alone, index, mask)
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+        expected.square().sum().backward()
+        out.square().sum().backward()
+    torch.testing.assert_close(alone.grad, whole.grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("norm_first", "activation"), VARIANTS)

@@ -175,6 +175,16 @@ class EncoderBlock(nn.Module):
             branch = self.squeeze(branch, mask, groups)
         return self.feedforward(self.attention.post(x, branch))
 
+    def token(self, x: Tensor, index: int, mask: Tensor | None = None) -> Tensor:
+        """Token `index` of `forward` without groups, [..., L, D] -> [..., D]; other tokens are only keys, which saves time."""
+        if self.squeeze is not None:  # it needs all tokens
+            return self(x, mask)[..., index, :]
+        value = self.attention.pre(x)
+        if mask is not None and mask.shape[-2] > 1:
+            mask = mask[..., index, None, :]
+        branch = self.attention.sublayer(value[..., index, None, :], value, mask=mask).squeeze(-2)
+        return self.feedforward(self.attention.post(x[..., index, :], branch))
+
 
 class LatentBlock(nn.Module):
     """Learned queries attend to tokens, then feed-forward: reduces L tokens to `count` (Perceiver, Wayformer)."""
@@ -255,6 +265,12 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask, position, groups)
         return self.norm(x)
+
+    def token(self, x: Tensor, index: int, mask: Tensor | None = None) -> Tensor:
+        """Token `index` of `forward`, [..., L, D] -> [..., D]; the last layer computes only this one."""
+        for layer in self.layers[:-1]:
+            x = layer(x, mask)
+        return self.norm(self.layers[-1].token(x, index, mask) if self.layers else x[..., index, :])
 
 
 class DecoderCache:

@@ -102,7 +102,7 @@ class History(nn.Module):
         scale = unit.log().expand_as(known)
         tokens = self.token(torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1))  # [B, A, H, D]
         tokens = tokens + self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
-        return self.encoder(tokens, valid[:, :, None])[:, :, -1]
+        return self.encoder.token(tokens, -1, valid[:, :, None])
 
 
 class NeighborAttention(nn.Module):

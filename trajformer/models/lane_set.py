@@ -103,7 +103,7 @@ class AgentGraph(nn.Module):
     def forward(self, observation: Observation) -> Tensor:
         """Features of the targets [B, S, D]."""
         token, mask = self.tokens(observation, self.history(observation))
-        return self.encoder(token, mask[:, :, None])[:, :, 0]  # the target itself
+        return self.encoder.token(token, 0, mask[:, :, None])  # the target itself
 
 
 class LaneSet(nn.Module):

@@ -1,7 +1,7 @@
 """Transformer blocks with pre- or post-norm, and stacks of blocks."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -270,7 +270,7 @@ class Encoder(nn.Module):
         """Token `index` of `forward`, [..., L, D] -> [..., D]; the last layer computes only this one."""
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        return self.norm(self.layers[-1].token(x, index, mask) if self.layers else x[..., index, :])
+        return self.norm(cast(EncoderBlock, self.layers[-1]).token(x, index, mask) if self.layers else x[..., index, :])
 
 
 class DecoderCache:

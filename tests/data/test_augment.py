@@ -11,6 +11,7 @@ from support.scenes import STATES, hide, make_scene
 from support.tensors import differing, edit, generator, tensors
 from torch import Tensor
 
+from data_prep.readers.kinematics import difference_velocity, estimate_motion
 from trajformer.data import augment as augmentation
 from trajformer.data.augment import AugmentConfig, augment
 from trajformer.data.batch import SceneBatch, collate
@@ -304,7 +305,7 @@ def by_agent(batch: SceneBatch, scene: int) -> dict[str, dict[str, Tensor]]:
     return rows
 
 
-@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Frame) -> None:
     late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears in the last observed step
@@ -322,6 +323,26 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
                 torch.testing.assert_close(left[name][field][known], value[known], atol=1e-5, rtol=1e-5)
     assert result.truth.valid[:, 0].all()
     assert not result.truth.valid[~result.observation.target_mask].any()  # context agents have no future to learn from
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("differences", [False, True])
+def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(count: int, differences: bool) -> None:
+    def measured(scene: Scene) -> SceneBatch:
+        values = scene.position, scene.valid, scene.num_history, scene.period_s
+        velocity, heading, _ = estimate_motion(*values)
+        velocity = difference_velocity(*values) if differences else velocity
+        return collate([replace(scene, velocity=velocity.astype(np.float32), heading=heading.astype(np.float32))])
+
+    scene = make_scene(30)
+    for row in range(3, 30):
+        scene = hide(scene, row, slice(0, row % 10))
+    result, expected = by_agent(shifted(measured(scene), count), 0), by_agent(measured(recorded_earlier(scene, count)), 0)
+    assert 2 < len(result) < len(expected)
+    for name, values in result.items():
+        moving = bool((values["velocity"].norm(dim=-1).amax() > 2))  # the heading of others is noise
+        for field in ("valid", "position", "velocity", *(("heading", "pose") if moving else ())):
+            torch.testing.assert_close(values[field], expected[name][field], atol=1e-4, rtol=1e-4)
 
 
 def test_several_futures_of_one_past_are_shifted_together() -> None:
@@ -350,12 +371,12 @@ def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
     assert differing(augmentation.shift(batch, generator(), 0.0, 8), batch) == set()
 
 
-def test_shifts_have_the_requested_lengths_and_leave_two_steps() -> None:
+def test_shifts_have_the_requested_lengths_and_leave_half_a_second() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(64)])
-    for steps, longest in ((3, 3), (100, 8)):
+    for steps, longest in ((3, 3), (100, 5)):
         removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[:, 0].sum(-1)
         assert removed.unique().tolist() == list(range(1, longest + 1))
-    short = collate([make_scene(num_history=2)])
+    short = collate([make_scene(num_history=5)])
     assert augmentation.shift(short, generator(), 1.0, 8) is short
     half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())
     assert 16 < (half.observation.valid[:, 0].sum(-1) < 10).sum() < 48

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, Observation, SceneBatch, Truth, transform
+from trajformer.data.distances import half_second
 from trajformer.data.sample import Frame
 from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
@@ -44,7 +45,7 @@ class AugmentConfig(Config, shares=("flip", "scale", "tempo", "agent_dropout", "
             are replayed faster end earlier.
         shift: probability of a temporal shift: the scene is observed some steps earlier, if all its scored targets are visible
             then, and the last observed steps become part of the future. This adds pasts and futures; histories get shorter.
-            Other targets that are not visible then are removed.
+            Other targets that are not visible then are removed, and all agents first seen less than half a second before.
         shift_steps: largest shift in steps.
         history_mask: probability of hiding the start of an agent's history.
         history_mask_steps: largest number of hidden steps (mmTransformer: 10).
@@ -196,20 +197,27 @@ def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
 
 
 def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
-    """Observe scenes 1 to `steps` steps earlier, with at least two observed steps; agents that appear later are removed."""
+    """Observe scenes 1 to `steps` steps earlier; agents first seen less than half a second before are removed.
+
+    Readers estimate the velocity and the heading in the first half second of a track, at least two steps, from all its positions,
+    and some of them would be future ones now.
+    """
     o, truth = batch.observation, batch.truth
     device, history, targets = o.position.device, o.num_history, o.num_targets
-    if history < 3:
+    window = max(half_second(o.period_s), 2)
+    if history <= window:
         return batch
-    count = (_per_scene(batch, generator) * min(steps, history - 2)).long() + 1
+    count = (_per_scene(batch, generator) * min(steps, history - window)).long() + 1
     chosen = _per_scene(batch, generator) < probability
-    now = (history - 1 - count)[:, None, None].expand(-1, targets, 1)
-    present = o.valid[:, :targets].gather(2, now).squeeze(2)
+    past = torch.arange(history, device=device) - count[:, None]  # [B, H], the former index of each step
+    valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
+    long = (valid[..., : history - window + 1].any(-1)) & (valid.sum(-1) >= 2)
+    present = valid[:, :targets, -1] & long[:, :targets]
     free = ~o.target_mask | (o.agent_role[:, :targets] < int(AgentRole.SCORED))
     count = torch.where(chosen & (present | free).all(1), count, 0)[:, None]
-    past = torch.arange(history, device=device) - count  # [B, H], the former index of each step
-    valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
-    seen = o.agent_mask & (valid.any(-1) | (count == 0))
+    past = torch.arange(history, device=device) - count
+    valid = torch.where(count[..., None] > 0, valid, o.valid)
+    seen = o.agent_mask & (long | (count == 0))
     position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity))
     pose = torch.where(count[..., None] > 0, _last_pose(position, heading, valid), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps

@@ -75,6 +75,14 @@ def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor
     return attention.out(seen.transpose(1, 2).flatten(2))
 
 
+@pytest.mark.parametrize("points", [1, 4])
+def test_any_reach_gives_its_finite_sharpness(points: int) -> None:
+    config = PoseAttentionConfig(points=points, scale_m=50.0, reach_m=(0.5, 500.0))
+    attention = PoseAttention(32, 4, config)
+    expected = 1 / (points * (torch.tensor([0.5, 5.0, 50.0, 500.0]) / 50).square())
+    torch.testing.assert_close(F.softplus(attention.sharpness), expected, rtol=1e-4, atol=0)
+
+
 def test_equals_the_pairwise_form() -> None:
     torch.manual_seed(0)
     layer = Layer().double()

@@ -340,7 +340,7 @@ def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(coun
     result, expected = by_agent(shifted(measured(scene), count), 0), by_agent(measured(recorded_earlier(scene, count)), 0)
     assert 2 < len(result) < len(expected)
     for name, values in result.items():
-        moving = bool((values["velocity"].norm(dim=-1).amax() > 2))  # the heading of others is noise
+        moving = bool(values["velocity"].norm(dim=-1).amax() > 2)  # the heading of others is noise
         for field in ("valid", "position", "velocity", *(("heading", "pose") if moving else ())):
             torch.testing.assert_close(values[field], expected[name][field], atol=1e-4, rtol=1e-4)
 

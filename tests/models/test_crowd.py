@@ -9,7 +9,10 @@ from support.scenes import make_scene
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
+from trajformer.errors import TrajformerError
+from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
+from trajformer.recipes.recipe import TrainConfig
 
 CONFIG = CrowdConfig(num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0))
 
@@ -83,13 +86,29 @@ def test_agents_at_rest_stay_in_mode_0(model: CrowdForecaster) -> None:
     assert (model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]).norm() > 1e-3
 
 
-def test_agents_without_known_steps_are_not_at_rest(model: CrowdForecaster) -> None:
+def test_agents_with_gaps_are_at_rest_only_if_they_stand(model: CrowdForecaster) -> None:
     once, gaps = np.full((10, 2), np.nan), line((0, 9), (0.3, 0))
     once[-1], gaps[::2] = (3, 4), np.nan  # seen in the last step, and in every second step
     batch = walkers(once, gaps)
     assert not agent_tracks(batch, CONFIG.step_m).rest.any()
     stop = line((0, 9), (0.3, 0))
-    stop[5:8], stop[8:] = np.nan, stop[8]  # the only known step after the gap is zero
+    stop[5:8], stop[8:] = np.nan, stop[8]  # the last step is zero
     assert not agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.any()
     stop[:5] = np.nan
     assert agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.sum() == 1
+
+
+def test_a_gap_before_the_last_step_hardly_changes_constant_speed(model: CrowdForecaster) -> None:
+    whole, gap = line((0, 0), (0.3, 0)), line((0, 0), (0.3, 0))
+    gap[6:9] = np.nan
+    tracks, other = (agent_tracks(walkers(path, line((0, 9), (0.3, 0))), CONFIG.step_m) for path in (whole, gap))
+    seen = other.known
+    torch.testing.assert_close(other.step[seen], tracks.step[seen])
+    assert seen[..., -1].all() and not seen[0, :, 6:9].all()
+    torch.testing.assert_close(other.unit, tracks.unit)
+
+
+def test_the_loss_trains_the_first_mode(model: CrowdForecaster) -> None:
+    assert model.choose_loss(None).single > 0
+    with pytest.raises(TrajformerError, match=r"loss\.set\.single: 0"):
+        TrainConfig(model=CONFIG, loss=SetLossConfig()).check()

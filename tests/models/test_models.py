@@ -240,7 +240,7 @@ def test_a_single_mode_can_be_trained(name: str, batch: SceneBatch) -> None:
     assert forecast.position.shape[2] == 1 and torch.equal(forecast.probability(), torch.ones(3, 5, 1))
 
 
-@pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [9]], ids=str)
+@pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [1, 9], [0, 2, 8], [9]], ids=str)
 def test_constant_velocity_extrapolates_a_line_and_stands_after_one_step(valid: list[int]) -> None:
     scene = make_scene(1, num_scored=0, with_map=False)
     line = np.array([1.0, 2.0]) + (np.arange(22) - 9)[:, None] * PERIOD_S * np.array([3.0, -4.0])

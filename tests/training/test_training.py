@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
+from trajformer.training.base import TaskModule
 from trajformer.training.forecasting import TASK, ForecastingModule, SceneData
 from trajformer.training.run import train
 
@@ -129,6 +131,14 @@ def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_pat
         train(recipe(store, trainer={"epochs": 4}), TASK, tmp_path / "rare", resume=True, progress=False)
 
 
+def test_augmentation_and_model_draw_different_numbers() -> None:
+    step: Any = SimpleNamespace(config=SimpleNamespace(seed=3), global_step=5, global_rank=0)
+    drawn = [torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)]
+    again = [torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)]
+    assert all(map(torch.equal, drawn, again))
+    assert (drawn[0] - drawn[1]).abs().mean() > 0.2 and abs(torch.corrcoef(torch.stack(drawn))[0, 1]) < 0.5
+
+
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     config = recipe(store, trainer={"epochs": 1})
     train(config, TASK, tmp_path, resume=True, progress=False)  # without a checkpoint the run starts
@@ -141,6 +151,7 @@ def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> 
         (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
         (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
         (replace(config, data=replace(config.data, limit_train=2)), r"data\.limit_train null, not 2"),
+        (replace(config, data=replace(config.data, val_split="train")), r'data\.val_split "val", not "train"'),
         (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
     ):
         with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + message):

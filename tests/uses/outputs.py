@@ -39,7 +39,7 @@ IN_RUN = Guard("trajformer/training/run.py", "        except OSError as error:",
 FAILS = Guard(RULE, "        except OSError as error:", f"        {NEVER}")
 IN_FOLDER, A_FOLDER = Guard(RULE, "if not existing.is_dir():"), Guard(RULE, "if target.is_dir():")
 FINISHED = Guard("trajformer/training/run.py", "if last.exists() and not resume:")
-FOREIGN = Guard("trajformer/training/run.py", "if (out / BEST).exists() and not (out / CONFIG).exists():")
+ALONE = Guard("trajformer/training/run.py", "if (out / BEST).exists() and not last.exists():")
 NOTHING = Guard("trajformer/training/run.py", "if resume and last is None and first_process:")
 
 CONSTANT = "--model constant_velocity --store store"
@@ -176,7 +176,8 @@ INPUTS = [
     on("train --config mine/config.yaml", "--out mine", AN_INPUT, INPUT, MINE),
     on(SCORE, "--json x --csv x", "--json and --csv: give different files", Guard(RULE, "< len(outputs):", "< 0:")),
     on(TRAIN, "run", "run: already contains a run; continue it with --resume or give another --out", FINISHED),
-    on(TRAIN, "mine", "mine: has a best.ckpt that is not from a run", FOREIGN, also(MINE, lambda: os.remove("mine/config.yaml"))),
+    on(TRAIN, "mine", "mine: has a best.ckpt but no last.ckpt to continue from", ALONE, MINE),
+    on(f"{TRAIN} mine", "--resume", "mine: has a best.ckpt but no last.ckpt to continue from", ALONE, MINE),
     works("resume where nothing was started", f"{TRAIN} fresh --resume", "fresh: has no last.ckpt to resume", guard=NOTHING),
 ]
 PREPARE_OTHER, PREPARE_MOVED = "preprocess argoverse2 other_raw", "preprocess argoverse2 moved store"

@@ -211,7 +211,8 @@ class PoseAttention(nn.Module):
         self.register_buffer("is_point", torch.tensor([False] * c.content + axis + axis + [True]), persistent=False)
         first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
         reach = torch.logspace(first, last, heads)
-        self.sharpness = nn.Parameter((1 / (c.points * reach.square())).expm1().log())  # gamma = softplus(sharpness)
+        gamma = 1 / (c.points * reach.square())  # softplus(sharpness)
+        self.sharpness = nn.Parameter(gamma + (-torch.expm1(-gamma)).log())
 
     is_point: Tensor  # bool [side + 1], numbers of a query that gamma multiplies
 

@@ -67,8 +67,8 @@ def combine(layers: Sequence[Terms], config: Any, weigh: Callable[[Terms, Any], 
     Returns the terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
     detached; and the total "loss" with its gradient, in which `config.auxiliary` is the weight of that mean.
     """
-    total, values = weigh(layers[0], config), dict(layers[0])
+    loss, values = weigh(layers[0], config), dict(layers[0])
     if len(layers) > 1:
         values["auxiliary"] = torch.stack([weigh(terms, config) for terms in layers[1:]]).mean()
-        total = total + config.auxiliary * values["auxiliary"]
-    return {name: value.detach() for name, value in values.items()} | {"loss": total}
+        loss = loss + config.auxiliary * values["auxiliary"]
+    return {name: value.detach() for name, value in values.items()} | {"loss": loss}

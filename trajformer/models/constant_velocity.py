@@ -10,7 +10,6 @@ from torch import Tensor
 
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.data.sample import Frame
 from trajformer.losses.set_loss import last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
@@ -64,7 +63,7 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
         position = _positions(observation, start, velocity)
         logit = -0.5 * ((factor - 1.0) / SPEED_SPREAD) ** 2 - 0.5 * (turn / TURN_SPREAD) ** 2
-        return Forecast(position, logit.expand(position.shape[:3]), Frame(observation.frame))
+        return Forecast(position, logit.expand(position.shape[:3]), observation.frame)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class SampledConstantVelocity(Forecaster, config=SampledConstantVelocityConfig):
         start, velocity = extrapolate(observation, observation.num_targets)
         noise = named_noise(observation, observation.num_targets, self.config.modes, self.config.seed).to(velocity)
         position = _positions(observation, start, rotate(velocity[:, :, None], SAMPLED_TURN_SPREAD * noise))
-        return Forecast(position, -0.5 * noise**2, Frame(observation.frame))
+        return Forecast(position, -0.5 * noise**2, observation.frame)
 
 
 def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Tensor:
@@ -110,14 +109,16 @@ def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Ten
 def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Tensor, Tensor]:
     """Positions in the last step and velocities, each [B, A, 2], of the first A agents, by default all.
 
-    The velocity is the mean over the last `WINDOW_S` seconds (at least one step) in which the agent is seen. The position of an
-    agent that was lost earlier is extrapolated to the last step.
+    The velocity is the mean over the last `WINDOW_S` seconds (at least one step) in which the agent is seen, or since it was seen
+    before the last time, if that is longer ago. The position of an agent that was lost earlier is extrapolated to the last step.
     """
     steps = max(1, round(WINDOW_S / observation.period_s))
     valid, position = observation.valid[:, :agents], observation.position[:, :agents]
     last = last_valid(valid)
     index = torch.arange(observation.num_history, device=valid.device)
     first = (valid & (index >= last[..., None] - steps)).int().argmax(-1)
+    earlier = valid & (index < last[..., None])
+    first = torch.where((first == last) & earlier.any(-1), last_valid(earlier), first)
     start, end = (position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last))
     span = ((last - first) * observation.period_s)[..., None]
     velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), torch.zeros_like(end))

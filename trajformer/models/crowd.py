@@ -9,6 +9,7 @@ Modes are trained by winner-takes-all, which is the set loss with one future. Au
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.losses.set_loss import last_valid
+from trajformer.errors import TrajformerError
+from trajformer.losses.set_loss import SetLossConfig, last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.modes import consensus
@@ -39,8 +41,8 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
         social_layers: layers of attention to neighbors; 0 predicts each agent independently.
         radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
         max_history: longest history, which determines the number of learned positions.
-        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. An agent is at rest if its
-            known steps and its mean step are at most a fifth of it.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. An agent is at rest if no
+            known step is longer than a fifth of it.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
     """
 
@@ -63,7 +65,7 @@ class AgentTracks:
     pose: Tensor  # [B, A, 3], of the frame in the batch frame: last observed position, direction of the net displacement
     unit: Tensor  # [B, A], unit of length in metres, about the mean step length
     rest: Tensor  # bool [B, A], steps are known, and none is longer than a fifth of `step_m`
-    step: Tensor  # [B, A, H, 2], displacements from the previous step in metres, zero if unknown
+    step: Tensor  # [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown
     known: Tensor  # bool [B, A, H], True for known displacements
     xy: Tensor  # [B, A, H, 2], positions in metres
 
@@ -78,11 +80,12 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     moved = length > 1e-3  # a standing agent has no direction
     angle = torch.where(moved, torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0)), 0.0)
     pose = torch.cat([end, angle[..., None]], -1)
-    known = valid & F.pad(valid[..., :-1], (1, 0))
+    number = torch.arange(valid.shape[-1], device=valid.device)
+    before = F.pad(torch.where(valid, number, -1).cummax(-1).values[..., :-1], (1, 0), value=-1)  # step in which it was seen last
+    known = valid & (before >= 0)
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
-    step = F.pad(xy.diff(dim=2), (0, 0, 1, 0)) * known[..., None]
-    longest = torch.maximum(step.norm(dim=-1).amax(-1), length)  # with gaps, the net displacement may be all that is known
-    rest = known.any(-1) & (longest <= step_m / 5)
+    step = (xy - xy.take_along_dim(before.clamp(min=0)[..., None], 2)) / (number - before)[..., None] * known[..., None]
+    rest = known.any(-1) & (step.norm(dim=-1).amax(-1) <= step_m / 5)
     return AgentTracks(pose, (length.square() + step_m**2).sqrt(), rest, step, known, xy)
 
 
@@ -141,6 +144,13 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         self.norm = nn.LayerNorm(width)
         self.trajectory = mlp(width, 2 * width, config.modes * config.num_future * 2, norm=False)
         self.score = mlp(width, width, config.modes, norm=False)
+
+    def choose_loss(self, config: Any | None) -> Any:
+        """The set loss has to train the first mode as the single prediction (TrajformerError: `single` is 0)."""
+        config = SetLossConfig(single=0.1) if config is None else config
+        if not config.single:
+            raise TrajformerError("loss.set.single: 0, but the first mode of this model is its single prediction; use 0.1")
+        return config
 
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""

@@ -60,6 +60,10 @@ class Forecaster(nn.Module):
         recipe's `first_stage`, or None. Raises TrajformerError: the data or the first stage cannot be used.
         """
 
+    def choose_loss(self, config: Any | None) -> Any:
+        """The loss of a training: `config`, or the default if it is None (TrajformerError: its values do not fit)."""
+        return self.losses[0]() if config is None else config
+
 
 @dataclass(frozen=True)
 class ModelConfig(Config):

@@ -176,11 +176,11 @@ class TrainConfig(Recipe):
 
     def loss_config(self, model: Forecaster) -> Any:
         """The loss config of the recipe, or the default of the model (TrajformerError: loss, first stage or data misfit)."""
-        config = model.losses[0]() if self.loss is None else self.loss
-        if type(config) not in model.losses:
+        if self.loss is not None and type(self.loss) not in model.losses:
             supported = [name for name, kind in LOSSES.items() if kind in model.losses]
-            reason = f"{type(config).__name__} is not for {type(model).__name__}, expected {' or '.join(supported)}"
+            reason = f"{type(self.loss).__name__} is not for {type(model).__name__}, expected {' or '.join(supported)}"
             raise TrajformerError(f"loss: {reason}")
+        config = model.choose_loss(self.loss)
         if self.data.branches and not isinstance(config, SetLossConfig):
             raise TrajformerError("data.branches: true, but only the set loss supports several futures of one past")
         if bool(self.first_stage) != model.needs_first_stage:

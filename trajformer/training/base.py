@@ -75,8 +75,8 @@ class TaskModule(L.LightningModule):
     def seed_step(self) -> torch.Generator:
         """Seed all random numbers of this step by recipe seed, step and process, so that a resumed run is identical."""
         seed = (self.config.seed * 1_000_003 + self.global_step) * 4096 + self.global_rank
-        torch.manual_seed(seed)  # for dropout
-        return torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)  # for dropout and samples of the model
+        return torch.Generator().manual_seed(int(torch.randint(1 << 31, ())))  # other numbers, for augmentation
 
     def log_terms(self, terms: dict[str, Tensor], count: int) -> Tensor:
         """Log the terms of a loss over `count` items; returns the term "loss"."""

@@ -148,8 +148,8 @@ def _last_checkpoint(out: Path, resume: bool) -> Path | None:
     last = out / LAST
     if last.exists() and not resume:
         raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")
-    if (out / BEST).exists() and not (out / CONFIG).exists():
-        raise TrajformerError(f"{out}: has a {BEST} that is not from a run in this folder; give another --out")
+    if (out / BEST).exists() and not last.exists():
+        raise TrajformerError(f"{out}: has a {BEST} but no {LAST} to continue from; move it, or give another --out")
     return last if last.exists() else None
 
 

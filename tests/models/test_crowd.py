@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.scenes import make_scene
+from support.scenes import hide, make_scene, transform_scene
 
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.batch import Observation, collate
+from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
 from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes.geometry import rotate
 
 CONFIG = CrowdConfig(num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0))
 
@@ -106,6 +108,12 @@ def test_a_gap_before_the_last_step_hardly_changes_constant_speed(model: CrowdFo
     torch.testing.assert_close(other.step[seen], tracks.step[seen])
     assert seen[..., -1].all() and not seen[0, :, 6:9].all()
     torch.testing.assert_close(other.unit, tracks.unit)
+
+
+def test_an_agent_without_displacement_turns_with_the_scene(model: CrowdForecaster) -> None:
+    scene, config = hide(make_scene(3, with_map=False), 1, slice(0, 9)), BatchConfig(frame=Frame.SCENE)  # one agent is seen once
+    path, turned = (model(collate([s], config).observation).in_batch_frame() for s in (scene, transform_scene(scene, 2.1)))
+    torch.testing.assert_close(turned, rotate(path, torch.tensor(2.1)), atol=1e-3, rtol=1e-4)
 
 
 def test_the_loss_trains_the_first_mode(model: CrowdForecaster) -> None:

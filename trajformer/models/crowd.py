@@ -77,8 +77,9 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     start = observation.position.take_along_dim(first[..., None, None], 2).squeeze(2)
     mean_step = (end - start) / (last - first).clamp(min=1)[..., None]
     length = mean_step.norm(dim=-1)
-    moved = length > 1e-3  # a standing agent has no direction
-    angle = torch.where(moved, torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0)), 0.0)
+    moved = length > 1e-3  # others have no direction and keep their heading
+    angle = torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0))
+    angle = torch.where(moved, angle, observation.pose[..., 2])
     pose = torch.cat([end, angle[..., None]], -1)
     number = torch.arange(valid.shape[-1], device=valid.device)
     before = F.pad(torch.where(valid, number, -1).cummax(-1).values[..., :-1], (1, 0), value=-1)  # step in which it was seen last

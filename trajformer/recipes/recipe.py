@@ -63,7 +63,8 @@ class OptimConfig(
 
     Attributes:
         learning_rate: rate of AdamW after the warm-up.
-        muon_rate: if given, Muon optimises the hidden matrices with this rate, and AdamW all other parameters.
+        muon_rate: if given, Muon optimises the matrices of linear layers with this rate, and AdamW all other parameters.
+            `Forecaster.outer` excludes layers that read features or give results (only SE2Former does).
         schedule: a cosine or a line to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017),
             or one drop to a tenth of the rate (DETR).
         drop: share of the steps before the drop.

@@ -12,10 +12,10 @@ from trajformer.training.muon import Muon
 
 
 def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
-    """Groups of parameters: weights with two or more axes have weight decay; biases, norms and embeddings have none.
+    """Groups of parameters: weights with two or more axes have weight decay, learned positions and queries included.
 
-    With a `muon_rate`, the matrices of linear layers form a group for Muon, except in layers that read features or give
-    results, which the model names in its attribute `outer` (endings of names).
+    Biases, norms and `nn.Embedding` have none. With a `muon_rate`, the matrices of linear layers form a group for Muon, except
+    those that the model names in its attribute `outer` (endings of names).
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}

@@ -170,7 +170,13 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "SE2Former" in capsys.readouterr().out.splitlines()[-4]
     assert len(list((tmp_path / "demo" / "pictures").iterdir())) >= 1
     assert run(*demo, 2) == 1
-    assert "the demo in this folder has" in capsys.readouterr().err
+    assert "arguments.json: this folder was made with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", [("--scenes", 13, "--seed", 5), ("--scenes", 12), ("--scenes", 12, "--seed", 5, "--branches")])
+def test_simulated_traffic_has_one_set_of_arguments(line: Path, capsys: pytest.CaptureFixture[str], other: Any) -> None:
+    assert run("synthesize", line / "raw", *other) == 1
+    assert "raw/arguments.json: this folder was made with" in capsys.readouterr().err
 
 
 def test_the_program_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, skipped_lines
+from trajformer.cli.files import bars, keep_arguments, skipped_lines
 from trajformer.cli.parsing import Parser, add_fields, new_parser
 from trajformer.scenes.files import lock_folder
 
@@ -42,6 +42,7 @@ def run_synthesize(args: Namespace) -> None:
     from data_prep.synthetic import synthesize
 
     with lock_folder(args.out):
+        keep_arguments(args.out, args, "scenes", "seed", "branches")
         counts = synthesize(args.out, args.scenes, args.seed, workers=args.workers, progress=bars(), branches=args.branches)
     unit = "pasts" if args.branches else "scenes"
     print(", ".join(f"{split} {count}" for split, count in counts.items()) + f" {unit} in {args.out}")

@@ -8,10 +8,10 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from trajformer.cli import run_command
+from trajformer.cli.files import keep_arguments
 from trajformer.cli.models import print_table
 from trajformer.cli.parsing import Parser, new_parser
-from trajformer.errors import TrajformerError
-from trajformer.scenes.files import lock_folder, write_atomically
+from trajformer.scenes.files import lock_folder
 
 
 def demo_parser() -> Parser:
@@ -40,10 +40,7 @@ def _run(args: Namespace) -> None:
             print(f"\n== {headline.format(f'{time.monotonic() - start_time:.0f} s')}", flush=True)
         run_command(command, [str(word) for word in words])
 
-    path, text = out / "arguments.json", json.dumps({name: args[name] for name in ("scenes", "epochs", "seed")}) + "\n"
-    if path.is_file() and path.read_text() != text:
-        raise TrajformerError(f"{path}: the demo in this folder has {path.read_text().strip()}; give another --out")
-    write_atomically(path, text)
+    keep_arguments(out, args, "scenes", "epochs", "seed")
     headline = f"1 of 5, {{}}: simulate {args.scenes} traffic scenes in the raw layout of Argoverse 2: {raw}"
     step(headline, "synthesize", raw, "--scenes", args.scenes, "--seed", args.seed)
     step(f"2 of 5, {{}}: prepare a store: {store}", "preprocess", "argoverse2", raw, store)

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import json
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import is_special
+from trajformer.scenes.files import is_special, write_atomically
 
 RUN_FOLDERS = ("checkpoint", "out")  # inputs that may be folders of runs, which also receive the figures of the run
 KINDS = {  # regular expressions of the first bytes
@@ -38,6 +39,14 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
     for reason, names in inputs.items():
         others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
         yield f"{names[0]}{others}: {reason}"
+
+
+def keep_arguments(folder: Path, args: argparse.Namespace, *names: str) -> None:
+    """Write these arguments to arguments.json in a folder (TrajformerError: its content was made with others)."""
+    path, text = folder / "arguments.json", json.dumps({name: getattr(args, name) for name in names}) + "\n"
+    if path.is_file() and path.read_text() != text:
+        raise TrajformerError(f"{path}: this folder was made with {path.read_text().strip()}; give another one")
+    write_atomically(path, text)
 
 
 def check_outputs(args: argparse.Namespace, **kinds: str) -> None:

@@ -215,7 +215,9 @@ def evaluate_parser() -> Parser:
         "benchmark and prints them next to the published ones: eth_ucy (with rows for constant velocity and its sampled "
         "variant), interaction (joint figures of the validation cases), nuscenes (prediction), sdd (Stanford Drone)."
     )
-    several = "best.ckpt or last.ckpt of a run; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
+    several = (
+        "best.ckpt or last.ckpt of a run, or pretrained:NAME; for a protocol, folders with eth.ckpt or eth/best.ckpt and so on"
+    )
     parser.add_argument("--checkpoint", type=Path, nargs="+", action="extend", help=several)
     parser.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
@@ -303,7 +305,7 @@ def predict_parser() -> Parser:
         "Forecast a split and write a parquet file with the columns of the Argoverse 2 challenge: one row per mode, metres, "
         "frame of the city."
     )
-    parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run")
+    parser.add_argument("--checkpoint", type=Path, help="best.ckpt or last.ckpt of a run, or pretrained:NAME")
     parser.add_argument("--store", type=Path, required=True, help="folder made by `trajformer preprocess`")
     _add_model_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="parquet file")

@@ -149,7 +149,7 @@ class TrainConfig(Recipe):
         augment: variations of the training scenes.
         optim: optimiser and schedule.
         trainer: length, device and precision.
-        seed: of weights, order and augmentation; the same seed gives the same run.
+        seed: of weights, order and augmentation; the same seed gives the same run, except with `trainer.minutes`.
     """
 
     model: Any = field(metadata=one_of(MODELS))

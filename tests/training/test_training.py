@@ -182,6 +182,9 @@ def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(store:
 def test_a_resumed_run_continues_to_count_minutes(store: Path, tmp_path: Path) -> None:
     train(timed(store, 0.01), TASK, tmp_path, progress=False)
     used, steps = (weights(tmp_path, key=key) for key in ("processor_seconds", "global_step"))
+    with pytest.raises(CheckpointError, match=r"has used 0\.01\d* minutes, more than trainer\.minutes 0\.008"):
+        train(timed(store, 0.008), TASK, tmp_path, resume=True, progress=False)
+    assert "minutes: 0.01" in (tmp_path / "config.yaml").read_text()
     train(timed(store, used / 60), TASK, tmp_path, resume=True, progress=False)  # no time left
     assert weights(tmp_path, key="global_step") == steps
     train(timed(store, (used + 1.0) / 60), TASK, tmp_path, resume=True, progress=False)

@@ -34,6 +34,7 @@ UNTRAINED: dict[str, Any] = {
     "constant_velocity_sampled": SampledConstantVelocityConfig(),
 }
 CONFIG_KEY = "trajformer"
+USED = "processor_seconds"  # of training until this checkpoint of a run
 _PREFIX = "model."
 _CHECKSUM = '\\"checksum\\": \\"{:08x}\\"'  # in the header of a .safetensors file: CRC-32 of the file with zeros here
 _MAY_CHANGE = ("trainer", "first_stage", "init")  # these fields of a recipe may change when a run resumes,
@@ -208,6 +209,9 @@ def check_resume(path: Path, config: Any, scenes: DataSpec, root: str) -> int:
     done, trainer = raw["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], config.trainer
     if trainer.minutes is None and done > trainer.epochs:
         raise CheckpointError(f"{path}: has {done} epochs, more than trainer.epochs {trainer.epochs}")
+    used = float(raw.get(USED, 0.0)) / 60
+    if trainer.minutes is not None and trainer.minutes < min(used, before.trainer.minutes or used):
+        raise CheckpointError(f"{path}: has used {used:.3g} minutes, more than trainer.minutes {trainer.minutes:g}")
     old, new = map(_fixed, (before, config))
     if changes := list_changes(old, new):
         raise CheckpointError(f"{path}: was trained with {'; '.join(changes)}; resume with the config.yaml in its folder")

@@ -18,12 +18,11 @@ from torch.utils.data import DataLoader
 
 from trajformer.data.loading import EpochShuffle, RankSampler, SequentialOrder, count_steps, make_loader
 from trajformer.errors import TrajformerError
-from trajformer.recipes.checkpoint import CONFIG_KEY, describe
+from trajformer.recipes.checkpoint import CONFIG_KEY, USED, describe
 from trajformer.recipes.recipe import Recipe
 from trajformer.scenes.spec import DataSpec
 from trajformer.training.optim import build_optimizer, parameter_groups
 
-_USED = "processor_seconds"  # entry of checkpoints
 _TICKS = 1_000_000  # resolution of a schedule by time
 
 
@@ -105,11 +104,11 @@ class TaskModule(L.LightningModule):
         """Store the resolved recipe and the training scenes in the checkpoint, and the processor time of the run."""
         data: TaskData = self.trainer.datamodule  # type: ignore[attr-defined]
         checkpoint[CONFIG_KEY] = describe(self.config, data.spec)
-        checkpoint[_USED] = self.used_s
+        checkpoint[USED] = self.used_s
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue to count the processor time."""
-        self.used_s = float(checkpoint.get(_USED, 0.0))
+        self.used_s = float(checkpoint.get(USED, 0.0))
 
     @property
     def share(self) -> float | None:

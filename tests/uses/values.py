@@ -262,7 +262,7 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     "train --config recipe.yaml --out r --loss.regions '{}'": (
         1,
         "RegionLossConfig is not for MMTransformer, expected set",
-        Guard("trajformer/recipes/recipe.py", "if type(config) not in model.losses:"),
+        Guard("trajformer/recipes/recipe.py", "if self.loss is not None and type(self.loss) not in model.losses:"),
     ),
     "train --config heads/vit_digits --out r --labels '[a, a]'": (
         1,

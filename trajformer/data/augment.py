@@ -211,13 +211,13 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
     chosen = _per_scene(batch, generator) < probability
     past = torch.arange(history, device=device) - count[:, None]  # [B, H], the former index of each step
     valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
-    long = (valid[..., : history - window + 1].any(-1)) & (valid.sum(-1) >= 2)
-    present = valid[:, :targets, -1] & long[:, :targets]
+    old = valid[..., : history - window + 1].any(-1) & (valid.sum(-1) >= 2)  # bool [B, A], agents whose velocity is causal
+    present = valid[:, :targets, -1] & old[:, :targets]
     free = ~o.target_mask | (o.agent_role[:, :targets] < int(AgentRole.SCORED))
     count = torch.where(chosen & (present | free).all(1), count, 0)[:, None]
     past = torch.arange(history, device=device) - count
     valid = torch.where(count[..., None] > 0, valid, o.valid)
-    seen = o.agent_mask & (long | (count == 0))
+    seen = o.agent_mask & (old | (count == 0))
     position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity))
     pose = torch.where(count[..., None] > 0, _last_pose(position, heading, valid), o.pose)
     ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps

@@ -62,7 +62,7 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
 class AgentTracks:
     """Tracks of agents, each in the frame of the agent."""
 
-    pose: Tensor  # [B, A, 3], of the frame in the batch frame: last observed position, direction of the net displacement
+    pose: Tensor  # [B, A, 3], in the batch frame: last observed position; direction of the net displacement, or the heading
     unit: Tensor  # [B, A], unit of length in metres, about the mean step length
     rest: Tensor  # bool [B, A], steps are known, and none is longer than a fifth of `step_m`
     step: Tensor  # [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown

@@ -17,6 +17,7 @@ import torch
 from measure import median_ms, medians_ms, new_parser, parse, peak_mb, report, reset_peak, training_step
 from torch import Tensor
 
+from trajformer.data.augment import augment
 from trajformer.data.batch import Observation
 from trajformer.data.loading import SceneDataset
 from trajformer.models.forecaster import Forecaster
@@ -101,7 +102,7 @@ def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, 
     size = recipe.data.batch_size
     batch = SceneDataset(store, recipe.data.train_batch)[[i % scenes for i in range(size)]]
     random = torch.Generator().manual_seed(0)
-    step = training_step(lambda: loss(model, recipe.augmented(batch, random))["loss"], model, loss, recipe.optim)
+    step = training_step(lambda: loss(model, augment(batch, recipe.augment, random))["loss"], model, loss, recipe.optim)
     start = reset_peak("cpu")
     time = median_ms(step, repeats)
     hours = FULL_SCENES / size * time / 3.6e6

@@ -34,6 +34,7 @@ from data_prep.engine.prepare import PrepareOptions, prepare
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig
+from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.loading import EpochShuffle, RankSampler, SceneDataset, count_steps, make_loader
 from trajformer.heads.detr.data import BoxTargets
@@ -126,7 +127,7 @@ class Run:
         model, loss = self.build(recipe)
 
         def value() -> Tensor:
-            augmented = recipe.augmented(batch, torch.Generator().manual_seed(0))
+            augmented = augment(batch, recipe.augment, torch.Generator().manual_seed(0))
             return loss(model, augmented)["loss"]
 
         return training_step(value, model, loss, recipe.optim, precision)

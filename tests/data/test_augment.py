@@ -380,17 +380,3 @@ def test_shifts_have_the_requested_lengths_and_leave_half_a_second() -> None:
     assert augmentation.shift(short, generator(), 1.0, 8) is short
     half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())
     assert 16 < (half.observation.valid[:, 0].sum(-1) < 10).sum() < 48
-
-
-def test_an_agent_lost_at_the_original_moment_is_visible_in_a_shifted_scene() -> None:
-    scene = hide(make_scene(8), 5, slice(8, 10))  # the last observed step is 9
-    batch = collate([scene], BatchConfig(targets="all", lost_agents=True))
-    at = batch.observation.agent_id[0].index(scene.agent_id[5])
-
-    def is_there(shift: float) -> bool:
-        config = replace(NONE, shift=shift, shift_steps=3)
-        seeds = (augment(batch, config, torch.Generator().manual_seed(seed), lost_agents=False) for seed in range(8))
-        return any(scene.agent_id[5] in one.observation.agent_id[0] and one.observation.valid[0, at, -1] for one in seeds)
-
-    assert is_there(1.0) and not is_there(0.0)
-    assert scene.agent_id[5] in augment(batch, NONE, generator()).observation.agent_id[0]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from measure import median_ms, origin, peak_mb, training_step
 
+from trajformer.data.augment import augment
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
@@ -65,7 +66,9 @@ def step(recipe: TrainConfig, store: str, repeats: int) -> dict[str, float]:
         return {}
     loss = recipe.loss_config(model).build()
     source = cycle_batches(SceneStore(store, recipe.data.train_split), recipe.data.train_batch, BATCH, MAX_BATCHES)
-    train_step = training_step(lambda: loss(model, recipe.augmented(next(source), generator))["loss"], model, loss, recipe.optim)
+    train_step = training_step(
+        lambda: loss(model, augment(next(source), recipe.augment, generator))["loss"], model, loss, recipe.optim
+    )
     row = {"step_base_mb": peak_mb(), f"step_{BATCH}_ms": median_ms(train_step, max(repeats // 3, 1))}
     return row | {"step_mb": peak_mb()}
 

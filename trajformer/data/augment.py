@@ -316,14 +316,6 @@ def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: floa
     return replace(batch, observation=_hide(o, o.valid & kept[..., None], o.agent_mask & kept))
 
 
-def drop_lost(batch: SceneBatch) -> SceneBatch:
-    """Hide context agents that are not seen in the last observed step."""
-    o = batch.observation
-    kept = o.valid[..., -1].clone()
-    kept[:, : o.num_targets] |= o.target_mask
-    return replace(batch, observation=_hide(o, o.valid & kept[..., None], o.agent_mask & kept))
-
-
 def drop_lanes(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
     """Hide polylines."""
     o = batch.observation
@@ -395,16 +387,10 @@ def shrink(batch: SceneBatch) -> SceneBatch:
     return batch
 
 
-def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator, *, lost_agents: bool = True) -> SceneBatch:
-    """Apply all augmentations that the config enables, then `shrink` on a CPU; a GPU would have to wait for the sizes.
-
-    Without `lost_agents`, context agents that are not seen in the last observed step are removed at the end, as in
-    `BatchConfig.lost_agents`. A shift can make an agent that is lost at the original moment visible again.
-    """
+def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator) -> SceneBatch:
+    """Apply all augmentations that the config enables, then `shrink` on a CPU; a GPU would have to wait for the sizes."""
     for name, change in _CHANGES.items():
         if strength := getattr(config, name):
             steps = [getattr(config, f"{name}_steps")] if hasattr(config, f"{name}_steps") else []
             batch = change(batch, generator, strength, *steps)
-    if not lost_agents:
-        batch = drop_lost(batch)
     return shrink(batch) if batch.observation.position.device.type == "cpu" else batch

@@ -3,11 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import nn
 
-from trajformer.data.augment import AugmentConfig, augment
-from trajformer.data.batch import SceneBatch
+from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig, Targets
 from trajformer.errors import Config, TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
@@ -51,8 +49,8 @@ class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train
 
     @property
     def train_batch(self) -> BatchConfig:
-        """How training scenes become tensors; `augment` removes lost agents, because a shifted scene may show them again."""
-        return replace(self.batch, targets=self.learn_from or self.batch.targets, lost_agents=True)
+        """How training scenes become tensors."""
+        return replace(self.batch, targets=self.learn_from or self.batch.targets)
 
 
 @dataclass(frozen=True)
@@ -172,10 +170,6 @@ class TrainConfig(Recipe):
         except ValueError as error:
             raise TrajformerError(f"model: {error}") from error
         return model
-
-    def augmented(self, batch: SceneBatch, generator: torch.Generator) -> SceneBatch:
-        """A batch of `data.train_batch` as a training step uses it."""
-        return augment(batch, self.augment, generator, lost_agents=self.data.batch.lost_agents)
 
     def check(self) -> None:
         """Check that model, loss and first stage fit together (TrajformerError: they do not; names the field)."""

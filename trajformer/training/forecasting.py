@@ -9,6 +9,7 @@ import pandas as pd
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
+from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch
 from trajformer.data.loading import AXES, BranchDataset, SceneDataset, padding
 from trajformer.errors import TrajformerError
@@ -76,7 +77,7 @@ class ForecastingModule(TaskModule):
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
-        batch = self.config.augmented(batch, self.seed_step())
+        batch = augment(batch, self.config.augment, self.seed_step())
         return self.log_terms(self.objective(self.model, batch), batch.num_scenes)
 
     def groups(self) -> list[dict[str, Any]]:

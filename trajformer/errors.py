@@ -10,6 +10,10 @@ from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received, as at the end of a cluster job. The command line ends with status 143 instead of 130."""
+
+
 class TrajformerError(Exception):
     """An incorrect option or a broken input; the message names the file and the field."""
 

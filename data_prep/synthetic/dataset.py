@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,6 +23,7 @@ from data_prep.synthetic.agents import Route, build_paths, populate, random_pede
 from data_prep.synthetic.network import Array, Junction, Network, Road, bridge, offset, random_network, smoothstep, wrap
 from data_prep.synthetic.traffic import FUTURE_TICKS, NUM_HISTORY, NUM_STEPS, WARM_UP_TICKS, Simulation
 from data_prep.synthetic.world import Tracks, World, build_world, observe
+from trajformer.errors import TrajformerError
 
 # Approximate center of the mapped area of each city in its own frame (metres) and height of its streets.
 _CITIES = {
@@ -221,7 +223,8 @@ def synthesize(
     interruption, calling it again writes the missing scenes and keeps the finished ones. Test scenes hold the 50 observed steps
     only (5 s at 10 Hz), the others all 110. Of three scenes or more each split gets at least one. With ``branches``, two or three
     futures of each past are separate scenes with ids that differ after the last dot (in "test", which has no futures, only one).
-    Raises ValueError: negative numbers, fractions outside [0, 1), or no training scene is left.
+    Raises ValueError: negative numbers, fractions outside [0, 1), or no training scene is left. TrajformerError: a
+    worker was killed.
     """
     splits = assign_splits(num_scenes, val_fraction, test_fraction)
     if seed < 0 or workers < 1:
@@ -236,6 +239,8 @@ def synthesize(
         run = map if workers == 1 else pool.map
         for _ in tqdm(run(write, range(num_scenes), splits), "synthesize", num_scenes, unit="scene", disable=not progress):
             pass
+    except BrokenProcessPool as error:
+        raise TrajformerError("a worker ended unexpectedly, killed for memory for example; run the same command again") from error
     finally:
         pool.shutdown(cancel_futures=True)  # after an interruption, a process finishes the scenes it has received
     return {split: splits.count(split) for split in SPLITS}

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from support.uses import RECIPE
 from trajformer.cli.models import split_of
 from trajformer.evaluation.metrics import plausibility
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
+from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 NAMES = [f"{name}{k}" for k in (1, 6) for name in ("minADE", "minFDE", "MR", "brier_minFDE")]
@@ -198,3 +201,21 @@ def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
     assert split_of(tmp_path, ["1", "3", "4"]) == "val"
     assert split_of(tmp_path, ["1", "2"]) == "test_obs"
     assert split_of(tmp_path, ["1"]) == "val"
+
+
+def test_options_without_a_result_say_what_is_missing(line: Path, tmp_path: Path, fails: Callable[..., str]) -> None:
+    forecasts, store = tmp_path / "f.parquet", line / "store"
+    assert run("predict", "--model", "constant_velocity", "--store", store, "--out", forecasts) == 0
+    plot = ("plot", store, "--split", "train", "--forecasts", forecasts, "--out", tmp_path / "p")
+    for words in (plot, (*plot, "--worst", 1)):
+        assert fails(*words).endswith(f"no forecast of a scene in split 'train' of {store}; leave out --split\n")
+    scene = replace(make_scene(3), agent_role=np.ones(3, np.uint8))
+    write_shard(shard_path(tmp_path / "s", "val", 0), [scene], ShardInfo(source="test", split="val"))
+    write_manifest(tmp_path / "s")
+    words = ("evaluate", "--model", "constant_velocity", "--store", tmp_path / "s", "--agents", "focal")
+    assert "split 'val': has no agent of the kind --agents focal" in fails(*words)
+    name = "se2former_argoverse1"
+    assert f"{name}: no such checkpoint; did you mean pretrained:{name}?" in fails(
+        "evaluate", "--checkpoint", name, "--store", store
+    )
+    assert "nowhere: no run to resume there; correct --out" in fails("train", "--resume", "--out", "nowhere")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.cli import run as run_words
 from support.prepared import content
-from support.stores import fingerprint, make_store, random_scene, same_bits
+from support.stores import CLOCK, fingerprint, make_store, random_scene, same_bits
 
 import trajformer
 from trajformer.errors import SceneError
@@ -137,11 +137,12 @@ def _older(root: Path) -> None:
     (root / MANIFEST).write_text(json.dumps(manifest))
 
 
-def _another_shard(*numbers: int) -> Callable[[Path], None]:
+def _another_shard(*numbers: int, **clock: float) -> Callable[[Path], None]:
     """Adds a shard of scenes with these numbers to the split val."""
 
     def write(root: Path) -> None:
-        write_shard(shard_path(root, "val", 2), [random_scene(number) for number in numbers], ShardInfo("random", "val"))
+        scenes = [random_scene(number, **(CLOCK | clock)) for number in numbers]
+        write_shard(shard_path(root, "val", 2), scenes, ShardInfo("random", "val"))
         write_manifest(root)
 
     return write
@@ -164,6 +165,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "another version": (_older, "b/manifest.json: schema_version 1, this software reads 2"),
     "same id": (_another_shard(50, 31), "c/val/00000.arrow: scene scene-31 is in split 'val' already: b/val/00002.arrow"),
     "same id in one store": (_another_shard(20), "b/val/00002.arrow: scene scene-20 is in split 'val' already: b/val/00000"),
+    "another clock": (
+        _another_shard(70, period_s=0.4),
+        "split 'val' would have scenes of different clocks: period_s 0.1 and 0.4",
+    ),
     "same store": (lambda b: None, "given twice"),
     "occupied": (_occupied, "m: not empty"),
     "a file": (lambda b: Path("m").write_text("mine"), "m: not a folder"),
@@ -294,7 +299,7 @@ def test_export_scene_finds_the_scene(run: Run, error_of: Fails) -> None:
     make_store(Path("s"), (1,), "val", first=3)
     code, text, _ = run("export-scene", "s", "--scene", "scene-2", "--out", "new/scene.json")
     assert (code, text) == (0, "new/scene.json: scene scene-2 of train, 3 agents, 2 polylines\n")
-    assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2))
+    assert same_bits(from_json(Path("new/scene.json").read_text(encoding="utf-8")), random_scene(2, **CLOCK))
     words = ("export-scene", "s", "--scene", "scene-3", "--out", "scene.npz", "--overwrite")
     assert "s: scene scene-3 is in train and in val; choose with --split" in error_of(*words)
     assert run(*words, "--split", "val")[0] == 0

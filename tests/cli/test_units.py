@@ -68,11 +68,13 @@ def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str
     assert refused in fails("evaluate", "--checkpoint", model, "--store", stores[other])
     assert run("evaluate", "--model", "constant_velocity", "--store", stores[other]) == 0
     for config, scenes_of in (
-        (recipe(stores[ours], data={"val": str(stores[other])}), ""),
-        (recipe(stores[other], init=str(model)), " of .*model.ckpt"),
+        (recipe(stores[ours], data={"val": str(stores[other]), "unit": ours}), ""),
+        (recipe(stores[other], data={"unit": other}, init=str(model)), " of .*model.ckpt"),
     ):
         with pytest.raises(TrajformerError, match=f"unit {other}, but the training scenes{scenes_of} have {ours}"):
             train(config, TASK, tmp_path / "run", progress=False)
+    with pytest.raises(TrajformerError, match=rf"data.unit: {ours}, but .*/{other} is in {other}; use a recipe for {other}"):
+        train(recipe(stores[other], data={"unit": ours}), TASK, tmp_path / "run", progress=False)
 
 
 def test_output_names_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,10 @@
 """Synthetic scenes: file format, determinism, physical plausibility and variety."""
 
 import json
+import threading
+import time
 from collections import Counter
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from support.prepared import content
 from data_prep.synthetic import SyntheticScene, simulate_scene, synthesize
 from data_prep.synthetic.dataset import assign_splits
 from data_prep.synthetic.world import World
+from trajformer.errors import TrajformerError
 
 # The columns of the official train and val files.
 TYPES = {"b": pa.bool_(), "s": pa.string(), "i": pa.int64(), "f": pa.float64()}
@@ -88,6 +92,23 @@ def test_columns_equal_the_official_ones_and_lanes_join(dataset: Path) -> None:
 
 def test_same_seed_same_bytes_for_any_number_of_workers(dataset: Path, tmp_path: Path) -> None:
     synthesize(tmp_path, 8, 3, workers=2, progress=False)
+    assert content(tmp_path) == content(dataset)
+
+
+def test_a_killed_worker_is_one_line_and_its_scenes_are_written_later(dataset: Path, tmp_path: Path) -> None:
+    before = set(active_children())
+
+    def kill() -> None:
+        while not any(tmp_path.glob("*/*/*.parquet")):  # both workers have started
+            time.sleep(0.01)
+        (set(active_children()) - before).pop().kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(TrajformerError, match="a worker ended unexpectedly"):
+        synthesize(tmp_path, 8, 3, workers=2, progress=False)
+    thread.join()
+    synthesize(tmp_path, 8, 3, progress=False)
     assert content(tmp_path) == content(dataset)
 
 

@@ -114,4 +114,8 @@ def test_the_density_is_proportional_to_the_probability_and_names_the_agents() -
 
     assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(3.0, 3.0)
     assert ax.child_axes[0].get_title(loc="left").startswith("agents per m², ")
+    pixels = replace(scene, unit="px", position=scene.position * 20, velocity=scene.velocity * 20, origin=scene.origin * 20)
+    bar = plot_scene(pixels, [replace(forecast, position=position * 20)], density=True).axes[0].child_axes[0]
+    assert bar.get_title(loc="left").startswith("agents per (20 px)², ")
+    assert [text.get_text() for text in bar.get_xticklabels()] == [text.get_text() for text in ax.child_axes[0].get_xticklabels()]
     assert not [line for line in ax.collections if str(line.get_gid()).startswith("modes:")] and not lines(ax, "mode:")

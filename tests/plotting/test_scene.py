@@ -81,6 +81,13 @@ def test_legend_names_each_visible_kind_once() -> None:
     assert not set(names(plotting.plot_scene(far_map).axes[0])) & {"vehicle lane", "crosswalk"}
 
 
+def test_every_agent_with_a_forecast_has_its_recorded_future() -> None:
+    scene = replace(make_scene(), agent_role=np.zeros(12, np.uint8))
+    ax = plotting.plot_scene(scene, [fan(scene, 4), fan(scene, 7)]).axes[0]
+    assert {line.get_gid() for line in lines(ax, "truth:")} == {f"truth:{scene.agent_id[agent]}" for agent in (4, 7)}
+    assert "forecast" in [text.get_text() for text in ax.get_legend().get_texts()]  # there are no others
+
+
 def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
     scenes = [make_scene(seed=n, scene_id=f"s{n}") for n in range(2)]
     batch = collate(scenes, BatchConfig())

@@ -79,7 +79,7 @@ def test_gaps_stay_gaps_and_observed_steps_use_observed_steps_only() -> None:
 
 def test_a_resampled_store_lists_scenes_that_are_too_short(tmp_path: Path) -> None:
     """The random scenes have 2 to 5 observed steps and 1 to 6 to predict."""
-    scenes = make_store(tmp_path / "store", (6, 5))
+    scenes = make_store(tmp_path / "store", (6, 5), clock={})
     manifest = resample_store(tmp_path / "store", tmp_path / "new", lambda paths, total: paths, num_history=3, num_future=2)
     long_enough = [scene for scene in scenes if scene.num_history >= 3 and scene.num_future >= 2]
     assert 0 < len(long_enough) < len(scenes)

@@ -83,9 +83,14 @@ def fingerprint(scene: Scene) -> str:
     return digest.hexdigest()
 
 
-def make_store(root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train", first: int = 0) -> list[Scene]:
-    """A store with one split: `counts` scenes per shard, scene numbers from `first`, and a manifest."""
-    scenes = [random_scene(first + number, split=split) for number in range(sum(counts))]
+CLOCK: dict[str, Any] = {"period_s": 0.1, "history": 4, "horizon": 3}
+
+
+def make_store(
+    root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train", first: int = 0, clock: dict[str, Any] = CLOCK
+) -> list[Scene]:
+    """A store with one split: `counts` scenes per shard, scene numbers from `first`, a manifest; an empty `clock` is random."""
+    scenes = [random_scene(first + number, split=split, **clock) for number in range(sum(counts))]
     ends = np.cumsum(counts).tolist()
     for index, (end, count) in enumerate(zip(ends, counts, strict=True)):
         info = ShardInfo("random", split, f"digest {index}", ((f"bad-{index}", "a reason"),))

@@ -16,7 +16,7 @@ from support.processes import run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.errors import TrajformerError
+from trajformer.errors import Terminated, TrajformerError
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig, TrainerConfig
@@ -108,9 +108,10 @@ def test_a_signal_stops_a_run_after_its_current_step(store: Path, straight: Path
 
     with monkeypatch.context() as patch:
         patch.setattr(ForecastingModule, "training_step", training_step)
-        for completed in (1, 2 * 4 + 3):
-            with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
+        for completed, kind in ((1, KeyboardInterrupt), (2 * 4 + 3, Terminated)):
+            with pytest.raises(KeyboardInterrupt, match="continue with --resume") as caught:
                 train(config, TASK, tmp_path, resume=True, progress=False)
+            assert caught.type is kind
             assert weights(tmp_path, key="global_step") == completed
             assert {number: signal.getsignal(number) for number in handlers} == handlers
     train(config, TASK, tmp_path, resume=True, progress=False)

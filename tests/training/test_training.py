@@ -69,6 +69,17 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: 
     assert validated == pytest.approx({name: figures[name] for name in validated}, abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
 
 
+def test_lines_show_the_progress_between_validations(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trajformer.training.run.LINE_S", 0.0)
+    config = recipe(store, trainer={"epochs": 2, "validate_every": 2})
+    train(config, TASK, tmp_path)
+    lines = [text for text in capsys.readouterr().err.splitlines() if " s left" in text]
+    assert len(lines) == 10 + 1 and [text[:9] for text in lines] == ["epoch 1/2"] * 5 + ["epoch 2/2"] * 6
+    assert "val/minFDE6" in lines[-1] and not any("val/" in text for text in lines[:-1])
+
+
 def test_the_seed_determines_the_weights(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)

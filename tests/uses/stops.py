@@ -52,7 +52,7 @@ CASES = [
         prepare,
         LINE if number == signal.SIGINT else STEP if name.startswith("train") else HANDLER,
         stop=Stop(number, file, 0.2),
-        status=130 if number == signal.SIGINT or name.startswith("train") else 143,
+        status=130 if number == signal.SIGINT else 143,
         limit_s=60.0,
     )
     for name, words, file, hint, prepare, numbers in COMMANDS

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import trajformer
-from trajformer.errors import TrajformerError, TrajformerWarning
+from trajformer.errors import Terminated, TrajformerError, TrajformerWarning
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -96,10 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(f"trajformer {words[0]}", lambda: run_command(words[0], words[1:]), HINTS.get(words[0], RERUN))
 
 
-class _Terminated(BaseException):
-    """SIGTERM was received. Not an `Exception`, so that no handler of errors catches it."""
-
-
 def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this error, or one that it followed, says that no memory was left; a writer may fail again when it is closed."""
     while error is not None:
@@ -111,7 +107,7 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 
 def _terminate(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the end
-    raise _Terminated
+    raise Terminated
 
 
 def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> int:
@@ -145,10 +141,10 @@ def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> i
         return 141
     except OSError as error:  # no space, no permission: the message names the file
         return end(1, f"{error.filename or 'file system'}: {error.strerror or error}")
+    except Terminated:
+        return end(143, f"terminated; {hint}")
     except KeyboardInterrupt:
         return end(130, f"interrupted; {hint}")
-    except _Terminated:
-        return end(143, f"terminated; {hint}")
     except Exception as error:
         if _is_out_of_memory(error):
             return end(1, f"out of memory: {' '.join(str(error).split())[:200]}".rstrip(": "))

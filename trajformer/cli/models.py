@@ -103,8 +103,11 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     from trajformer.recipes.yaml_text import read_yaml
 
     if "--resume" in words and not any(word.split("=")[0] == "--config" for word in words):
-        used = Path(_last(words, "--out") or "", "config.yaml")  # the recipe of the run
+        out = _last(words, "--out")
+        used = Path(out or "", "config.yaml")  # the recipe of the run
         words = [*(["--config", str(used)] if used.is_file() else []), *words]
+        if out and not used.is_file() and not any(word.startswith("--model") for word in words):
+            raise TrajformerError(f"{out}: no run to resume there; correct --out, or start a run with --config")
     start = ("--config=", "--task=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]
     resolved, tasks, minutes = list(words), [value for option, value in pairwise(words) if option == "--task"], None
@@ -267,7 +270,7 @@ def run_evaluate(args: Namespace) -> None:
         if scenes.unit != METRES:
             print(f"lengths in {scenes.unit}")
         print_table({source + " (on its training split)" * evaluation.on_training_split: evaluation.figures})
-        if args.agents != "scored":
+        if args.agents != "scored" and scenes.unit == METRES:  # the groups have limits in metres
             print_groups(evaluation.per_agent)
 
 
@@ -362,6 +365,10 @@ def run_plot(args: Namespace) -> None:
         if not same and scenes.indices(modes):  # ids recur between splits
             reason = f"forecasts of split '{expected.split}', but the scenes of {args.store} are of split '{found.split}'"
             raise TrajformerError(f"{args.forecasts}: {reason}; give --split or forecast these scenes")
+    if modes and not args.scene and not scenes.indices(modes):
+        raise TrajformerError(
+            f"{args.forecasts}: no forecast of a scene in split '{scenes.split}' of {args.store}; leave out --split"
+        )
     random = args.random if args.scene or args.worst is not None else args.random or DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed)
     if not chosen:
@@ -437,7 +444,7 @@ def run_weights(args: Namespace) -> None:
     recipe, weights, trained_on = convert(args.layout, args.file, Options(args.heads, labels))
     write_checkpoint(args.out, recipe, weights, trained_on)
     numbers = sum(tensor.numel() for tensor in weights.values())
-    print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors, {numbers:,} parameters")
+    print(f"{args.out}: a model for {recipe.task}, {len(weights)} tensors with {numbers:,} numbers")
 
 
 def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, Tensor], DataSpec]:

@@ -17,7 +17,7 @@ from trajformer.errors import StoreError
 from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
 from trajformer.scenes.scene import METRES, AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
-from trajformer.scenes.spec import DataSpec
+from trajformer.scenes.spec import CLOCK, DataSpec
 from trajformer.scenes.store import SceneStore, store_splits
 
 ACTIONS = {
@@ -183,7 +183,7 @@ def resample(args: Namespace) -> None:
     """Write a resampled store and print its content (StoreError: no option is given, see also `resample_store`)."""
     from trajformer.scenes.resample import resample_store
 
-    clock = {name: args[name] for name in ("period_s", "num_history", "num_future") if args[name] is not None}
+    clock = {name: args[name] for name in CLOCK if args[name] is not None}
     if not clock:
         raise StoreError("give at least one of --period-s, --num-history and --num-future")
     _splits(args.store)

@@ -116,10 +116,11 @@ def evaluate(
     elif batch is not None:
         raise TypeError("batch is for a plain module, a Predictor has its own")
     metrics = forecast_metrics().to(model.device)
-    columns = defaultdict[str, list[Any]](list)
+    columns, targets = defaultdict[str, list[Any]](list), 0
     for scene_batch, forecast in run(model, scenes, batch_size=batch_size, progress=progress):
         metrics.update(forecast, scene_batch)
         observation = scene_batch.observation
+        targets += int(observation.target_mask.sum())
         errors, scored = displacement(forecast, scene_batch)
         kinds = observation.agent_kind.tolist()
         for b, s in scored.nonzero().tolist():
@@ -134,8 +135,11 @@ def evaluate(
         kind, _ = manoeuvres(scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s)
         columns["manoeuvre"] += [Manoeuvre(value).label for value in kind[scored].tolist()]
     if not columns["scenario_id"]:
+        where = f"{scenes.root}: split '{scenes.split}'"
+        if len(scenes) and not targets:
+            raise TrajformerError(f"{where}: has no agent of the kind --agents {model.batch.targets}")
         problem = f"no agent ({model.batch.targets}) with a recorded last step; use predict" if len(scenes) else "no scenes"
-        raise TrajformerError(f"{scenes.root}: split '{scenes.split}' has no known future to score against: {problem}")
+        raise TrajformerError(f"{where} has no known future to score against: {problem}")
     figures = metrics.compute()
     known = model.trained_on.contains(scenes[0])
     return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]), known)

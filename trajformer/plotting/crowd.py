@@ -70,7 +70,8 @@ def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Ax
 
 
 def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw the expected number of agents per square metre (or pixel), the mean over the predicted steps, with a color scale.
+    """Draw the expected number of agents per square metre (or 20 x 20 pixels), the mean over the predicted steps, with a
+    color scale.
 
     Each forecast counts as one agent, distributed over the modes by their probabilities. The image covers the current
     limits of `ax` and has the gid "density". Without forecasts nothing is drawn.
@@ -99,9 +100,11 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     bar.outline.set_linewidth(0.4)
     scale.tick_params(labelsize=style.LABEL_PT - 1.0, width=0.4, length=1.5, pad=1.0)
     ticks = [vmax * share for share in (0.0, 0.1, 0.4, 1.0)]
-    bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
+    area = style.SCALE[scene.unit]  # about one metre: numbers per pixel would be too long for labels
+    bar.set_ticks(ticks, labels=[f"{tick * area**2:.2g}" for tick in ticks])
     seconds = scene.period_s * scene.num_future
     subject = "people" if is_crowd(scene) else "agents"
-    scale.set_title(f"{subject} per {scene.unit}², mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
+    square = f"{scene.unit}²" if area == 1 else f"({area:g} {scene.unit})²"
+    scale.set_title(f"{subject} per {square}, mean of {seconds:g} s", fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")
     ax.set(xlim=(left, right), ylim=(bottom, top))
     return ax

@@ -79,8 +79,10 @@ def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -
     Modes of the focal agent have the focal color and end in circles, others are thinner and end in squares.
     Line k of a track has the gid "mode:<track id>:<k>". Labels fit the current limits and size of `ax`.
     """
+    with_focal = any(scene.agent_role[forecast.agent] == AgentRole.FOCAL for forecast in forecasts)
     for forecast in forecasts:
-        name, color, width, zorder, marker, size = "forecast (others)", style.SCORED, 0.9, style.Z_MODE, "s", 2.6
+        name = "forecast (others)" if with_focal else "forecast"
+        color, width, zorder, marker, size = style.SCORED, 0.9, style.Z_MODE, "s", 2.6
         if scene.agent_role[forecast.agent] == AgentRole.FOCAL:
             name, color, width, zorder, marker, size = "forecast (focal)", style.FOCAL, 1.6, style.Z_FOCAL_MODE, "o", 4.2
         order = np.argsort(-forecast.probability, kind="stable")

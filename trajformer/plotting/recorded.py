@@ -1,6 +1,6 @@
 """The recorded part of a scene: map, oriented boxes of agents, fading histories and futures."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,11 +122,12 @@ def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
     return np.concatenate([scene.position[agents, now], scene.heading[agents, now, None]], -1).astype(np.float64)
 
 
-def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None) -> Axes:
-    """Draw every agent that is valid at step H - 1, its history, and for targets the recorded future.
+def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None, futures: Sequence[int] = ()) -> Axes:
+    """Draw every agent that is valid at step H - 1, its history, and the recorded future of scored agents and of `futures`.
 
-    `colors` by index of the agent replace the color of its group. Artists have the gids "boxes:<group>" and "trails:<group>"
-    (groups: "focal", "scored", "recorder" for the recording vehicle, "context"), "truth:<track id>" and "focal-ring".
+    `futures` are indices of agents. `colors` by index of the agent replace the color of its group. Artists have the gids
+    "boxes:<group>" and "trails:<group>" (groups: "focal", "scored", "recorder" for the recording vehicle, "context"),
+    "truth:<track id>" and "focal-ring".
     """
     role, present = scene.agent_role, scene.valid[:, scene.num_history - 1]
     recorder = np.array([name == style.RECORDER_ID for name in scene.agent_id])
@@ -140,8 +141,11 @@ def draw_agents(ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None)
         if agents := np.flatnonzero(members & present).tolist():
             _draw_trails(ax, scene, agents, name, colors or {})
             _draw_boxes(ax, scene, agents, name, colors or {})
-    for agent in np.argsort(-role.astype(np.int64), kind="stable")[: np.count_nonzero(role)]:
-        _draw_truth(ax, scene, agent)
+    rank = role.astype(np.int64) + 1
+    rank[np.setdiff1d(np.flatnonzero(role == AgentRole.CONTEXT), futures)] = 0
+    count = int(np.count_nonzero(rank))
+    for agent in np.argsort(-rank, kind="stable")[:count]:
+        _draw_truth(ax, scene, agent, many=count > _MANY_TARGETS)
     return ax
 
 
@@ -179,7 +183,7 @@ def _draw_trails(ax: Axes, scene: Scene, agents: list[int], name: str, colors: M
         _add(ax, trails, gid=f"trails:{name}", capstyle="butt")
 
 
-def _draw_truth(ax: Axes, scene: Scene, agent: int) -> None:
+def _draw_truth(ax: Axes, scene: Scene, agent: int, many: bool) -> None:
     """The recorded future, dashed on a white halo, so that it is visible on top of the forecasts."""
     valid, position = scene.valid[agent, scene.num_history :], scene.position[agent, scene.num_history :]
     if not valid.any():
@@ -187,7 +191,7 @@ def _draw_truth(ax: Axes, scene: Scene, agent: int) -> None:
     width, size = 0.8, 4.0
     if scene.agent_role[agent] == AgentRole.FOCAL:
         width, size = 1.2, 5.5
-    elif np.count_nonzero(scene.agent_role) > _MANY_TARGETS:
+    elif many:
         width, size = 0.55, 2.8
     path = np.where(valid[:, None], position, np.nan)
     (line,) = ax.plot(*path.T, color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))

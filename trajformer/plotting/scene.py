@@ -40,7 +40,7 @@ MIN_HALF_M, MAX_TARGETS_HALF_M, MAX_HALF_M = 25.0, 50.0, 120.0
 MARGIN_CROWD_M, MIN_HALF_CROWD_M = 1.5, 5.0  # for scenes with pedestrians only
 _LEGEND = (  # columns
     ("focal agent", "scored agent", "other agent", "ego vehicle"),
-    ("forecast (focal)", "forecast (others)", "forecasts by agent", "recorded future"),
+    ("forecast (focal)", "forecast (others)", "forecast", "forecasts by agent", "recorded future"),
     ("vehicle lane", "bus lane", "bike lane", "crosswalk", "road edge", "road line"),
 )
 _MAX_ID = 20  # characters; longer scene ids are shortened
@@ -87,14 +87,15 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
     choose_view(scene, matched).apply(ax, scene.unit)
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
+    futures = [forecast.agent for forecast in matched]
     if density:
-        draw_agents(ax, scene, {forecast.agent: FAINT for forecast in matched})
+        draw_agents(ax, scene, {forecast.agent: FAINT for forecast in matched}, futures)
         draw_density(ax, scene, matched)
     elif is_crowd(scene):
-        draw_agents(ax, scene, crowd_colors(scene, matched))
+        draw_agents(ax, scene, crowd_colors(scene, matched), futures)
         draw_crowd(ax, scene, matched)
     else:
-        draw_agents(ax, scene)
+        draw_agents(ax, scene, futures=futures)
         draw_forecasts(ax, scene, matched)
     ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
     return add_legend(ax)

@@ -22,7 +22,7 @@ from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
 from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.recipes.choices import upgrade_recipe
-from trajformer.recipes.names import checkpoint_file
+from trajformer.recipes.names import PRETRAINED, checkpoint_file, pretrained_names
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.files import atomically
@@ -112,7 +112,8 @@ def _read(path: Path) -> dict[str, Any]:
     file = checkpoint_file(path)
     if not file.is_file():
         last = f"a folder; its checkpoint is {path / 'last.ckpt'}" if (file / "last.ckpt").is_file() else "not a file"
-        raise CheckpointError(f"{path}: {last if file.exists() else 'no such checkpoint'}")
+        missing = "no such checkpoint" + f"; did you mean {PRETRAINED}{path}?" * (str(path) in pretrained_names())
+        raise CheckpointError(f"{path}: {last if file.exists() else missing}")
     try:
         if file.suffix == ".safetensors":
             raw: Any = _read_safetensors(file)

@@ -29,6 +29,7 @@ class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train
         limit_train: use only the first `limit_train` scenes.
         bucket: number of steps among which scenes of similar size are grouped into batches; 1 ignores the sizes.
         branches: join training scenes with a common past (`trajformer synthesize --branches`) into one with several futures.
+        unit: of all lengths in this recipe, that of the scenes: "m" or "px".
         learn_from: targets in training, if they differ from those in validation (`batch.targets`). `moving` adds all other
             moving agents with a complete track.
         batch: how scenes become tensors.
@@ -44,6 +45,7 @@ class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train
     limit_train: int | None = None
     bucket: int = 32
     branches: bool = False
+    unit: Literal["m", "px"] = "m"
     learn_from: Targets | None = None
     batch: BatchConfig = field(default_factory=BatchConfig)
 

@@ -23,7 +23,8 @@ from trajformer.scenes.manifest import (
     shard_sizes,
     write_manifest,
 )
-from trajformer.scenes.shard import read_scene_ids, read_shard_info, shard_path
+from trajformer.scenes.shard import Shard, read_shard_info, shard_path
+from trajformer.scenes.spec import CLOCK
 
 
 class _Copy(NamedTuple):
@@ -41,7 +42,8 @@ def merge_stores(stores: Sequence[Path], out: Path, progress: Progress) -> dict[
     The shards also contain the skipped inputs. `out` is a folder that does not exist, is empty, or is from the same merge: after
     an interruption, the same call resumes. `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError:
     a store is missing, unfinished, damaged or has another schema version, a scene id occurs twice in a split, stores have
-    different units, or `out` is in use. Shards are written before the error only if a source differs from its manifest.
+    different units, scenes of a split have different clocks, or `out` is in use. Shards are written before the error only if a
+    source differs from its manifest.
     """
     folders, target = [store.resolve() for store in stores], out.resolve()
     for store, folder in zip(stores, folders, strict=True):
@@ -87,13 +89,21 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
                 copies.append(_Copy(store / split / name, target, sha256[name]))
                 numbers[split] += 1
     shard_in: dict[str, Path] = {}  # by unit
+    clocks: dict[str, tuple[tuple[float, int, int], Path]] = {}  # the first of each split
     for copy in copies:
         info, scenes = read_shard_info(copy.source)
         if scenes and shard_in.setdefault(info.unit, copy.source) and len(shard_in) > 1:
             lengths = ", ".join(f"{path} has lengths in {unit}" for unit, path in shard_in.items())
             raise StoreError(f"stores of different units cannot be merged: {lengths}")
         split = copy.source.parent.name
-        for scene_id in read_scene_ids(copy.source):
+        table = Shard(copy.source).summary()
+        for clock in sorted(set(zip(*(table[name].round(9).tolist() for name in CLOCK), strict=True))):
+            first, path = clocks.setdefault(split, (clock, copy.source))
+            if clock != first:
+                values = " and ".join(f"{name} {a} and {b}" for name, a, b in zip(CLOCK, first, clock, strict=True) if a != b)
+                reason = f"{values} of {path} and {copy.source}; convert one store with `trajformer store resample`"
+                raise StoreError(f"split '{split}' would have scenes of different clocks: {reason}")
+        for scene_id in table["scene_id"]:
             if (split, scene_id) in shard_of:
                 raise StoreError(f"{copy.source}: scene {scene_id} is in split '{split}' already: {shard_of[split, scene_id]}")
             shard_of[split, scene_id] = copy.source

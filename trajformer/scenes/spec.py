@@ -12,7 +12,8 @@ from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.scene import Scene
 
-_COMPARED = ("unit", "period_s", "num_history", "num_future")  # a difference would silently give wrong forecasts
+CLOCK = ("period_s", "num_history", "num_future")
+_COMPARED = ("unit", *CLOCK)  # a difference would silently give wrong forecasts
 MAX_STEPS = 10_000  # of a history or horizon
 ROUNDING = 1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
 _TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_history": int, "num_future": int, "has_map": bool}

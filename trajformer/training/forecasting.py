@@ -18,7 +18,7 @@ from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.recipes.checkpoint import list_changes, load_checkpoint
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
-from trajformer.scenes.spec import DataSpec, check_scenes, warn, warn_about_maps
+from trajformer.scenes.spec import CLOCK, DataSpec, check_scenes, warn, warn_about_maps
 from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
@@ -135,11 +135,14 @@ class SceneData(TaskData):
         tables, specs = {}, {}
         for name, data in (("train", self.train), ("val", self.val)):
             table = tables[name] = data.store.index().iloc[: data.num_scenes]
-            clocks = table[["period_s", "num_history", "num_future"]].drop_duplicates()
+            clocks = table[list(CLOCK)].drop_duplicates()
             if len(clocks) > 1:
                 different = " and ".join(str(row) for row in clocks.iloc[:2].to_dict("records"))
                 raise TrajformerError(f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}")
             specs[name] = replace(DataSpec.of(data.store[0]), has_map=self._has_map(data, table))
+        if (unit := specs["train"].unit) != self.config.unit:
+            reason = f"is in {unit}; use a recipe for {unit}, or set data.unit if all lengths of this recipe are in {unit}"
+            raise TrajformerError(f"data.unit: {self.config.unit}, but {self.train.name} {reason}")
         check_scenes(specs["val"], specs["train"], self.val.name)
         if getattr(rank_zero_only, "rank", 0) == 0:
             where = f"data.val: {self.val.name}: split '{self.val.store.split}'"

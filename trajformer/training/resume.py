@@ -39,7 +39,7 @@ class KeepProgress(L.Callback):
     def __init__(self, path: Path, minutes: float) -> None:
         self.path, self.seconds = path, minutes * 60
         self.saved, self.prints = time.monotonic(), True
-        self.stopping = self.saving = False
+        self.stopping = self.saving = self.terminated = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Replace Lightning's signal handlers, which send messages between processes at unsafe moments.
@@ -56,7 +56,7 @@ class KeepProgress(L.Callback):
             raise KeyboardInterrupt
         if not self.stopping and self.prints:
             os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")  # print() is not safe in a signal handler
-        self.stopping = True
+        self.stopping, self.terminated = True, self.terminated or number == signal.SIGTERM
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         """Save when the time is due, and stop on request; the state at the start of an epoch is saved already."""

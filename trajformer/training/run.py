@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, Learn
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import Terminated, TrajformerError
 from trajformer.recipes.checkpoint import check_resume
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import Recipe
@@ -29,6 +29,7 @@ from trajformer.training.memory import keep_freed_memory
 from trajformer.training.resume import CheckpointFiles, KeepProgress
 
 BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
+LINE_S = 60.0
 
 
 class Bar(TQDMProgressBar):
@@ -45,28 +46,40 @@ class Bar(TQDMProgressBar):
 
 
 class Lines(L.Callback):
-    """One line for each validation, for output that is not a terminal."""
+    """One line for each validation, and one each minute between, for output that is not a terminal."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
-        self.start_time, self.start_share, self.shown = time.monotonic(), 0.0, shown
+        self.start_time = self.last_time = time.monotonic()
+        self.start_share, self.shown = 0.0, shown
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Remember where a resumed run starts."""
         share = pl_module.share
         self.start_share = trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
-        self.start_time = time.monotonic()
+        self.start_time = self.last_time = time.monotonic()
+
+    @rank_zero_only
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Print a line if the last one is a minute old."""
+        if time.monotonic() - self.last_time >= LINE_S:
+            self._write(trainer, pl_module, ("loss",), (batch_idx + 1) / trainer.num_training_batches)
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Print epoch or processor minutes, elapsed and remaining time, and the main metrics."""
+        """Print a line with the main metrics."""
+        self._write(trainer, pl_module, ("loss", *self.shown), 1.0)
+
+    def _write(self, trainer: L.Trainer, pl_module: Any, names: tuple[str, ...], part: float) -> None:
+        """Epoch, of which a `part` is done, or processor minutes, elapsed and remaining time, and metrics."""
         values, epoch = trainer.callback_metrics, trainer.current_epoch + 1
         limits, share = pl_module.config.trainer, pl_module.share
         if share is None:
-            position, share = f"epoch {epoch}/{limits.epochs}", epoch / limits.epochs
+            position, share = f"epoch {epoch}/{limits.epochs}", (epoch - 1 + part) / limits.epochs
         else:
             position = f"epoch {epoch}, {share * (limits.minutes or 0):.1f}/{limits.minutes:g} processor minutes"
-        figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in ("loss", *self.shown) if name in values)
-        seconds = time.monotonic() - self.start_time
+        figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in names if name in values)
+        self.last_time = time.monotonic()
+        seconds = self.last_time - self.start_time
         remaining = seconds / max(share - self.start_share, 1e-9) * (1 - share)
         sys.stderr.write(f"{position}  {seconds:.0f} s, {remaining:.0f} s left  {figures}\n")
 
@@ -94,12 +107,12 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
 
     The folder `out` receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard
     logs. With `resume`, the run continues from `out/last.ckpt`, or starts if the file is missing. `progress` shows progress bars,
-    or one line per validation if standard error is not a terminal.
+    or lines if standard error is not a terminal.
 
     Raises:
         TrajformerError: the recipe, the stores or the folder cannot be used, `out` holds another run and `resume`
             is off, or another process writes to `out`.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; `last.ckpt` contains all completed steps.
+        KeyboardInterrupt: Ctrl-C, or SIGTERM (`Terminated`); `last.ckpt` contains all completed steps.
     """
     config.check()
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
@@ -198,7 +211,7 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     """Run the trainer.
 
     Raises TrajformerError: there are fewer scenes than processes, or the checkpoint has more epochs than the recipe.
-    KeyboardInterrupt: Ctrl-C or SIGTERM; the checkpoint for resuming is written.
+    KeyboardInterrupt: Ctrl-C, or SIGTERM (`Terminated`); the checkpoint for resuming is written.
     """
     data.trainer = trainer
     data.count_steps()  # raises errors before other processes start
@@ -212,7 +225,8 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     if trainer.interrupted:
         if not trainer.is_global_zero:
             raise SystemExit(0)  # only the first process reports
-        raise KeyboardInterrupt("continue with --resume")
+        stopped = any(keep.terminated for keep in trainer.callbacks if isinstance(keep, KeepProgress))  # type: ignore[attr-defined]
+        raise (Terminated if stopped else KeyboardInterrupt)("continue with --resume")
 
 
 def make_loggers(out: Path, step: int) -> list[Logger]:

@@ -14,8 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -29,8 +29,18 @@ from data_prep.engine.tasks import MEMORY_GB, TIMEOUT_S, ShardResult, ShardTask
 from data_prep.reader import Reader
 from trajformer.errors import Config, StoreError, TrajformerError
 from trajformer.scenes.files import lock_folder, read_file, write_atomically
-from trajformer.scenes.manifest import MANIFEST, MERGED, RESAMPLED, manifest_matches_files, read_manifest, write_manifest
-from trajformer.scenes.shard import ShardInfo, read_shard_info, write_shard
+from trajformer.scenes.manifest import (
+    MANIFEST,
+    MERGED,
+    RESAMPLED,
+    make_manifest,
+    read_finished,
+    shard_sizes,
+    store_splits,
+    write_manifest,
+)
+from trajformer.scenes.shard import ShardInfo, read_scene_ids, read_shard_info, write_shard
+from trajformer.scenes.spec import warn
 
 SOURCE = "source.json"  # in the folder of a split
 MAX_RECORD = 1_000_000  # bytes
@@ -104,10 +114,10 @@ def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | No
         for split, source in sources.items():
             if not options.overwrite:
                 _check_source(splits[split], source)
-        with _writable(store):
-            for split, source in sources.items():
-                write_atomically(store / split / SOURCE, json.dumps(source, indent=1) + "\n")
-        manifest, made = _make_missing(store, splits, options)
+        _write_sources(store, sources, finished=False)
+        checksums, made = _make_missing(store, splits, options)
+        _write_sources(store, sources, finished=True)
+        manifest = _update_manifest(store, splits, checksums)["splits"]
     summaries = []
     for split, shards in splits.items():
         entry = manifest[split]
@@ -160,6 +170,13 @@ def _source(tasks: list[ShardTask]) -> dict[str, Any]:
     return {"source": reader.name, "raw": raw, "options": repr(reader), "inputs": len(names), "sha256": digest}
 
 
+def _write_sources(store: Path, sources: dict[str, dict[str, Any]], finished: bool) -> None:
+    """Write the record of each split; a run of another split looks whether this one is finished."""
+    with _writable(store):
+        for split, source in sources.items():
+            write_atomically(store / split / SOURCE, json.dumps(source | {"finished": finished}, indent=1) + "\n")
+
+
 def _check_source(tasks: list[ShardTask], source: dict[str, Any]) -> None:
     """Refuse to replace scenes from a different source. The raw folder may have been moved, and inputs may be added."""
     folder = tasks[0].path.parent
@@ -191,8 +208,8 @@ def _read_source(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: PrepareOptions) -> tuple[dict[str, Any], set[Path]]:
-    """Make the missing shards; returns the splits of the store's manifest and the shards made."""
+def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: PrepareOptions) -> tuple[dict[Path, str], set[Path]]:
+    """Make the missing shards; returns known checksums and the shards made."""
     tasks = [task for split in splits.values() for task in split]
     expected = {store / task.split / task.path.name for task in tasks}
     surplus = {path for split in splits for path in (store / split).glob("*.arrow")} - expected
@@ -217,7 +234,7 @@ def _make_missing(store: Path, splits: dict[str, list[ShardTask]], options: Prep
                     progress.finish_shard(task, result)
     finally:
         _remove_temporary(store, splits)
-    return _update_manifest(store, progress.checksums)["splits"], set(pending)
+    return progress.checksums, set(pending)
 
 
 @contextmanager
@@ -234,19 +251,37 @@ def _remove_temporary(store: Path, splits: dict[str, list[ShardTask]]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _update_manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
+def _update_manifest(store: Path, splits: Iterable[str], checksums: dict[Path, str]) -> dict[str, Any]:
     """The manifest; an existing one is kept if it lists all shards, because checksums of a large store take long.
 
-    It was removed before the first shard was made, so that only its completeness has to be checked.
+    It was removed before the first shard was made, so that only its completeness has to be checked. It is not written while a
+    run of another split is not finished. Raises TrajformerError: a scene id occurs twice in one of the prepared `splits`.
     """
-    try:
-        manifest = read_manifest(store)
-        if manifest_matches_files(store, manifest):
-            return manifest
-    except StoreError:
-        pass  # missing or damaged
+    with suppress(StoreError):  # missing, damaged or incomplete
+        return read_finished(store)
+    for split in splits:
+        _check_ids(store / split)
+    records = {split: _read_source(store / split / SOURCE) for split in store_splits(store)}
+    unfinished = [split for split, record in records.items() if record and not record.get("finished", True)]
+    root = Path(os.path.abspath(store))
+    if unfinished:
+        names = ", ".join(unfinished)
+        warn(f"{store}: no {MANIFEST}, because split {names} is not finished; prepare it with the same command as before")
+        return make_manifest(root, checksums)
     with _writable(store / MANIFEST):
-        return write_manifest(Path(os.path.abspath(store)), checksums)
+        return write_manifest(root, checksums)
+
+
+def _check_ids(folder: Path) -> None:
+    """Raise TrajformerError: two inputs of a split have the same scene id."""
+    shard_of: dict[str, str] = {}
+    for name in shard_sizes(folder):
+        for scene_id in read_scene_ids(folder / name):
+            if scene_id in shard_of:
+                where = f"{shard_of[scene_id]} and {name}" if shard_of[scene_id] != name else f"{name} twice"
+                reason = "two inputs have this id; prepare them as separate splits or stores"
+                raise TrajformerError(f"{folder}: scene {scene_id} is in {where}: {reason}")
+            shard_of[scene_id] = name
 
 
 # ---- progress on standard error: a bar on a terminal, a line every 30 seconds in a log -----------------------------

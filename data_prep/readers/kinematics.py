@@ -42,6 +42,12 @@ def estimate_motion(
     shared = np.minimum(first + max(round(LOOK_AHEAD_S / period_s), 2) - 1, limit)
     end = np.maximum(steps, shared[:, None])[agent, step]
     fitted = _fit_velocity(position, valid, (agent, step, end), period_s)
+    # An agent that reappears after a gap as long as the window: the mean velocity since its last valid step.
+    count = np.concatenate([np.zeros((len(valid), 1), np.int64), valid.cumsum(1)], 1)
+    seen = count[agent, end + 1] - count[agent, np.maximum(end + 1 - _window(valid, period_s), 0)]
+    alone = (seen == 1) & (count[agent, step] > 0)
+    if alone.any():
+        fitted[alone] = difference_velocity(position, valid, num_history, period_s)[agent, step][alone]
     direction, distance = _displacement(position, valid, (agent, step, end))
     moving = np.hypot(fitted[:, 0], fitted[:, 1]) >= TANGENT_SPEED_M_S
     direction[moving] = fitted[moving]
@@ -71,12 +77,17 @@ def copy_to_first_step(value: np.ndarray, valid: np.ndarray, num_history: int) -
     value[rows, first] = value[rows, np.maximum(first, second)]
 
 
+def _window(valid: np.ndarray, period_s: float) -> int:
+    """W, the number of steps of a fit, for tracks bool [A, T]."""
+    return min(max(round(WINDOW_S / period_s), 3), valid.shape[1])
+
+
 def _fit_velocity(
     position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray], period_s: float
 ) -> np.ndarray:
     """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window of W steps that ends at `end`."""
     agent, step, end = where
-    back = np.arange(min(max(round(WINDOW_S / period_s), 3), valid.shape[1]))[:, None]
+    back = np.arange(_window(valid, period_s))[:, None]
     before, length = len(back) - 1, len(back) - 1 + valid.shape[1]
     track = np.zeros((3, len(valid), length))  # preceded by invalid steps, so that all windows are complete
     track[0, :, before:], track[1:, :, before:] = valid, position.transpose(2, 0, 1)

@@ -120,7 +120,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """The windows of each scenario, in the order of the file names; an unreadable list is one input, the mapping."""
-        folder = raw if split == ROOT_SPLIT else raw / split
+        folder = raw if split == ROOT_SPLIT and (raw / MAPPING).is_file() else raw / split
         try:
             return list(self._windows(folder))
         except SceneError:

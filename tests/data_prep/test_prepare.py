@@ -9,12 +9,14 @@ import pytest
 from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
 from support.prepared import content
+from support.raw_folders import FOLDERS
 
 from data_prep.engine.prepare import PrepareOptions, PrepareSummary, estimate, prepare
 from data_prep.readers.argoverse1 import Argoverse1
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import SceneError, StoreError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import read_manifest, verify_store
 from trajformer.scenes.merge import merge_stores
+from trajformer.scenes.resample import resample_store
 from trajformer.scenes.scene import scenes_equal
 from trajformer.scenes.shard import ShardInfo, read_shard_info, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
@@ -119,6 +121,35 @@ def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
     path.write_text('{"splits": []}')
     prepare(Odd(), raw, store, replace(SMALL, splits=("s",)))
     assert read_manifest(store)["splits"]["s"] == manifest["splits"]["s"]
+
+
+def test_a_run_of_one_split_does_not_finish_another_one(raw: Path, tmp_path: Path) -> None:
+    store, path = tmp_path / "new", raw / "train" / "data" / "5.csv"
+    rows = path.read_text()
+    path.write_text("broken\n")
+    with pytest.raises(SceneError):
+        prepare(Argoverse1(), raw, store, replace(SMALL, splits=("train",), strict=True))
+    assert [*store.glob("train/*.arrow")]
+    with pytest.warns(TrajformerWarning, match=r"no manifest.json, because split train is not finished"):
+        summary = prepare(Argoverse1(), raw, store, replace(SMALL, splits=("test_obs",)))
+    assert shards_of(summary) == {"test_obs": (4, 3, 0)} and not (store / "manifest.json").exists()
+    with pytest.raises(StoreError, match="no readable manifest"):
+        resample_store(store, tmp_path / "resampled", lambda paths, total: paths)
+    path.write_text(rows)
+    prepare(Argoverse1(), raw, store, replace(SMALL, splits=("train",)))
+    assert (
+        read_manifest(store)["splits"].keys() == {"train", "test_obs"} and verify_store(store, lambda paths, total: paths) == []
+    )
+
+
+def test_two_inputs_with_one_scene_id_are_an_error(tmp_path: Path) -> None:
+    raw, store = tmp_path / "raw", tmp_path / "store"
+    reader = FOLDERS["sdd"](raw)
+    shutil.copy(next(raw.glob("*.parquet")), raw / "again.parquet")
+    for _ in range(2):
+        with pytest.raises(TrajformerError, match=r"train: scene train-7 is in 00000.arrow twice: two inputs have this id"):
+            prepare(reader, raw, store, replace(SMALL, splits=("train",)))
+        assert not (store / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def test_windows_roles_and_splits_follow_the_options(tmp_path: Path) -> None:
     write(tmp_path / "val", first)
     reader = replace(READER, stride_s=0.5)
     assert reader.splits(tmp_path) == ["train", "val"] and reader.splits(tmp_path / "train") == ["scenarios"]
+    write(tmp_path / "raw" / "scenarios", first)
+    assert reader.splits(tmp_path / "raw") == ["scenarios"] and len(scenes(reader, tmp_path / "raw", "scenarios")) == 3
     windows = scenes(reader, tmp_path, "train")
     assert [scene.scene_id for scene in windows] == [f"sd_small_{n}-{start:03d}" for n in (1, 2) for start in (0, 5, 10)]
     [whole] = scenes(replace(READER, history_s=2.0, future_s=0.5), tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from support import tables
 from support.cli import run
@@ -211,6 +212,7 @@ OTHER_UNITS: dict[str, tuple[Change, dict[str, Any]]] = {  # refused without the
     "milliseconds": (lambda t: t.assign(timestamp=100.0 * t.step).drop(columns="step"), {"time_unit": "ms"}),
     "nanoseconds": (lambda t: t.assign(timestamp=1e8 * t.step).drop(columns="step"), {"time_unit": "ns"}),
     "every tenth frame": (lambda t: t.assign(step=10 * t.step), {"step_interval": 10}),
+    "every tenth frame from frame 3": (lambda t: t.assign(step=10 * t.step + 3), {"step_interval": 10}),
     "duplicates": (lambda t: frame(t, t.assign(x=t.x + 1)), {"drop_duplicates": True}),
 }
 
@@ -220,6 +222,15 @@ def test_options_read_tables_in_other_units(tmp_path: Path, case: str) -> None:
     change, options = OTHER_UNITS[case]
     expected = read(tmp_path / "plain", two_tracks())
     assert scenes_equal(read(tmp_path / "changed", change(two_tracks()), replace(SMALL, **options)), expected)
+
+
+def test_an_agent_that_reappears_has_the_mean_velocity_of_its_absence(tmp_path: Path) -> None:
+    steps = np.arange(35)
+    absent = (steps > 4) & (steps < 29)  # 24 steps of .1 s; the last observed step is 29
+    both = [pd.DataFrame({"track_id": name, "step": steps, "x": 0.5 * steps, "y": 9.0}) for name in "ab"]
+    table = frame(both[0], both[1][~absent])
+    scene = read(tmp_path, table, Table(num_history=30, num_future=5))
+    assert np.allclose(scene.velocity[1, [3, 29, 30]], (5.0, 0.0), atol=0.01)
 
 
 def test_single_positions_may_be_far_off() -> None:
@@ -305,6 +316,16 @@ def test_a_parquet_file_with_the_wrong_types(tmp_path: Path, change: Callable[..
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(SceneError, match=r"drive\.parquet: cannot be read: "):
         SMALL.read(*SMALL.inputs(tmp_path, "val"), "val", tmp_path)
+
+
+def test_text_columns_may_be_dictionaries_with_missing_values(tmp_path: Path) -> None:
+    table = two_tracks(kind=[None, *["bus"] * 9])
+    path = write(tmp_path / "val" / "drive.parquet", table)
+    arrow = pq.read_table(path)
+    at = arrow.column_names.index("kind")
+    pq.write_table(arrow.set_column(at, "kind", arrow["kind"].dictionary_encode()), path)
+    scene = SMALL.read(*SMALL.inputs(tmp_path, "val"), "val", tmp_path)
+    assert scene.agent_kind.tolist() == [AgentKind.BUS] * 2
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a\\b", "", "a\nb"])

@@ -64,12 +64,15 @@ def test_a_feature_is_a_lane_or_an_area_by_its_shape(tmp_path: Path) -> None:
         {"type": "Feature", "id": "way/7", "geometry": line, "properties": None},
         {"type": "Feature", "geometry": area, "properties": {"name": "Elm Street"}},
         {"type": "Feature", "geometry": ring, "properties": {"kind": "crosswalk"}},
+        {"type": "Feature", "id": 5, "geometry": line, "properties": {"id": None, "kind": None, "successors": ["way/7"]}},
+        {"type": "Feature", "id": 6, "geometry": area, "properties": {"kind": None}},
     ]
     path = tmp_path / "lanes.geojson"
     path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     lanes = read_lanes(path)
-    assert lanes.polyline_kind.tolist() == [0, PolylineKind.DRIVABLE_AREA, PolylineKind.CROSSWALK]
-    assert np.diff(lanes.polyline_offset).tolist() == [2, 5, 5]  # the hole is gone
+    kinds = [0, PolylineKind.DRIVABLE_AREA, PolylineKind.CROSSWALK, 0, PolylineKind.DRIVABLE_AREA]
+    assert lanes.polyline_kind.tolist() == kinds and lanes.edge.shape == (2, 2)
+    assert np.diff(lanes.polyline_offset).tolist() == [2, 5, 5, 2, 5]  # the hole is gone
 
 
 def test_ids_may_be_text(tmp_path: Path) -> None:

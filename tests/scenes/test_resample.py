@@ -77,6 +77,17 @@ def test_gaps_stay_gaps_and_observed_steps_use_observed_steps_only() -> None:
     assert (half := resample_scene(test, 2 * PERIOD_S)).num_steps == half.num_history and half.num_future == test.num_future // 2
 
 
+def test_periods_with_rounding_errors_are_whole_multiples() -> None:
+    scene = moving(0.033333333, 181, 180)  # a typed 30 Hz
+    result = resample_scene(scene, 0.1)
+    assert (result.num_history, result.num_future) == (61, 60)
+    shorter = replace(scene, valid=scene.valid & (np.arange(361) < 360))
+    shorter = replace(shorter, **{name: getattr(scene, name) * shorter.valid[..., None] for name in ("position", "velocity")})
+    shorter = replace(shorter, heading=scene.heading * shorter.valid)
+    assert np.array_equal(resample_scene(shorter, 0.1).valid[:, :-1], result.valid[:, :-1]) and result.valid.all()
+    assert np.array_equal(result.position[:, :61], scene.position[:, :181:3])
+
+
 def test_a_resampled_store_lists_scenes_that_are_too_short(tmp_path: Path) -> None:
     """The random scenes have 2 to 5 observed steps and 1 to 6 to predict."""
     scenes = make_store(tmp_path / "store", (6, 5), clock={})

@@ -198,7 +198,7 @@ TABLES = {
     "with jumps of 900 m": (drive(x=lambda t: 900.0 * (t.step % 2)), "the 99th percentile of the speed is 9000 m/s"),
     "with milliseconds": (without_step(1e3), "most steps are missing: steps with rows are 1000 apart; .*--time-unit"),
     "with every tenth frame": (drive(step=lambda t: 10 * t.step), "steps with rows are 10 apart; --step-interval"),
-    "with a row twice": (twice, "track_id .--drop-duplicates uses the first row.: two rows for step 109 of track 'b'"),
+    "with a row twice": (twice, "track_id .--drop-duplicates true uses the first row.: two rows for step 109 of track 'b'"),
     "of a scene in two files": (one_id, "scene_id: scene 'drive' is also in .*a.csv"),
     "with steps of 0.5": (drive(step=lambda t: t.step / 2), "step: 0.5, expected a whole number"),
     "with a word for x": (drive(x="east"), "x: infinite or no number"),

@@ -27,7 +27,7 @@ def export_scene(scene: Scene, path: Path) -> None:
         write_atomically(path, scene_to_json(scene))
         return
     with atomically(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez_compressed(file, **arrays)  # numpy before 2.1 takes other keywords for arrays
 
 
 def scene_to_arrays(scene: Scene) -> dict[str, np.ndarray]:

@@ -49,6 +49,14 @@ def manifest_matches_files(root: Path, manifest: dict[str, Any]) -> bool:
     return on_disk == {split: shards for split, shards in listed.items() if shards}
 
 
+def read_finished(root: Path) -> dict[str, Any]:
+    """The manifest of a finished store (StoreError: there is none, or it does not list exactly the shards on disk)."""
+    manifest = read_manifest(root)
+    if not manifest_matches_files(root, manifest):
+        raise StoreError(f"{root}: manifest.json does not list the shards on disk: finish the store first")
+    return manifest
+
+
 def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int]:
     """Number of scenes in every shard of a split with these `shard_sizes`, by file name.
 
@@ -83,8 +91,8 @@ def _summarize(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]
     return {"source": sorted({info.source for _, info in shards}), **total, "skipped": skipped, "shards": entries}
 
 
-def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
-    """Write `manifest.json` with counts, sizes, checksums (some are `known`) and skipped inputs; returns its content."""
+def make_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
+    """The content of `manifest.json`: counts, sizes, checksums (some are `known`) and skipped inputs."""
     known, splits = known or {}, {}
     for split in store_splits(root):
         paths = [root / split / name for name in shard_sizes(root / split)]
@@ -94,6 +102,12 @@ def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[
     manifest: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "splits": splits}
     if records := {path.name: checksum(path) for path in _records(root)}:
         manifest["records"] = records
+    return manifest
+
+
+def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
+    """Write `manifest.json`; arguments and result as for `make_manifest`."""
+    manifest = make_manifest(root, known)
     write_atomically(root / MANIFEST, _with_checksum(manifest))
     return manifest
 

@@ -18,8 +18,7 @@ from trajformer.scenes.manifest import (
     MAX_BYTES,
     MERGED,
     checksum,
-    manifest_matches_files,
-    read_manifest,
+    read_finished,
     shard_sizes,
     write_manifest,
 )
@@ -79,10 +78,7 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
     """The copies. Scene ids must be unique in each split; reading them also finds damaged shards and other schema versions."""
     copies, numbers, shard_of = [], Counter[str](), dict[tuple[str, str], Path]()
     for store in stores:
-        manifest = read_manifest(store)
-        if not manifest_matches_files(store, manifest):
-            raise StoreError(f"{store}: manifest.json does not list the shards on disk: finish the store first")
-        for split, entry in manifest["splits"].items():
+        for split, entry in read_finished(store)["splits"].items():
             sha256 = {shard["name"]: shard["sha256"] for shard in entry["shards"]}
             for name in shard_sizes(store / split):
                 target = shard_path(Path(), split, numbers[split]).as_posix()

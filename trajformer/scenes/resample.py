@@ -16,7 +16,7 @@ import numpy as np
 from trajformer.errors import SceneError, StoreError
 from trajformer.scenes.files import atomically, write_atomically
 from trajformer.scenes.geometry import wrap
-from trajformer.scenes.manifest import RESAMPLED, shard_sizes, store_splits, write_manifest
+from trajformer.scenes.manifest import RESAMPLED, read_finished, shard_sizes, store_splits, write_manifest
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import PackedScene, Shard, pack, write_shard
 from trajformer.scenes.spec import MAX_STEPS, ROUNDING, longest
@@ -40,9 +40,10 @@ def resample_scene(
             raise SceneError(f"scene {scene.scene_id}: {name}: {reason}")
     known = future if scene.num_steps > scene.num_history else 0
     step = last + ratio * np.arange(1 - history, known + 1)  # float64 [T], in recorded steps
-    low = np.floor(step + ROUNDING).astype(np.intp)
+    whole = np.rint(step)
+    step = np.where(np.abs(step - whole) <= ROUNDING * max(ratio, 1.0), whole, step)  # as `longest` does
+    low = np.floor(step).astype(np.intp)
     share = step - low
-    share[share < ROUNDING] = 0.0
     high = low + (share > 0)
     valid = scene.valid[:, low] & scene.valid[:, high]
 
@@ -75,12 +76,13 @@ def resample_store(
 
     `out` is a folder that does not exist or is empty, and `clock` are the arguments of `resample_scene`. Scenes that cannot be
     resampled are listed as skipped. `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError: the
-    store is damaged, `out` is in use, or no scene of a split can be resampled.
+    store is not finished or damaged, `out` is in use, or no scene of a split can be resampled.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StoreError(f"{out}: exists already: choose a new folder")
     if out.resolve().is_relative_to(store.resolve()):
         raise StoreError(f"{out}: the new store must lie outside of {store}")
+    read_finished(store)
     paths = [store / split / name for split in store_splits(store) for name in shard_sizes(store / split)]
     with atomically(out) as temporary:
         for path in progress(iter(paths), len(paths)):

@@ -101,7 +101,8 @@ def _fields(feature: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(geometry, dict):
         raise ValueError("geometry: missing")
     kind = _choice("geometry", str(geometry.get("type")), _GEOMETRIES)
-    fields = {"kind": kind, "id": feature.get("id")} | (properties if isinstance(properties, dict) else {})
+    own = properties if isinstance(properties, dict) else {}
+    fields = {"kind": kind, "id": feature.get("id")} | {name: value for name, value in own.items() if value is not None}
     fields["points"] = points = geometry.get("coordinates")
     if kind == "drivable_area":
         if fields["kind"] not in ("crosswalk", "drivable_area"):

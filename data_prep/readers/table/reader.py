@@ -110,7 +110,8 @@ def _words(column: pa.ChunkedArray, where: str) -> tuple[list[str], np.ndarray]:
     """The distinct words of a column of n rows, sorted, and the index int64 [n] of each row's word."""
     if not (pa.types.is_integer(column.type) or is_text(column.type)):
         raise SceneError(f"{where}: type {column.type}, expected text or whole numbers")
-    words, _, code = groups(column if column.type == DICTIONARY else column.cast(pa.string()).fill_null(""))
+    is_plain = column.type == DICTIONARY and not column.null_count
+    words, _, code = groups(column if is_plain else column.cast(pa.string()).fill_null(""))
     return words, code
 
 
@@ -147,7 +148,7 @@ MOVED_M, MAX_ACROSS = 2.0, 50.0  # in about a second; degrees. A compass has 90 
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 _ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
-_TWICE = "track_id (--drop-duplicates uses the first row)"
+_TWICE = "track_id (--drop-duplicates true uses the first row)"
 _THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
 
 
@@ -342,7 +343,8 @@ def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray,
     with np.errstate(invalid="ignore", over="ignore"):
         exact = (time - np.repeat(time[start], end - start)) / (options.period_s * _UNITS[options.time_unit])
         if name == "step":
-            exact = time / options.step_interval
+            grid = np.repeat(time[start] % options.step_interval, end - start)
+            exact = np.where(time == np.rint(time), (time - grid) / options.step_interval, np.nan)
         step = np.rint(exact)
         bad = ~((np.abs(exact - step) <= (MAX_OFF_GRID if name == "timestamp" else 0.0)) & (np.abs(step) <= MAX_STEP))
     step = np.where(bad, 0.0, step).astype(np.int64)
@@ -389,6 +391,10 @@ def _time_problem(name: str, time: np.ndarray, wrong: np.ndarray, options: Table
     if not np.isfinite(value):
         return f"{name}: {'empty or NaN' if np.isnan(value) else 'infinite or no number'}"
     if name == "step":
+        if value.is_integer() and abs(value) <= MAX_STEP:
+            return (
+                f"step: {value:.12g} is no multiple of {options.step_interval} (--step-interval) after the first, {time[0]:.12g}"
+            )
         return f"step: {value:.12g}, expected a whole number of at most 2^52"
     known = np.unique(time[np.isfinite(time)])
     with np.errstate(over="ignore"):

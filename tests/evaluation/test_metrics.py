@@ -11,11 +11,13 @@ import pytest
 import torch
 from support.tensors import draw
 from torch import Tensor
+from torchmetrics import Metric
 
 from trajformer.data.batch import Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.evaluation.metrics.collection import METRICS
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.metrics.collection import METRICS, forecast_metrics
 from trajformer.evaluation.metrics.displacement import (
     NAMES,
     Errors,
@@ -215,3 +217,20 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
         assert metrics.compute() == pytest.approx({count: number} | expected, rel=1e-6)
         metrics.reset()
         assert metrics.compute() == {}
+
+
+def test_metrics_with_equal_names_keep_the_names_of_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Metric):
+        name, full_state_update = "num_agents", False
+
+        def update(self, forecast: Forecast, batch: object) -> None: ...
+
+        def compute(self) -> dict[str, float]:
+            return {self.name: 3, "mine": 1.0}
+
+    monkeypatch.setitem(METRICS, "other", Other)
+    assert forecast_metrics().compute() == {"num_agents": 3, "mine": 1.0}
+    monkeypatch.setattr(Other, "name", "mine2")
+    monkeypatch.setitem(METRICS, "third", Other)
+    with pytest.raises(TrajformerError, match="metric third: another metric has a figure of the name mine2"):
+        forecast_metrics().compute()

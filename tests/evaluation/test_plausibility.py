@@ -66,7 +66,8 @@ def test_figures_of_the_most_probable_modes() -> None:
     metric = Plausibility()
     metric.update(forecast, make_batch(truth, valid, lane))
     metric.update(forecast, make_batch(truth, valid))
-    metric.update(forecast, make_batch(truth, valid, lane + 100.0, int(PolylineKind.ROAD_LINE)))  # is no lane
+    for kind in (PolylineKind.ROAD_LINE, PolylineKind.CROSSWALK):  # are no lanes
+        metric.update(forecast, make_batch(truth, valid, lane + 100.0, int(kind)))
     figures = metric.compute()
     assert list(figures) == NAMES
     assert figures["p99_acceleration"] == pytest.approx(4.0, abs=1e-3)

@@ -106,6 +106,18 @@ def test_the_backbone_has_its_learning_rate_and_frozen_parts_are_not_optimized()
         assert sorted(seen) == sorted(name for name, p in module.model.named_parameters() if p.requires_grad)
 
 
+def test_muon_has_its_rate_also_in_the_backbone_share() -> None:
+    module = DetectionModule(replace(RECIPE, backbone_rate=0.1, optim=OptimConfig(learning_rate=1e-3, muon_rate=2e-3)))
+    rates = {(bool(group.get("muon")), round(group["lr"], 9)) for group in module.groups()}
+    assert (True, 2.0) in rates and rates <= {(True, 2.0), (True, 0.2), (False, 1.0), (False, 0.1)}
+
+
+def test_a_learned_position_refuses_larger_images() -> None:
+    data = replace(DATA, shapes=replace(DATA.shapes, width=3000))
+    with pytest.raises(TrajformerError, match=r"images of 3000 pixels, but model.position: learned has room for \d+"):
+        DetectionModule(replace(RECIPE, model=replace(MODEL, position="learned"), data=data))
+
+
 @pytest.mark.parametrize(("root", "complaint"), [("", r"data\.voc\.root: give a folder"), ("x", "labels: name the classes")])
 def test_invalid_recipes_are_rejected_with_the_field(root: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(TrajformerError, match=complaint):

@@ -336,6 +336,11 @@ def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_
     assert all(one.logit.grad.any() and one.box.grad.any() for one in outputs)
 
 
+def test_shapes_larger_than_the_image_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"radius: 22\.0, expected shares of the image"):
+        replace(SMALL, radius=(8.0, 22.0))
+
+
 def test_generated_images_follow_the_config() -> None:
     examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
     assert {len(example.label) for example in examples} == set(range(1, 9))

@@ -1,5 +1,6 @@
 """The Transformer equals PyTorch's and `attention-is-all-you-need-pytorch`; loss, tokens, padding and commands."""
 
+import io
 import json
 import re
 import shutil
@@ -211,7 +212,7 @@ RECIPE = """
 task: translation
 model: {block: {width: 32, heads: 2, feedforward: 64, dropout: 0.1, norm_first: true}, layers: [1, 1]}
 data: {source: de, target: en, vocabulary: 80, batch_size: 32, bucket: 4}
-optim: {learning_rate: 1.0e-2, schedule: inverse_sqrt, warmup: 0.1}
+optim: {learning_rate: 1.0e-2, schedule: inverse_sqrt, warmup: 0.1, average: 0.5}
 trainer: {epochs: 8, threads: 1, accelerator: cpu, validate_every: 4, log_every: 5}
 """
 
@@ -244,6 +245,17 @@ def test_the_commands_train_translate_score_and_draw(trained: Path, tmp_path: Pa
     source, written = (translation.read_lines(path) for path in (text / "val.de", tmp_path / "out.txt"))
     assert dict(model.translate(source)) == dict(enumerate(written))
     assert recipe.optim.schedule == "inverse_sqrt"
+
+
+def test_standard_input_has_the_lines_of_a_file(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["ONE\u2028TWO!", "THREE\x0cFOUR!", "", "FIVE!"]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    words, out = ("--checkpoint", trained / "run" / "last.ckpt", "--beam", 1, "--out", tmp_path / "out", "--overwrite"), []
+    monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "in").read_text()))
+    for source in (tmp_path / "in", "-"):
+        assert run("translate", source, *words) == 0
+        out.append((tmp_path / "out").read_text())
+    assert out[0] == out[1] and out[0].count("\n") == 4
 
 
 def test_mistakes_of_the_user_are_one_line_errors(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

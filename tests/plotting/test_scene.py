@@ -62,6 +62,12 @@ def test_title_has_id_city_and_errors() -> None:
     assert plotting.plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
 
 
+def test_a_title_is_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    plotting.save_figure(plotting.plot_scene(replace(make_scene(), scene_id="run_$1_$x")), path)
+    assert path.stat().st_size > 5000
+
+
 def test_legend_names_each_visible_kind_once() -> None:
     scene = make_scene()
 

@@ -106,6 +106,9 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
         ("model: {mmtransformer: {modes: 6}}", "model.mmtransformer: the following arguments are required: num_future"),
         ("model: {mmtransformer: {num_future: many}}", "num_future: Expected a int. Got value: many"),
         ("data: {learn_from: nobody}", "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;"),
+        ("seed: 0100", "line 1: 0100 is not a decimal number"),
+        ("trainer: {minutes: 1:30}", "line 1: 1:30 is not a decimal number"),
+        ("trainer: {minutes: 1:30.5}", "line 1: 1:30.5 is not a decimal number"),
         ("just a sentence", "Unexpected config: just a sentence (recipe r.yaml;"),
         ("", "Unexpected config: (recipe r.yaml;"),
     ],
@@ -161,6 +164,11 @@ OLD = {  # a model of version 0.1, its fields of losses, the loss of today
         {"sampler": {"best": 5.0}},
     ),
 }
+
+
+def test_models_of_other_packages_are_not_upgraded() -> None:
+    recipe = {"model": {"mine": {"first": True, "trust": 1.0, "start": 3}}, "loss": {"set": {}}}
+    assert upgrade_recipe(recipe) == recipe
 
 
 @pytest.mark.parametrize("case", OLD)

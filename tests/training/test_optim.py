@@ -42,6 +42,8 @@ def test_muon_optimises_hidden_matrices_only() -> None:
         {"input": nn.Linear(3, 4), "hidden": nn.Linear(4, 4), "kind": nn.Embedding(5, 4), "modes": SeparateLinear(2, 4, 3)}
     )
     model.outer = ("input.weight",)  # type: ignore[assignment]
+    model["project"] = nn.Linear(4, 5, bias=False)
+    model["project"].weight = model["kind"].weight  # tied: an embedding
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
     optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))
     (muon,) = (group for group in optimizer.param_groups if group["muon"])

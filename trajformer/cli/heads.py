@@ -277,12 +277,12 @@ def translate_parser() -> Parser:
 
 def run_translate(args: Namespace) -> None:
     """Translate a file line by line and print the translation or write it to --out; with a reference, print BLEU."""
-    from trajformer.heads.translation import TranslationRecipe, read_lines
+    from trajformer.heads.translation import TranslationRecipe, read_lines, split_lines
 
     check_outputs(args, out="txt", attention="folder")
     model, _, _ = _load_model(args, TranslationRecipe)
     piped = str(args.file) == "-"
-    sentences = [line.strip() for line in sys.stdin.read().splitlines()] if piped else read_lines(args.file)
+    sentences = split_lines(sys.stdin.read()) if piped else read_lines(args.file)
     if not sentences:
         raise TrajformerError(f"{args.file}: has no sentence")
     reference = None if args.reference is None else read_lines(args.reference)

@@ -507,6 +507,8 @@ def run_average(args: Namespace) -> None:
     for path, (other, weights, scenes) in zip(args.checkpoints, parts, strict=True):
         if changes := list_changes(to_plain(other)["model"], to_plain(recipe)["model"], "model"):
             raise CheckpointError(f"{path}: has {'; '.join(changes)} like {args.checkpoints[-1]}")
+        if getattr(other, "labels", ()) != getattr(recipe, "labels", ()):
+            raise CheckpointError(f"{path}: has other labels than {args.checkpoints[-1]}")
         if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in last.items()}:
             raise CheckpointError(f"{path}: has other weights than {args.checkpoints[-1]}")
         check_scenes(scenes, trained_on, path, f"the training scenes of {args.checkpoints[-1]} have")

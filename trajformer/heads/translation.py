@@ -74,6 +74,11 @@ def read_lines(path: Path) -> list[str]:
         raise TrajformerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (EOFError, UnicodeDecodeError, ValueError) as error:
         raise TrajformerError(f"{path}: not UTF-8 text: {error}") from error
+    return split_lines(text)
+
+
+def split_lines(text: str) -> list[str]:
+    """The sentences of a text, one per line; only a line feed ends a line."""
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -460,9 +465,9 @@ class TranslationModule(TaskModule):
         super().__init__(config)
         self.bleu = SacreBLEUScore()
 
-    def setup(self, stage: str) -> None:
+    def attach(self, data: Any) -> None:
         """Give the tokenizer to the model; a checkpoint that is loaded later must have the same one."""
-        self.model.tokenizer = self.trainer.datamodule.train.tokenizer  # type: ignore[attr-defined]
+        self.model.tokenizer = data.train.tokenizer
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         """The loss over real tokens and their number."""

@@ -97,7 +97,7 @@ def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), 
     else:
         draw_agents(ax, scene, futures=futures)
         draw_forecasts(ax, scene, matched)
-    ax.set_title(title(scene, matched), fontsize=style.FONT_PT)
+    ax.set_title(title(scene, matched), fontsize=style.FONT_PT, parse_math=False)
     return add_legend(ax)
 
 

@@ -35,6 +35,7 @@ MODELS: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "scene_set": SceneSetConfig,
     "se2former": SE2FormerConfig,
 }
+_OWN_MODELS = {*MODELS}
 MODELS |= load_plugins("trajformer.models")
 LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
     "set": SetLossConfig,
@@ -56,7 +57,13 @@ _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
 
 
 def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
-    """The plain values of a forecaster's recipe, converted if they are of version 0.1, which had one field for each loss."""
+    """The plain values of a forecaster's recipe, converted if they are of version 0.1, which had one field for each loss.
+
+    Models of other packages have no earlier version, so their fields stay.
+    """
+    models = plain.get("model")
+    if isinstance(models, dict) and not models.keys() <= _OWN_MODELS:
+        return plain
     renamed: dict[str, Any] = _rename(plain)
     models = renamed.get("model")
     given = [(name, value) for name, value in models.items() if value is not None] if isinstance(models, dict) else []

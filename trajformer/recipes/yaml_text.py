@@ -1,4 +1,4 @@
-"""YAML without the parts that hide mistakes or expand to any size: duplicate keys, aliases, foreign tags."""
+"""YAML without the parts that hide mistakes or expand to any size: duplicate keys, aliases, foreign tags, octal numbers."""
 
 import re
 from pathlib import Path
@@ -26,13 +26,22 @@ class _Loader(yaml.SafeLoader):
         return values
 
     def construct_yaml_int(self, node: Any) -> int:
+        if re.match(r"[-+]?0[0-7_]|.*:", node.value):
+            raise yaml.MarkedYAMLError(problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark)
         value: int = super().construct_yaml_int(node)
         if abs(value) >= 2**64:  # Python refuses to print the largest ones
             raise yaml.MarkedYAMLError(problem="a whole number of more than 64 bits", problem_mark=node.start_mark)
         return value
 
+    def construct_yaml_float(self, node: Any) -> float:
+        if ":" in node.value:
+            raise yaml.MarkedYAMLError(problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark)
+        value: float = super().construct_yaml_float(node)
+        return value
+
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.add_implicit_resolver(  # 1e-3, which YAML 1.1 takes for text
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
 )

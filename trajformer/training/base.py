@@ -49,6 +49,9 @@ class TaskModule(L.LightningModule):
         if config.trainer.compile:
             self.model.compile()
 
+    def attach(self, data: Any) -> None:
+        """Take what the model needs from the task's data at every start, also when a run resumes."""
+
     def prepare(self, data: Any) -> None:
         """Compute statistics of the task's data for the model, before training starts."""
 

@@ -24,7 +24,7 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if config.muon_rate and id(parameter) in linear and not name.endswith(outer):
+        if config.muon_rate and id(parameter) in linear - embeddings and not name.endswith(outer):
             hidden.append(parameter)
         elif parameter.ndim >= 2 and id(parameter) not in embeddings and not name.endswith("bias"):
             decayed.append(parameter)

@@ -132,6 +132,7 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
+    module.attach(data)
     if last is None:  # otherwise the checkpoint has the results
         module.prepare(data)
     # A module may complete the recipe.

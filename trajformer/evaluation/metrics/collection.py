@@ -7,6 +7,7 @@ packages add metrics with an entry point of the group `trajformer.metrics`.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torchmetrics import Metric, MetricCollection
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.errors import load_plugins
+from trajformer.errors import TrajformerError, load_plugins
 from trajformer.evaluation.metrics.displacement import KS, NAMES, Figures, displacement
 from trajformer.evaluation.metrics.joint import multi_world_of_joint
 from trajformer.evaluation.metrics.plausibility import Plausibility
@@ -65,6 +66,20 @@ METRICS: dict[str, Callable[[], Metric]] = {
 METRICS |= load_plugins("trajformer.metrics")
 
 
-def forecast_metrics() -> MetricCollection:
+class AllMetrics(MetricCollection):
+    """All metrics as one; torchmetrics would rename all figures if two metrics had one of the same name."""
+
+    def compute(self) -> dict[str, Any]:
+        """The figures of all metrics; of counts with the same name the first (TrajformerError: other figures have one name)."""
+        figures: dict[str, Any] = {}
+        for metric, part in self.items(keep_base=True):
+            for name, value in part.compute().items():
+                if name in figures and not name.startswith("num_"):
+                    raise TrajformerError(f"metric {metric}: another metric has a figure of the name {name}")
+                figures.setdefault(name, value)
+        return figures
+
+
+def forecast_metrics() -> AllMetrics:
     """All metrics as one: `update(forecast, batch)`, and `compute()` gives {"num_agents": n, "minADE6": ..., ...}."""
-    return MetricCollection({name: make() for name, make in METRICS.items()}, compute_groups=False)
+    return AllMetrics({name: make() for name, make in METRICS.items()}, compute_groups=False)

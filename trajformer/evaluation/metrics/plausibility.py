@@ -78,7 +78,7 @@ class Plausibility(Metric):
             return
         best = forecast.probability().argmax(-1)[..., None, None, None]
         top = forecast.in_batch_frame().take_along_dim(best, 2)[:, :, 0]
-        lanes = o.polyline_mask & (o.polyline_kind < int(PolylineKind.ROAD_EDGE))
+        lanes = o.polyline_mask & (o.polyline_kind < int(PolylineKind.CROSSWALK))
         has_lanes = counts & lanes.any(-1, keepdim=True)
         for prefix, path in zip(_PATHS, (top, truth.position), strict=True):
             far = ~(lane_gap(path[..., -1, :], o.polyline, lanes) <= OFF_LANE_M)  # also for NaN

@@ -172,7 +172,7 @@ def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config
         return values.new_zeros(len(logit)).index_add(0, layer, values) / count
 
     return {
-        "classification": (weight * entropy).sum((1, 2)) / weight.sum((1, 2)),
+        "classification": (weight * entropy).sum((1, 2)) / weight.sum((1, 2)).clamp(min=1e-9),
         "l1": by_layer((predicted - true).abs().sum(-1)),
         "giou": by_layer(1 - iou(to_corners(predicted), to_corners(true), generalized=True)),
     }

@@ -10,6 +10,7 @@ from trajformer.heads.detr.data import DetectionDataset, Example
 
 SPLITS = ("train", "val", "test")
 LABELS = ("disc", "rectangle", "triangle")
+MAX_RADIUS = 0.5  # a larger shape is never half visible
 MIN_VISIBLE = 0.5  # share of a shape that must stay visible
 MIN_CONTRAST = 0.25  # difference from the background in at least one color channel
 
@@ -43,6 +44,8 @@ class ShapesConfig(Config, positive=("height", "width"), limits=dict.fromkeys(("
         for name, (low, high) in {"objects": self.objects, "radius": self.radius}.items():
             if not 0 < low <= high:
                 raise ConfigError(name, f"{low}, {high}: expected a positive number and a number that is not smaller")
+        if self.radius[1] > MAX_RADIUS:
+            raise ConfigError("radius", f"{self.radius[1]}, expected shares of the image of at most {MAX_RADIUS}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,13 @@ from torch import Tensor, distributed
 from trajformer.data.loading import EpochShuffle
 from trajformer.errors import Config, TrajformerError
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset, to_corners
-from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
+from trajformer.heads.detr.model import MAX_GRID, BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.images import ClassRecipe
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
-MAX_DETECTIONS = 100  # per image; the ones with the highest scores count
+MAX_DETECTIONS = 100  # per image and class; the ones with the highest scores count
 BoxTable = np.ndarray  # float64 [n, 6], boxes of an image: left, top, width and height in pixels, score (1 for labels), class
 
 
@@ -150,6 +150,10 @@ class DetectionModule(TaskModule):
             config = replace(config, labels=LABELS)
         super().__init__(config)
         self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
+        data, limit = config.data, MAX_GRID * self.model.backbone.stride
+        side = data.longest if data.voc else max(data.shapes.height, data.shapes.width)
+        if self.model.position is not None and side > limit:
+            raise TrajformerError(f"data: images of {side} pixels, but model.position: learned has room for {limit}")
         if not config.init:
             return  # else load the weights of this checkpoint, except for a head of other classes and other queries
         state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
@@ -164,7 +168,7 @@ class DetectionModule(TaskModule):
         for group in super().groups():
             for inside, share in ((False, 1.0), (True, self.config.backbone_rate)):
                 chosen = [p for p in group["params"] if (id(p) in backbone) == inside and p.requires_grad]
-                groups += [{**group, "params": chosen, "lr": share}] if chosen else []
+                groups += [{**group, "params": chosen, "lr": group.get("lr", 1.0) * share}] if chosen else []
         return groups
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:

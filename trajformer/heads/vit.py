@@ -295,8 +295,8 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
                     classes.append(labels.index(kind))
                 except TrajformerError as error:
                     sys.stderr.write(f"skipped {error}\n")
-        if len(labels) != self.model.classes:
-            known = f"{len(labels)} classes, but the model has {self.model.classes}"
+        if (number := len(labels)) != self.model.classes:
+            known = f"{number} classes, but the model has {self.model.classes}"
             raise TrajformerError(f"{name}: {known}; name them in the order of the outputs (`weights convert --labels`)")
         if not images:
             raise TrajformerError(f"{data.root}: split '{split}' has no readable image")

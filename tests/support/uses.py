@@ -93,7 +93,7 @@ class Case:
     makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
     absent: tuple[str, ...] = ()  # patterns of new files that must not exist afterwards
     stop: Stop | None = None
-    limit_s: float = 30.0
+    limit_s: float = 90.0
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -158,7 +158,10 @@ def files_below(folder: Path) -> Files:
     """A digest of each regular file, the target of each link, the type of everything else."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        mode = path.lstat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:  # a process that was stopped at its limit may still be ending
+            continue
         if stat.S_ISLNK(mode):
             value = f"link to {os.readlink(path)}"
         elif stat.S_ISREG(mode):

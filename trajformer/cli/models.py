@@ -106,7 +106,7 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
         out = _last(words, "--out")
         used = Path(out or "", "config.yaml")  # the recipe of the run
         words = [*(["--config", str(used)] if used.is_file() else []), *words]
-        if out and not used.is_file() and not any(word.startswith("--model") for word in words):
+        if out and not used.is_file() and not any(word.startswith(("--model", "--task")) for word in words):
             raise TrajformerError(f"{out}: no run to resume there; correct --out, or start a run with --config")
     start = ("--config=", "--task=")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith(start) else [word])]

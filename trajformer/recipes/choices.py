@@ -62,7 +62,7 @@ def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
     Models of other packages have no earlier version, so their fields stay.
     """
     models = plain.get("model")
-    if isinstance(models, dict) and not models.keys() <= _OWN_MODELS:
+    if isinstance(models, dict) and any(value is not None and name not in _OWN_MODELS for name, value in models.items()):
         return plain
     renamed: dict[str, Any] = _rename(plain)
     models = renamed.get("model")

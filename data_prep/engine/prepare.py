@@ -96,12 +96,13 @@ class PrepareSummary(NamedTuple):
 
 
 def prepare(reader: Reader, raw: Path, store: Path, options: PrepareOptions | None = None) -> PrepareSummary:
-    """Convert raw files to a store, keep finished shards, and write the manifest.
+    """Convert raw files to a store, keep finished shards, and write the manifest, unless another split is unfinished.
 
     Inputs are read in separate processes, so that no input can end the run. After an error, Ctrl-C or a full disk, finished
-    shards remain and there is no incomplete file. The folder of the store is created if missing. Raises TrajformerError: no such
-    folder or split, an unknown layout, an unwritable store, no Ray, or a split without a usable scene (then the manifest has been
-    written and lists the reasons). SceneError: with `options.strict`, the first input that cannot be used.
+    shards remain and there is no incomplete file. The folder of the store is created if missing. Raises TrajformerError: no
+    such folder or split, an unknown layout, an unwritable store, no Ray, two inputs with one scene id, or a split without a
+    usable scene (then the manifest has been written and lists the reasons). SceneError: with `options.strict`, the first input
+    that cannot be used.
     """
     options, raw, store = options or PrepareOptions(), Path(raw), Path(store)
     start_time = time.monotonic()

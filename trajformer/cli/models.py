@@ -97,7 +97,7 @@ def read_words(words: Sequence[str]) -> tuple[list[str], str]:
     they are of version 0.1. These words are the first, so that all other options override the recipes. Without a recipe,
     `--resume` uses that of the run. Also returns the task of `--task`, else of the first recipe that names one, else an empty
     string. Raises TrajformerError: a value of `--config` is neither a file nor the name of a recipe, or not usable as YAML; or
-    epochs are given, but the recipe has a length in minutes.
+    epochs are given, but the recipe has a length in minutes; or there is no run to resume and no recipe.
     """
     from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.yaml_text import read_yaml

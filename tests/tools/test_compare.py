@@ -272,18 +272,20 @@ def test_a_failed_training_does_not_affect_the_others(folder: Path, monkeypatch:
 
 
 def test_records_of_earlier_versions_are_accepted(folder: Path) -> None:
-    """They have no digest of the data, and other epochs where minutes are the length; a later record has the digest."""
+    """They have no digests of the splits, and other epochs where minutes are the length; a later record has the digests."""
     row = trainings.Row("before", str(folder / "focal.yaml"), {"trainer.minutes": 1})
     one = trainings.plan(row, 0, folder / "store", folder / "plans", 8)
     one.folder.mkdir(parents=True)
     record = one.record()
-    digest, record["recipe"]["trainer"]["epochs"] = record.pop("data"), 80
+    digests, record["recipe"]["trainer"]["epochs"] = {name: record.pop(name) for name in ("data", "val")}, 80
     (one.folder / "run.json").write_text(json.dumps(record))
     one.write_record(done=True)
-    assert json.loads((one.folder / "run.json").read_text())["data"] == digest != ""
-    (one.folder / "run.json").write_text(json.dumps(record | {"data": "other"}))
-    with pytest.raises(TrajformerError, match="another recipe, length or store"):
-        one.record()
+    later = json.loads((one.folder / "run.json").read_text())
+    for name, digest in digests.items():
+        assert later[name] == digest != ""
+        (one.folder / "run.json").write_text(json.dumps(record | {name: "other"}))
+        with pytest.raises(TrajformerError, match="another recipe, length or store"):
+            one.record()
 
 
 def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,20 +140,23 @@ class Training:
         return self.folder / ("best.ckpt" if self.futures else "last.ckpt")
 
     def record(self) -> dict[str, Any]:
-        """The content of run.json: minutes so far, epochs, futures, digest of the data, done, recipe, commit and command."""
-        path, data = self.folder / "run.json", digest_of(self.recipe.data.train, self.recipe.data.train_split)
-        recipe = replace(self.recipe, data=replace(self.recipe.data, train="", val=""), first_stage=self.row.recipe.first_stage)
+        """The content of run.json: minutes so far, epochs, futures, digests of both splits, done, recipe, commit and command."""
+        path, given = self.folder / "run.json", self.recipe.data
+        digests = {"data": digest_of(given.train, given.train_split), "val": digest_of(given.val, given.val_split)}
+        recipe = replace(self.recipe, data=replace(given, train="", val=""), first_stage=self.row.recipe.first_stage)
         if not path.exists():
             epochs = recipe.trainer.epochs if self.futures else None
-            progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "data": data, "done": False}
-            return progress | origin() | {"recipe": to_plain(recipe)}
+            progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "done": False}
+            return progress | digests | origin() | {"recipe": to_plain(recipe)}
         record: dict[str, Any] = json.loads(path.read_text())
         try:
             same = _without_epochs(from_plain(TrainConfig, upgrade_recipe(record["recipe"]))) == _without_epochs(recipe)
         except (TrajformerError, AttributeError):
             same = False
-        known = record["data"] = record.get("data") or data  # earlier versions wrote none
-        if not same or record["futures"] != self.futures or (data and known != data):
+        for name, digest in digests.items():
+            record[name] = record.get(name) or digest  # earlier versions wrote none
+            same = same and digest in ("", record[name])  # empty: the store has been removed
+        if not same or record["futures"] != self.futures:
             raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out")
         return record
 

@@ -86,6 +86,17 @@ def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(row[["low", "high"]], [middle - half, middle + half], atol=0.004)
 
 
+def test_agents_at_rest_can_be_left_out(tmp_path: Path) -> None:
+    files = [write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0])), write(tmp_path / "b.csv", np.full(4, 2.0))]
+    for file in files:
+        table = pd.read_csv(file, dtype=str)
+        table.assign(future_m=[3.0, 2.9, 5.0, 0.0]).to_csv(file, index=False)
+    row = compare(files[:1], files[1:], ["minFDE6"], moved=3.0).loc["minFDE6"]
+    assert row[["first", "second", "difference"]].tolist() == [2.0, 2.0, 0.0]
+    with pytest.raises(TrajformerError, match=r"a\.csv: fewer than two scenes"):
+        compare(files[:1], files[1:], ["minFDE6"], moved=6.0)
+
+
 def test_unknown_scenes_and_cities_with_one_scene_are_errors(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", np.ones(6))
     with pytest.raises(TrajformerError, match=r"a.csv: scene 002 is not in the store of --cities"):

@@ -58,7 +58,10 @@ def compare(
     scenes.
     """
     mean_errors([first[0], second[0]])  # checks that both have the same agents
-    a, b = (table[table.future_m >= moved] if moved else table for table in map(mean_errors, (first, second)))
+    a, b = mean_errors(first), mean_errors(second)
+    if moved:
+        chosen = a.future_m >= moved
+        a, b = a[chosen], b[chosen]
     size = a.groupby(level=0).size()
     if city and (unknown := set(size.index) - set(city)):
         raise TrajformerError(f"{first[0]}: scene {min(unknown)} is not in the store of --cities; use its --split")
